@@ -1,16 +1,16 @@
-"""Folder of keys, which all services and clients share: keys that wrap, one wrapped secret for each subject, and a book
-of what people did with them.
+"""Folder of keys, which all services and clients share: keys that wrap, one wrapped secret for each subject, and an
+audit log.
 
     keys/2026-11-23T10-00-00Z.key     wraps secrets; the last by name wraps new ones
     keys/subjects/3f/3f09....json     wrapped secret of one subject, or the mark that it was forgotten
-    keys/made/3f                      names of the secrets that were ever made (`saga.encryption.key_folder`)
-    keys/book.jsonl                   who made, wrapped anew, forgot or revealed what, when and why
+    keys/made/3f                      names of the secrets that were ever created
+    keys/book.jsonl                   audit log: who created, rewrapped, forgot or revealed what, when and why
 
-A secret is made once, by whoever seals first for its subject; it is never replaced but by the mark of its erasure, and
-by itself, wrapped with a newer key. A file that is absent is no erasure: it may come back, and who needs it waits.
+A secret is created once, by the first who encrypts for its subject. It is only ever replaced by the mark of its
+erasure, or by itself, wrapped with a newer key. A missing file is no erasure: it may come back, and who needs it waits.
 
-Keys change while all goes on. A new secret becomes visible under the lock of the folder, and only if the key that
-wraps it is still the newest; so whoever has the lock, and finds a key named by no secret, knows that none will name it.
+Keys change while services run. A new secret becomes visible under the lock of the folder, and only if the key that
+wraps it is still the newest. So the owner of the lock that finds a key named by no secret knows that none will name it.
 """
 
 import asyncio

@@ -19,9 +19,8 @@ from saga.engine.prepared_service import needs_of, relayed_by
 from saga.errors import ConfigurationError
 from saga.messages import Topic, name_of
 from saga.messaging.names import CLIENTS
-from saga.store import roles
+from saga.store.adapter import Form, grant_role_commands, required_roles
 from saga.store.adapter import HasStoreUsers as StoreAsksWho
-from saga.store.roles import Form
 
 Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
 """Way of use: see `saga.broker.acls.Role`."""
@@ -97,14 +96,14 @@ def couchbase_access(
     granted = []
     for name, some in _users(services, who, user).items():
         places = [place for d in some for place in adapter.keyspaces(address, d.name, collections_of(d))]
-        needed = roles.required_roles(places, readonly=who == "operator")
+        needed = required_roles(places, readonly=who == "operator")
         granted.append(
             GrantedAccess(
                 who=who,
                 services=tuple(declared.name for declared in some),
                 user=name,
                 rights=tuple({"role": role.name, **role.on._asdict()} for role in needed),
-                commands=tuple(roles.grant_role_commands(needed, name, server, form)),
+                commands=tuple(grant_role_commands(needed, name, server, form)),
             )
         )
     return granted

@@ -18,8 +18,8 @@ from saga.broker.embedded.groups import MemberLock, is_dead, remove_dead_locks
 from saga.broker.port import Subscription
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.store.sqlite import integrity, lock
-from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite import integrity, state_file
+from saga.store.sqlite.state_file import WriteLock
 from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import until
@@ -325,7 +325,7 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
 
     broker = await opened(path)
     with monkeypatch.context() as planted:
-        planted.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
+        planted.setattr("saga.store.sqlite.state_file.fcntl.flock", fails)
         with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
             await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
         with pytest.raises(BrokerUnavailable):
@@ -349,7 +349,7 @@ async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
 
     holds = WriteLock(beside(path, ".lock"))
     assert holds.taken()
-    monkeypatch.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
+    monkeypatch.setattr("saga.store.sqlite.state_file.fcntl.flock", fails)
     with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
         await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
     monkeypatch.undo()
@@ -370,7 +370,7 @@ async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
         flock(file, how)
 
     broker, other = await opened(path), await opened(path)
-    monkeypatch.setattr("saga.store.sqlite.lock.fcntl.flock", keeps)
+    monkeypatch.setattr("saga.store.sqlite.state_file.fcntl.flock", keeps)
     await CLOCK.within(5, broker.publish([event("orders", "k", "1")]))
     await CLOCK.within(5, other.publish([event("orders", "k", "2")]))
     for each in (broker, other):
@@ -393,8 +393,8 @@ async def test_who_is_locked_out_is_told_by_whom(path: Path) -> None:
 def test_where_the_system_does_not_say_who_holds_a_lock_people_learn_how_to_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "LOCKS", tmp_path / "none")
-    assert lock.describe_holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
+    monkeypatch.setattr(state_file, "LOCKS", tmp_path / "none")
+    assert state_file.describe_holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
 
 
 # -------------------------------------------------------------------- seats
@@ -408,7 +408,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
     path.parent.mkdir()
     dead = beside(path, ".member-1-dead")
     seated: list[int] = []
-    unlink, take = Path.unlink, lock.try_lock
+    unlink, take = Path.unlink, state_file.try_lock
 
     def sits_down() -> None:
         file = os.open(dead, os.O_RDWR | os.O_CREAT)
@@ -427,7 +427,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
     if moment == "before it is removed":
         monkeypatch.setattr(Path, "unlink", removing)
     else:
-        monkeypatch.setattr(lock, "try_lock", taking)
+        monkeypatch.setattr(state_file, "try_lock", taking)
     for _ in range(3):
         dead.touch()
         remove_dead_locks(path)
@@ -440,7 +440,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
 def test_a_seat_that_is_swept_before_it_is_locked_is_not_sat_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sat there would look dead to all others, and be put out again and again."""
     path.parent.mkdir()
-    take, swept = lock.try_lock, list[str]()
+    take, swept = state_file.try_lock, list[str]()
 
     def taking(file: int, kind: int = fcntl.LOCK_EX) -> bool:
         if not swept:
@@ -448,7 +448,7 @@ def test_a_seat_that_is_swept_before_it_is_locked_is_not_sat_on(path: Path, monk
             remove_dead_locks(path)
         return take(file, kind)
 
-    monkeypatch.setattr(lock, "try_lock", taking)
+    monkeypatch.setattr(state_file, "try_lock", taking)
     seat = MemberLock(path)
     assert not is_dead(seat.path)
     seat.leave()
@@ -460,7 +460,7 @@ def test_two_who_look_at_an_empty_seat_do_not_take_each_other_for_its_member(
     path.parent.mkdir()
     dead = beside(path, ".member-1-dead")
     dead.touch()
-    take, seen = lock.try_lock, list[bool]()
+    take, seen = state_file.try_lock, list[bool]()
 
     def taking(file: int, kind: int = fcntl.LOCK_EX) -> bool:
         taken = take(file, kind)
@@ -469,7 +469,7 @@ def test_two_who_look_at_an_empty_seat_do_not_take_each_other_for_its_member(
             seen.append(is_dead(dead))
         return taken
 
-    monkeypatch.setattr(lock, "try_lock", taking)
+    monkeypatch.setattr(state_file, "try_lock", taking)
     assert is_dead(dead)
     assert seen == [True, True]
 
@@ -510,7 +510,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     with monkeypatch.context() as planted:
-        planted.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
+        planted.setattr("saga.store.sqlite.state_file.fcntl.flock", fails)
         with pytest.raises(BrokerError, match="no lock for a member"):
             async with broker.join(Subscription("payment", ["orders"]), Listening()):
                 pytest.fail("it joined")

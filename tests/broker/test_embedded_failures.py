@@ -14,7 +14,7 @@ from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Outgoing, Partition, Topic
 from saga.store.sqlite.connection import open_to_write
-from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.state_file import WriteLock
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values

@@ -17,7 +17,7 @@ from saga.engine.consumer.change_relay import AT_ONCE_MAX, STALE_MS, ChangeRelay
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import Ambiguous, BadInput, BrokerError, BrokerUnavailable, StoreBroken, StoreUnavailable
 from saga.messages import Outgoing, Record
-from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Moment, Recovered

@@ -151,4 +151,4 @@ def test_a_module_that_is_started_as_a_process_is_not_imported_before(name: str)
 
 
 def test_the_started_modules_are_found() -> None:
-    assert {"saga.store.couchbase.lister", "saga.testing.processes.worker"} <= set(STARTED)
+    assert "saga.testing.processes.worker" in STARTED

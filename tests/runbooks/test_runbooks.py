@@ -19,7 +19,7 @@ from saga.messaging.names import PROGRESS
 from saga.messaging.timers import tiers_of
 from saga.ops.sources import open_administration
 from saga.progress.document import PLAIN, SagaProgress, encode, progress_key
-from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from tests.docs.markdown import ROOT

@@ -401,7 +401,7 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
 
     async with SqliteStore(path, clock=clock) as store:
         with monkeypatch.context() as planted:
-            planted.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
+            planted.setattr("saga.store.sqlite.state_file.fcntl.flock", fails)
             with pytest.raises(StoreUnavailable, match=r"payment.db.lock cannot be taken"):
                 await clock.within(5, store.insert("saga", "a", b"0"))
             with pytest.raises(StoreUnavailable, match=r"payment.db.lock cannot be taken"):
@@ -422,6 +422,6 @@ async def test_a_lock_that_cannot_be_given_up_keeps_nobody_out(
         flock(file, how)
 
     async with SqliteStore(path, clock=clock) as store, SqliteStore(path, clock=clock) as other:
-        monkeypatch.setattr("saga.store.sqlite.lock.fcntl.flock", keeps)
+        monkeypatch.setattr("saga.store.sqlite.state_file.fcntl.flock", keeps)
         cas = await clock.within(5, store.insert("saga", "a", b"0"))
         await clock.within(5, other.replace("saga", "a", b"1", cas=cas))

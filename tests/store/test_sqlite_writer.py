@@ -15,8 +15,7 @@ from saga.errors import Broken, SagaError
 from saga.store.sqlite import integrity
 from saga.store.sqlite.documents import PURPOSE as STORE
 from saga.store.sqlite.errors import StateFileSpec
-from saga.store.sqlite.lock import WriteLock
-from saga.store.sqlite.state_file import StateFile
+from saga.store.sqlite.state_file import StateFile, WriteLock
 from saga.store.sqlite.writer import BUSY_S, WAIT_S_MAX, GroupCommitter
 from saga.support.clock import SystemClock
 

@@ -28,7 +28,7 @@ from saga.broker.embedded.log import (
 )
 from saga.broker.port import FROM_THE_OLDEST, MemberIdentity, decode_identity, encode_identity, find_disagreeing
 from saga.errors import Fenced
-from saga.store.sqlite import lock
+from saga.store.sqlite import state_file
 from saga.support.clock import Clock
 
 
@@ -376,7 +376,7 @@ class MemberLock:
         for _ in range(TRIES_MAX):
             self.path = self._broker.with_name(f"{self._broker.name}.member-{os.getpid()}-{os.urandom(6).hex()}")
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            if lock.try_lock(file) and _is_at(file, self.path):  # else somebody looked, or swept, in between
+            if state_file.try_lock(file) and _is_at(file, self.path):  # else somebody looked, or swept, in between
                 self._file = file
                 return
             os.close(file)
@@ -402,7 +402,7 @@ def read_heartbeat(seat: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        if lock.try_lock(file, fcntl.LOCK_SH):  # shared: two who look must not take each other for the member
+        if state_file.try_lock(file, fcntl.LOCK_SH):  # shared: two who look must not take each other for the member
             return None
         said = os.pread(file, _BEATS.size, 0)
         return _BEATS.unpack(said)[0] if len(said) == _BEATS.size else 0
@@ -423,7 +423,7 @@ def remove_dead_locks(broker: Path) -> None:
         except OSError:  # gone, or another user's
             continue
         try:
-            if lock.try_lock(file) and _is_at(file, seat):
+            if state_file.try_lock(file) and _is_at(file, seat):
                 seat.unlink(missing_ok=True)
         except OSError:
             continue  # left for the next one who sweeps

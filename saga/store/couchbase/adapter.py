@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from saga.errors import ServiceNeeded, StoreUnavailable
-from saga.store.adapter import StoreAddress
+from saga.store.adapter import Keyspace, StoreAddress
 from saga.store.port import Store
-from saga.store.roles import Keyspace
 from saga.support import setting_readers
 from saga.support.adapter_description import (
     OPEN_S_LESS,

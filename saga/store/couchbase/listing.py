@@ -1,11 +1,10 @@
-"""Listing of a collection's keys in a process of its own (`saga.store.couchbase.lister`), which is started, heard and
-ended here.
+"""List the keys of a collection in a process of its own.
 
-The SDK (4.6.3) waits for the first answer to a scan with the interpreter's lock in its hand. If its own thread wants
-that lock at this moment, to say how an earlier operation ended, both hang for ever, and no signal ends the
-process. So the process that scans does nothing else, has been silent for a moment, and can be killed.
+The SDK (4.6.3) waits for the first answer to a scan while it holds the interpreter's lock. If its own thread needs that
+lock at this moment, to report how an earlier operation ended, both hang for ever, and no signal ends the process. So
+the process that scans does nothing else, has been silent for a moment, and can be killed.
 
-It is also asked whether the bucket evicts: the SDK ends its whole process where the answer is not quite what a
+The same process asks whether the bucket evicts: the SDK ends its whole process where the answer is not quite what a
 Couchbase Server says (CouchbaseMock's is not).
 """
 
@@ -22,57 +21,59 @@ from typing import Literal
 
 import msgspec
 
-from saga.errors import NoListing, StoreUnavailable
+from saga.errors import NoListing, SagaError, StoreUnavailable
 from saga.store.couchbase.adapter import CouchbaseSettings
-from saga.store.couchbase.driver import SCAN_S
-from saga.support.clock import Clock
+from saga.store.couchbase.driver import FAILURES, SCAN_S, Calls, CouchbaseCluster
+from saga.store.couchbase.errors import NO_FEATURE, UNSUPPORTED, StoreOperation, code_of, to_store_error
+from saga.store.couchbase.opening import open_bucket
+from saga.support.clock import Clock, SystemClock
 
 ANSWER_S = SCAN_S + 17
-"""Longest silence of the process: it has limits of its own, unless it hangs."""
+"""Longest wait for the next line of the process: it has limits of its own, unless it hangs."""
 EVICTS_S = 5.0
-"""Longest time it may take to say whether the bucket evicts."""
+"""Longest wait for the answer whether the bucket evicts."""
 
 
 class ListedKeys(msgspec.Struct, frozen=True, array_like=True):
-    """One line of the answer."""
+    """One line that the process writes."""
 
     what: Literal["key", "failed", "unlisted", "end", "evicts", "keeps"]
     text: str = ""
 
 
-async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
-    """Keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`, and
+async def list_keys(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
+    """Yield the keys of a Couchbase collection that begin with `prefix`, in no order. Raises `StoreUnavailable` and
     `NoListing`."""
-    async with _process(settings, name, prefix, stderr=None) as process:
-        while (told := await _line(process, settings, clock)).what != "end":
-            if told.what == "failed":
-                raise StoreUnavailable(told.text)
-            if told.what == "unlisted":
-                raise NoListing(told.text)
-            yield told.text
+    async with _start_process(settings, name, prefix, stderr=None) as process:
+        while (line := await _read_line(process, settings, clock)).what != "end":
+            if line.what == "failed":
+                raise StoreUnavailable(line.text)
+            if line.what == "unlisted":
+                raise NoListing(line.text)
+            yield line.text
 
 
-async def evicts(settings: CouchbaseSettings, clock: Clock) -> bool | None:
-    """True if the bucket removes documents when memory is short; `None` if nobody says so in time."""
-    async with _process(settings, "", "", stderr=DEVNULL) as process:
+async def ask_eviction(settings: CouchbaseSettings, clock: Clock) -> bool | None:
+    """Return whether the bucket removes documents when memory is short; `None` without an answer in time."""
+    async with _start_process(settings, "", "", stderr=DEVNULL) as process:
         try:
-            told = await clock.within(EVICTS_S, _line(process, settings, clock))
+            line = await clock.within(EVICTS_S, _read_line(process, settings, clock))
         except (TimeoutError, StoreUnavailable):
             return None
-        return None if told.what == "failed" else told.what == "evicts"
+        return None if line.what == "failed" else line.what == "evicts"
 
 
 @asynccontextmanager
-async def _process(
+async def _start_process(
     settings: CouchbaseSettings, name: str, prefix: str, *, stderr: int | None
 ) -> AsyncIterator[Process]:
-    """Start a process, and tell it what is wanted: the keys of the collection `name`, or, if that is empty, the
-    bucket's settings. It has ended when the block has."""
+    """Run the process inside the block. It lists the keys of the collection `name`, or reads the bucket's settings if
+    the name is empty."""
     password = settings.password_now()
     if password is not None:  # a function that goes over a pipe
         settings = replace(settings, password=partial(str, password))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "saga.store.couchbase.lister"),
+        *(sys.executable, "-c", f"from {__name__} import main; main()"),
         stdin=PIPE,
         stdout=PIPE,
         stderr=stderr,
@@ -90,9 +91,56 @@ async def _process(
         await process.wait()
 
 
-async def _line(process: Process, settings: CouchbaseSettings, clock: Clock) -> ListedKeys:
+async def _read_line(process: Process, settings: CouchbaseSettings, clock: Clock) -> ListedKeys:
     assert process.stdout is not None, "it is a pipe"
     try:
         return msgspec.json.decode(await clock.within(ANSWER_S, process.stdout.readline()), type=ListedKeys)
     except (TimeoutError, msgspec.DecodeError) as why:
         raise StoreUnavailable(f"the keys of the store {settings.where} could not be listed: try again") from why
+
+
+# ---------------------------------------------------------------- the process
+#
+# It reads a pickled request from standard input and writes lines of JSON.
+
+
+OPEN_S_MAX = 12.0
+"""Longest time of connecting, in seconds."""
+SILENCE_S = 0.1
+"""Pause between connecting and the scan, after which the SDK's thread has reported everything."""
+
+
+def main() -> None:
+    """Answer the request on standard input on standard output."""
+    settings, name, prefix = pickle.load(sys.stdin.buffer)
+    try:
+        asyncio.run(_list(settings, name, prefix, SystemClock()))
+    except NoListing as why:
+        _write_line(ListedKeys("unlisted", str(why)))
+    except SagaError as why:
+        _write_line(ListedKeys("failed", str(why)))
+
+
+async def _list(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> None:
+    calls, cluster = Calls(), CouchbaseCluster(settings)
+    await clock.within(OPEN_S_MAX, open_bucket(cluster, settings, calls))
+    if not name:
+        try:
+            _write_line(ListedKeys("evicts" if await calls.begin(cluster.evicts()) else "keeps"))
+        except FAILURES as why:
+            _write_line(ListedKeys("failed", str(why)))
+        return
+    collection = cluster.collection(name, "none", settings.durable_s)
+    await clock.sleep(SILENCE_S)
+    try:
+        async for key in collection.keys(prefix):
+            _write_line(ListedKeys("key", key))
+    except FAILURES as why:
+        failed = to_store_error(why, StoreOperation.READ, settings.where, f"{prefix}*")
+        raise NoListing(str(failed)) if code_of(why) in (NO_FEATURE, UNSUPPORTED) else failed from why
+    _write_line(ListedKeys("end"))
+
+
+def _write_line(line: ListedKeys) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+    sys.stdout.buffer.flush()

@@ -15,8 +15,7 @@ from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.messaging.names import PROBE
 from saga.store.couchbase import errors
 from saga.store.couchbase.adapter import CouchbaseSettings
-from saga.store.couchbase.calls import Calls
-from saga.store.couchbase.driver import FAILURES, CouchbaseCluster, CouchbaseCollection
+from saga.store.couchbase.driver import FAILURES, Calls, CouchbaseCluster, CouchbaseCollection
 from saga.support.clock import Clock, patiently
 
 CLOSE_S_MAX = 1.0

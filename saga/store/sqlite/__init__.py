@@ -3,9 +3,9 @@
 State files are written by several processes of one machine. They need Linux or macOS and a local disk: neither `flock`
 nor SQLite's write-ahead log can be trusted over a network.
 
-Reading order. The store: `adapter` (addresses and settings), `store` (the port), `documents` (tables and writes),
-`changes` (triggers that record the changes of watched collections). State files: `errors` (what an owner says of its
-file, and what SQLite's failures mean), `connection` (open, recognise, set up), `lock` (whose turn it is to write),
-`writer` (group commit), `state_file` (all of it together), `integrity` (whether the file is still the one that was
-opened, and a rescue copy when it is not).
+Reading order. The store: `adapter` (addresses and settings), `store` (the port), `documents` (tables, writes, and
+triggers that record the changes of watched collections). State files: `errors` (how an owner describes its file, and
+what SQLite's errors mean), `connection` (open, recognize and set up), `state_file` (locks, and the file as its owner
+uses it), `writer` (group commit), `integrity` (check that the file is still the one that was opened, and save a rescue
+copy if it is not).
 """

@@ -15,7 +15,7 @@ from typing import Any, Self
 from saga.changes.port import RecordedChange
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
 from saga.store.port import Document
-from saga.store.sqlite import changes
+from saga.store.sqlite import documents
 from saga.store.sqlite.connection import open_to_read
 from saga.store.sqlite.documents import (
     EXPIRY_S_MAX,
@@ -26,8 +26,7 @@ from saga.store.sqlite.documents import (
     verify_content,
 )
 from saga.store.sqlite.errors import Damage, FileOperation, to_owner_error
-from saga.store.sqlite.lock import WriteLock
-from saga.store.sqlite.state_file import StateFile
+from saga.store.sqlite.state_file import StateFile, WriteLock
 from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
@@ -260,29 +259,29 @@ class SqliteStore:
         """Note changes as `saga.changes.port.ChangeSource` promises."""
         connection = self._connection()
         with self._telling():
-            if changes.read_watched(connection, service).issuperset(collections):
+            if documents.read_watched(connection, service).issuperset(collections):
                 return
-        await self._writer_of(b"").do(partial(changes.watch, connection, service, collections, from_beginning))
+        await self._writer_of(b"").do(partial(documents.watch, connection, service, collections, from_beginning))
 
     def watched(self, service: str) -> Collection[str]:
         with self._telling():
-            return changes.read_watched(self._connection(), service)
+            return documents.read_watched(self._connection(), service)
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
         connection = self._connection()
-        await self._writer_of(b"").do(partial(changes.unwatch, connection, service, collections))
+        await self._writer_of(b"").do(partial(documents.unwatch, connection, service, collections))
 
     def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         connection = self._connection()
         with self._telling():
             if before_ms is not None:
-                first = changes.read_changes(connection, service, 1)
+                first = documents.read_changes(connection, service, 1)
                 if not first or first[0].changed.time_ms >= before_ms:
                     return ()
-            return changes.read_changes(connection, service, count_max)
+            return documents.read_changes(connection, service, count_max)
 
     async def forget(self, service: str, number: int) -> None:
-        await self._writer_of(b"").do(partial(changes.forget, self._connection(), service, number))
+        await self._writer_of(b"").do(partial(documents.forget, self._connection(), service, number))
 
     async def pause(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from saga.store.couchbase.calls import AnswerLoop, Calls
+from saga.store.couchbase.driver import AnswerLoop, Calls
 from saga.support.clock import SystemClock
 
 PATIENCE_S = 5

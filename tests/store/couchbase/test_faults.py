@@ -205,7 +205,7 @@ async def test_a_scan_whose_process_stands_still_ends_in_time_and_so_does_the_pr
                 _ = [key async for key, _ in store.scan("saga")]
         finally:
             mock.resume()
-    assert not [line for line in children() if "saga.store.couchbase.lister" in line]
+    assert not [line for line in children() if "saga.store.couchbase.listing" in line]
 
 
 async def test_a_server_that_dies_fails_everything_in_time(

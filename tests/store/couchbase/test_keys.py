@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from saga.errors import StoreError, StoreUnavailable
 from saga.store.couchbase.adapter import CouchbaseSettings
-from saga.store.couchbase.listing import keys_of
+from saga.store.couchbase.listing import list_keys
 from saga.store.couchbase.store import (
     HEAD_BYTES,
     STORED_KEY_BYTES_MAX,
@@ -116,4 +116,4 @@ def test_each_collection_has_its_own_only_in_a_scope_without_collection(
 async def test_the_process_that_lists_keys_is_told_where_the_store_is_and_who_asks() -> None:
     nowhere = replace(working(), connection="couchbase://127.0.0.1:9")
     with pytest.raises(StoreUnavailable, match=r"The store couchbase://127\.0\.0\.1:9/shop cannot be used now"):
-        [key async for key in keys_of(nowhere, "saga", "payment::", SystemClock())]
+        [key async for key in list_keys(nowhere, "saga", "payment::", SystemClock())]

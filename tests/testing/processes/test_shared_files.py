@@ -15,7 +15,7 @@ from saga.progress import history, journal
 from saga.progress.document import SagaProgress, encode, progress_key
 from saga.progress.history import TransitionArchive
 from saga.progress.journal import TransitionDetails, WriteContext
-from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.invariants.progress_lives import broken_chain, lives_of
