@@ -177,15 +177,25 @@ def test_every_page_that_a_docstring_names_exists() -> None:
     assert not wrong
 
 
-def test_the_service_in_the_readme_is_the_one_that_runs() -> None:
-    quoted = [b.body for b in blocks((ROOT / "README.md").read_text("utf-8")) if b.language == "python"]
-    services = [f"services/{name}/__init__.py" for name in ("payment", "order")]
-    for body, path in zip(
-        quoted, (*services, "tests/service/waiting_payment.py", "tests/services/test_world.py"), strict=True
-    ):
+QUOTED = {
+    "README.md": ["services/payment/__init__.py"],
+    "docs/services.md": [
+        "services/order/__init__.py",
+        "tests/service/waiting_payment.py",
+        "tests/services/test_world.py",
+    ],
+}
+"""Documents that quote code, and the files that they quote, in order. What has a title is a file of the reader's."""
+
+
+@pytest.mark.parametrize("document", QUOTED)
+def test_quoted_code_is_the_code_that_runs(document: str) -> None:
+    found = blocks((ROOT / document).read_text("utf-8"))
+    quoted = [block.body for block in found if block.language == "python" and block.title is None]
+    for body, path in zip(quoted, QUOTED[document], strict=True):
         code = (ROOT / path).read_text("utf-8")
         places = [code.find(f"\n{part}\n") for part in paragraphs(body.strip("\n"))]
-        assert -1 not in places, f"a paragraph of the README is not in {path}"
+        assert -1 not in places, f"a paragraph of {document} is not in {path}"
         assert places == sorted(places)
 
 

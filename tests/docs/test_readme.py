@@ -1,0 +1,64 @@
+"""The smallest service of the README is built and run as a reader would: its files, its commands, their output."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT, blocks
+
+PAUSE = threading.Event()
+SHOWS_WITHIN_S = 30.0
+"""Time within which a command must show what the README shows; until then it is called again."""
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    others = {n: v for n, v in os.environ.items() if not n.startswith(("SAGA_", "PYTHON", "PYTEST_", "COVERAGE_"))}
+    return others | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def commands(console: str) -> Iterator[tuple[str, str]]:
+    """Commands of a console block, each with the output behind it."""
+    for part in console.removeprefix("$ ").split("\n$ "):
+        command, _, output = part.partition("\n")
+        yield command, output.strip()
+
+
+def test_the_smallest_service_runs_as_the_readme_says(tmp_path: Path, environment: dict[str, str]) -> None:
+    found = blocks((ROOT / "README.md").read_text("utf-8"))
+    for block in found:
+        if block.title is not None:
+            file = tmp_path / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.body, "utf-8")
+    [console] = [block.body for block in found if block.language == "console"]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for command, output in commands(console):
+            if command.endswith(" &"):
+                program = command.removesuffix(" &").split()
+                started.append(subprocess.Popen(program, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL))
+                continue
+            deadline_s = time.monotonic() + SHOWS_WITHIN_S
+            while output not in (shown := call(command, tmp_path, environment)):
+                assert time.monotonic() < deadline_s, f"{command} shows {shown!r}"
+                PAUSE.wait(0.2)
+        assert started, "nothing was run"
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait(timeout=SHOWS_WITHIN_S)
+
+
+def call(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """Output of a command."""
+    ended = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return ended.stdout + ended.stderr
