@@ -19,9 +19,8 @@ import click
 
 from saga.testing import World, faults
 from saga.testing.decorators import Seeds
-from saga.testing.simulation.all_runs import Tally, run_all
 from saga.testing.simulation.reports import report
-from saga.testing.simulation.run import Care
+from saga.testing.simulation.runs import RunOptions, Tally, run_all
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -77,7 +76,7 @@ class Batch(NamedTuple):
 def simulated(seeds: Sequence[int]) -> Batch:
     """Run these seeds in this process."""
     began, tally, mode = process_time(), Tally(), Seeds(1, faults.everything())
-    failed = run_all(books_balance, mode, tally, Care(), seeds=seeds)
+    failed = run_all(books_balance, mode, tally, RunOptions(), seeds=seeds)
     said = "" if failed is None else report(failed, "books_balance")
     return Batch(tally.runs, tally.events, tally.faults, tally.dead.total(), process_time() - began, said)
 

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from saga.testing.decorators import crash_everywhere, replay, simulate
     from saga.testing.fault_kinds import faults
     from saga.testing.idempotence import check_idempotent
-    from saga.testing.old_states import migrated
-    from saga.testing.plain_saga import a_saga
-    from saga.testing.trials import Trial, trial
+    from saga.testing.trials import Trial, a_saga, migrated, trial
     from saga.testing.world import World
 
 __all__ = [
@@ -37,11 +35,11 @@ __all__ = [
 _HOMES = {
     "Trial": "saga.testing.trials",
     "World": "saga.testing.world",
-    "a_saga": "saga.testing.plain_saga",
+    "a_saga": "saga.testing.trials",
     "check_idempotent": "saga.testing.idempotence",
     "crash_everywhere": "saga.testing.decorators",
     "faults": "saga.testing.fault_kinds",
-    "migrated": "saga.testing.old_states",
+    "migrated": "saga.testing.trials",
     "replay": "saga.testing.decorators",
     "simulate": "saga.testing.decorators",
     "trial": "saga.testing.trials",

@@ -61,7 +61,7 @@ nobody can tell what was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class FaultRule:
     """One kind of fault, as asked for."""
 
     kind: FaultKind
@@ -78,7 +78,7 @@ class Rule:
 class Faults:
     """Faults with their rates, targets and windows; `|` joins them."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[FaultRule, ...] = ()
 
     def __or__(self, other: "Faults", /) -> "Faults":
         return Faults((*self.rules, *other.rules))
@@ -119,7 +119,7 @@ class faults:
     def everything() -> Faults:
         """All kinds, everywhere, all the time, at rates that let most sagas end. Without newer schemas, poison,
         deployments and gaps."""
-        return Faults(tuple(Rule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING.items()))
+        return Faults(tuple(FaultRule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING.items()))
 
     @staticmethod
     def of(
@@ -139,4 +139,4 @@ class faults:
         window_s = None if window is None else (window[0].total_seconds(), window[1].total_seconds())
         if window_s is not None and window_s[0] >= window_s[1]:
             raise SagaError(f"window={window}: it ends before it begins")
-        return Faults(tuple(Rule(kind=kind, rate=rate, target=target, window_s=window_s) for kind in kinds))
+        return Faults(tuple(FaultRule(kind=kind, rate=rate, target=target, window_s=window_s) for kind in kinds))

@@ -1,42 +1,333 @@
 """`check_idempotent`: a check that the handlers of a service do the same when they have to run again."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from uuid import UUID
 
 import msgspec
 
 from saga.contracts import codec
-from saga.contracts.library import binding_of
+from saga.contracts.conversion import Classes
+from saga.contracts.library import binding_of, contract_of
+from saga.contracts.schema import (
+    ArrayType,
+    DecimalType,
+    EnumType,
+    MapType,
+    OptionalType,
+    RecordType,
+    ScalarKind,
+    ScalarType,
+    Type,
+)
+from saga.contracts.upcasters import upcaster_of
 from saga.declarations.resources import MARKERS
-from saga.declarations.values import Declared
+from saga.declarations.values import Declared, Parameter, Reaction
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
 from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.lifecycle import open_resources
 from saga.engine.ports import ExternalCall
-from saga.engine.prepared_service import PreparedService, prepare
+from saga.engine.prepared_service import PreparedService, consumed_by, prepare
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition
+from saga.progress.document import (
+    EmittedEvent,
+    SagaProgress,
+    StepRecord,
+    Transition,
+    decode_progress,
+    decode_transition,
+)
 from saga.progress.journal import new_progress
 from saga.service import Service
 from saga.store.port import Document, Store
 from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import SystemClock
-from saga.testing.differences import BEGUN, Asked, Comparison, Made, picture
-from saga.testing.example_events import Script, scripts_of
-from saga.testing.fakes import check_fakes
-from saga.testing.invariants.rerun import RerunStore, Written
+from saga.testing.invariants.rerun import RerunStore, RerunWritten
 from saga.testing.trials import TrialClock, arriving, in_place, trial_ports, wake_for
-from saga.testing.world import NO_DOCUMENTS
+from saga.testing.world import NO_DOCUMENTS, check_fakes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+_NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+_SIMPLE: Final[Mapping[ScalarKind, object]] = {
+    "boolean": True,
+    "int": 1,
+    "long": 1,
+    "float": 1.0,
+    "double": 1.0,
+    "bytes": b"1",
+    "uuid": UUID(int=1),
+    "date": date(2026, 1, 1),
+    "timestamp-millis": _NEW_YEAR,
+    "timestamp-micros": _NEW_YEAR,
+}
+
+
+class Script(NamedTuple):
+    """Events that have to arrive, in this order, for a handler to run."""
+
+    handler: Reaction
+    events: tuple[Event, ...]
+
+
+def scripts_of(declared: Declared, given: Sequence[Event]) -> list[Script]:
+    """Scripts for each handler and compensation, so that each event that it may take comes in one.
+
+    Events that the service says itself are in no script: in their place are those that make it say so. A script is
+    empty if the handler waits for what nobody else here would say. Raises `SagaError` for given events that are of two
+    sagas, or that do not arrive here.
+    """
+    planner = _Planner(declared, given)
+    handlers = declared.reactions
+    return [Script(handler, events) for handler in handlers for events in planner.handler(handler, frozenset()) or [()]]
+
+
+def example(event: type[Event], saga: str) -> Event:
+    """A simple event of this class: every number is 1, every text is called after its field, nothing is left out."""
+    binding = binding_of(event)
+    record, classes = binding.version.record, binding.classes
+    fields = {field.name: _simple(field.type, field.name, classes) for field in record.fields}
+    key = binding.contract.key
+    fields[key] = UUID(saga) if isinstance(fields[key], UUID) else saga
+    return event(**fields)
+
+
+def _simple(type_: Type, name: str, classes: Classes) -> Any:
+    match type_:
+        case ScalarType("string"):
+            return f"{name.removesuffix('_id')}-1"
+        case ScalarType(kind):
+            return _SIMPLE[kind]
+        case DecimalType(precision, scale):
+            return Decimal((0, (1, *[0] * scale) if scale < precision else (1,), -scale))
+        case EnumType(symbols=symbols):
+            return classes[type_.name](symbols[0])
+        case ArrayType(items):
+            return (_simple(items, name, classes),)
+        case MapType(values):
+            return {f"{name}-1": _simple(values, name, classes)}
+        case OptionalType(inner):
+            return _simple(inner, name, classes)
+        case RecordType():
+            return classes[type_.name](**{f.name: _simple(f.type, f.name, classes) for f in type_.fields})
+
+
+class _Planner:
+    """Search for scripts. Each list that it gives holds alternatives."""
+
+    def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
+        self._handlers = declared.reactions
+        named = {e for h in self._handlers for e in (*h.emits, *h.takes)}
+        contracts = self._contracts = {name_of(event): contract_of(event) for event in named}
+        self._consumed = consumed_by(declared, contracts)
+        self._given: dict[str, list[Event]] = {}
+        for event in given:
+            if name_of(type(event)) not in self._consumed:
+                raise SagaError(
+                    f"a {type(event).__name__} never arrives at {declared.name!r}: give what its handlers take, and "
+                    "for an event of its own what makes it say so"
+                )
+            self._given.setdefault(name_of(type(event)), []).append(event)
+        sagas = {str(getattr(event, contracts[name].key)) for name, same in self._given.items() for event in same}
+        if len(sagas) > 1:
+            raise SagaError(f"the events that are given are of several sagas, {sorted(sagas)}: give those of one")
+        self._saga = next(iter(sagas), str(UUID(int=1)))
+
+    def handler(self, handler: Reaction, above: frozenset[str]) -> list[tuple[Event, ...]]:
+        """Scripts after which the handler runs; none if it waits for an event that only itself would say. `above`:
+        handlers for whose sake scripts are looked for."""
+        if handler.name in above:
+            return []
+        above |= {handler.name}
+        needed = [p for p in handler.parameters if self._is_needed(handler, p)]
+        needed.sort(key=lambda p: all(name_of(e) in self._consumed for e in p.events))  # own events come first
+        needs = [self._parameter(p, above) for p in needed]
+        if handler.undoes is not None:
+            original = next(h for h in self._handlers if h.name == handler.undoes)
+            needs.insert(0, self.handler(original, above))
+        if not all(needs):
+            return []
+        return [_joined(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
+
+    def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
+        """True if it has to arrive: an event, and for a compensation not the result, which the original brings."""
+        if parameter.role != "event":
+            return False
+        return handler.undoes is None or all(self._contracts[name_of(e)].outcome for e in parameter.events)
+
+    def _parameter(self, parameter: Parameter, above: frozenset[str]) -> list[tuple[Event, ...]]:
+        return [script for event in parameter.events for script in self._event(event, above)]
+
+    def _event(self, event: type[Event], above: frozenset[str]) -> list[tuple[Event, ...]]:
+        name = name_of(event)
+        if name in self._consumed:
+            return [(one,) for one in self._given.get(name, ()) or self._examples(event)]
+        sayers = [h for h in self._handlers if any(name_of(e) == name for e in h.emits)]
+        return [script for sayer in sayers for script in self.handler(sayer, above)]
+
+    def _examples(self, event: type[Event]) -> list[Event]:
+        """An example of an event, and of each older version that an upcaster reads."""
+        older = [upcaster_of(event, number) for number in sorted(binding_of(event).version.upcasts)]
+        return [example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
+
+
+def _joined(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
+    """These scripts one after another, with the first event of each kind."""
+    first: dict[str, Event] = {}
+    for script in scripts:
+        for event in script:
+            first.setdefault(name_of(type(event)), event)
+    return tuple(first.values())
+
+
+Difference: TypeAlias = tuple[str, str, str]
+"""Place of the difference, the value of the first run, the value of this run."""
+NOTHING = "nothing"
+_PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, Enum)
+
+
+class CallIdentity(NamedTuple):
+    """Identity of a call among all of one saga; the same call with other arguments is another one."""
+
+    handler: str
+    name: str
+    number: int
+    input: str
+
+
+BEGUN = "begun"
+"""Outcome of a run that has written an intent and no transition yet."""
+_RAN = (BEGUN, "handled", "compensated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparableWrite:
+    """Content of one write in comparable parts: an intent, a transition, or a document."""
+
+    handler: str
+    """Handler in whose run it was made."""
+    outcome: str
+    """Outcome of the transition; for a document its collection and key."""
+    reason: str | None = None
+    calls: tuple[StepRecord, ...] = ()
+    delta: Mapping[str, object] = field(default_factory=dict)
+    events: tuple[EmittedEvent, ...] = ()
+    document: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the document, without those that the toolkit keeps in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of a write with the same write in a rerun."""
+
+    arguments: Mapping[CallIdentity, Mapping[str, object]]
+    """Arguments by name of each step that was called."""
+    event_of: Callable[[str, bytes], Event]
+    """Function that makes the event of its type and the bytes that were emitted."""
+
+    def of(self, one: ComparableWrite | None, other: ComparableWrite | None) -> Iterator[Difference]:
+        """All differences between the two writes."""
+        if one is None or other is None:
+            if one is not other:
+                yield "transition", _described(one), _described(other)
+            return
+        ran = one.handler == other.handler and {one.outcome, other.outcome} <= set(_RAN)
+        if not ran and (one.handler, one.outcome) != (other.handler, other.outcome):
+            yield "transition", _described(one), _described(other)
+            return
+        for call, repeated in zip_longest(one.calls, other.calls):
+            yield from self._call(one.handler, call, repeated)
+        yield from _values("saga.state", one.delta, other.delta)
+        for event, repetition in zip_longest(one.events, other.events):
+            yield from self._event(event, repetition)
+        yield from _values(one.outcome, one.document, other.document)
+
+    def _call(self, handler: str, one: StepRecord | None, other: StepRecord | None) -> Iterator[Difference]:
+        if one is None or other is None or _shown(one) != _shown(other):
+            yield "call", _shown(one), _shown(other)
+        elif one.input != other.input:
+            asked, repeated = (
+                self.arguments.get(CallIdentity(handler, c.name, c.number, c.input), {}) for c in (one, other)
+            )
+            found = list(_values(_shown(one), asked, repeated)) if asked and repeated else []
+            yield from found or [(f"arguments of {_shown(one)}", f"of digest {one.input}", f"of digest {other.input}")]
+        elif _given(one) != _given(other):
+            yield f"what {_shown(one)} gave", _given(one), _given(other)
+
+    def _event(self, one: EmittedEvent | None, other: EmittedEvent | None) -> Iterator[Difference]:
+        if one is None or other is None or one.id != other.id:
+            yield "event", one.type if one else NOTHING, other.type if other else NOTHING
+        elif one.value != other.value:
+            first, then = (_fields(self.event_of(e.type, e.value)) for e in (one, other))
+            yield from list(_values(one.type, first, then)) or [(one.type, one.value.hex(), other.value.hex())]
+
+
+def picture(value: object, seen: set[int] | None = None) -> object:
+    """Copy of a value with all its parts, to be compared with a later one; of an object of the standard library only
+    its type."""
+    seen = set() if seen is None else seen
+    kind = type(value).__name__
+    if value is None or isinstance(value, _PLAIN):
+        return kind, repr(value)
+    if id(value) in seen:
+        return kind
+    seen.add(id(value))
+    match value:
+        case Mapping():
+            return kind, [(picture(name, seen), picture(part, seen)) for name, part in value.items()]
+        case Set():
+            return kind, sorted(map(repr, value))
+        case Sequence():
+            return kind, [picture(part, seen) for part in value]
+        case _ if callable(value) or type(value).__module__.partition(".")[0] in sys.stdlib_module_names:
+            return kind
+        case _:
+            names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
+            return kind, [(name, picture(getattr(value, name, None), seen)) for name in names]
+
+
+def _values(what: str, one: Mapping[str, object], other: Mapping[str, object]) -> Iterator[Difference]:
+    for name in [*one, *(name for name in other if name not in one)]:
+        first, then = (repr(side[name]) if name in side else NOTHING for side in (one, other))
+        if first != then:
+            yield f"{what}, {name}", first, then
+
+
+def _fields(event: Event) -> Mapping[str, object]:
+    return {part.name: getattr(event, part.name) for part in fields(event)}  # type: ignore[arg-type] # all events are
+
+
+def _described(made: ComparableWrite | None) -> str:
+    if made is None:
+        return NOTHING
+    return f"{made.handler} {made.outcome}" + (f": {made.reason}" if made.reason else "")
+
+
+def _shown(call: StepRecord | None) -> str:
+    """The call in words, without its arguments."""
+    if call is None:
+        return NOTHING
+    document = f" of {call.document}" if call.kind == "update" else ""
+    return f"{call.kind} {call.name}{document}" + (f", number {call.number}" if call.number > 1 else "")
+
+
+def _given(call: StepRecord) -> str:
+    return f"{call.answer or ''}{call.claim or bytes(call.value).decode()}"
+
 
 _RUN = ("handled", "compensated")
 _TURNS_MAX = 5
@@ -149,12 +440,12 @@ class _Write(NamedTuple):
     at: tuple[str, str]
     """Collection and key."""
     content: bytes
-    made: Made
+    made: ComparableWrite
     arrival: int
     """Number of what came when it was made."""
 
 
-_SEEDED = Made(handler="", outcome="there from the beginning")
+_SEEDED = ComparableWrite(handler="", outcome="there from the beginning")
 
 
 class _Store(RerunStore):
@@ -169,7 +460,7 @@ class _Store(RerunStore):
         for at, content in apart.items():
             self._put(at, content)
         self.writes, self.ends, self.arrival = list(writes), ends, 0
-        self.made: Made | None = None
+        self.made: ComparableWrite | None = None
         """The first write of a rerun."""
         self._compensations = {c.undoes: c.name for c in declared.compensations}
         for write in writes:
@@ -185,7 +476,7 @@ class _Store(RerunStore):
         begun = self.made is None and made.outcome == BEGUN
         self.made = self.made or made
         if self.ends and not begun:
-            raise Written
+            raise RerunWritten
         self.writes.append(_Write(at, content, made, self.arrival))
         return self._put(at, content)
 
@@ -194,18 +485,22 @@ class _Store(RerunStore):
         self.there[at] = Document(content, cas)
         return cas
 
-    def _made(self, at: tuple[str, str], content: bytes) -> Made:
+    def _made(self, at: tuple[str, str], content: bytes) -> ComparableWrite:
         """Content of a write. An intent is written without a transition; a transition may leave the intents of others
         open."""
         if at[0] != PROGRESS:
-            return Made(handler=self.writes[-1].made.handler, outcome="/".join(at), document=_as_the_user_sees(content))
+            return ComparableWrite(
+                handler=self.writes[-1].made.handler, outcome="/".join(at), document=_as_the_user_sees(content)
+            )
         p = decode_progress(content)
         if p.intents and (decode_progress(self.there[at].content).n if at in self.there else 0) == p.n:
             intent = p.intents[-1]
             handler = self._compensations[intent.handler] if intent.kind == "undo" else intent.handler
-            return Made(handler=handler, outcome=BEGUN, calls=(*intent.calls, *filter(None, [intent.begins])))
+            return ComparableWrite(
+                handler=handler, outcome=BEGUN, calls=(*intent.calls, *filter(None, [intent.begins]))
+            )
         t = decode_transition(p.transitions[-1])
-        return Made(
+        return ComparableWrite(
             handler=t.handler, outcome=t.outcome, reason=t.reason, calls=t.calls, delta=t.delta, events=t.events
         )
 
@@ -214,13 +509,13 @@ class _Store(RerunStore):
 class _Outside:
     """Arguments and answers of all calls of steps, over all runs."""
 
-    arguments: dict[Asked, Mapping[str, object]] = field(default_factory=dict)
-    answers: dict[Asked, object] = field(default_factory=dict)
-    refusals: dict[Asked, Exception] = field(default_factory=dict)
+    arguments: dict[CallIdentity, Mapping[str, object]] = field(default_factory=dict)
+    answers: dict[CallIdentity, object] = field(default_factory=dict)
+    refusals: dict[CallIdentity, Exception] = field(default_factory=dict)
     calls: int = 0
 
     async def answer(
-        self, asked: Asked, call: Callable[[], Awaitable[object]], declared: tuple[type[Exception], ...]
+        self, asked: CallIdentity, call: Callable[[], Awaitable[object]], declared: tuple[type[Exception], ...]
     ) -> object:
         """The answer of the first time; a call that has no answer is made again."""
         if asked in self.refusals:
@@ -321,7 +616,7 @@ class _ScriptRuns:
         before, calls = self._pictures(), self._outside.calls
         message, position, now_ms = self._arrivals[once.arrival if once else -1]
         self._clock.set_to(now_ms)
-        with suppress(Written):
+        with suppress(RerunWritten):
             await process(service, begin(service, message, position, cached))
         touched = [] if calls != self._outside.calls else self._changed(before)
         self._compare(script, once and once.made, store.made, touched, when)
@@ -346,11 +641,11 @@ class _ScriptRuns:
 
     def _called(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
         """Give what the call gave the first time. After a write it ends the run."""
-        key = Asked(step.handler, step.record.name, step.record.number, step.record.input)
+        key = CallIdentity(step.handler, step.record.name, step.record.number, step.record.input)
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
         self._outside.arguments[key] = arguments | dict(step.kwargs)
         if store.ends and store.made is not None:
-            raise Written
+            raise RerunWritten
         return self._outside.answer(key, step.make, self._prepared.expected_errors[step.handler])
 
     def _pictures(self) -> Mapping[str, object]:
@@ -365,7 +660,12 @@ class _ScriptRuns:
         return codec.decode(value, codec.find_class(emitted, value, library), library)
 
     def _compare(
-        self, script: Script, once: Made | None, again: Made | None, touched: Sequence[str], when: str
+        self,
+        script: Script,
+        once: ComparableWrite | None,
+        again: ComparableWrite | None,
+        touched: Sequence[str],
+        when: str,
     ) -> None:
         comparison = Comparison(self._outside.arguments, self._event_of)
         found = list(comparison.of(once, again))

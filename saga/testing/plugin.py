@@ -1,6 +1,6 @@
 """The pytest plugin: the fixture `world`, and tests that are run in many worlds. Loaded by pytest when it is installed.
 
-A run that asks for no world loads nothing else of the toolkit but the names that it shares with the runs.
+A test run that uses no world loads no other module of the toolkit, so that coverage measures all of them.
 
 A test that takes `world` is a plain `def test_...(world: World)`. Without a decorator it runs in one world without
 faults; `saga.testing.simulate`, `crash_everywhere` and `replay` say otherwise. After each run the invariants of the kit
@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-
-from saga.testing.pytest_names import REPORTED, SIMULATED
 
 if TYPE_CHECKING:
     from saga.testing.world import World
@@ -25,8 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--saga-seeds", type=int, default=None, help="run @simulate tests under so many seeds instead")
     group.addoption(
         "--saga-world",
-        choices=(SIMULATED, "embedded", "servers"),
-        default=SIMULATED,
+        choices=("simulated", "embedded", "servers"),
+        default="simulated",
         help="run them in the simulation, or as real processes: on the embedded broker and store, or on servers",
     )
     group.addoption(
@@ -89,7 +87,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in reports
         if getattr(report, "when", None) == "call"
         for name, said in getattr(report, "user_properties", ())
-        if name == REPORTED
+        if name == "saga"  # `REPORTED` of `pytest_runs`
     ]
     if lines:
         terminalreporter.section("runs of worlds")

@@ -1,31 +1,40 @@
-"""Runs of a test that takes a world, under pytest: kinds of worlds, number of runs, and the report of a failure."""
+"""Runs of a test that takes a world, under pytest: which worlds, how many runs, and the report of a failure.
+
+The simulation runs here under its seeds and shrinks a failing run. Worlds of real processes are loaded only when they
+are asked for: few seeds, because a run takes seconds, and only the faults that real processes can have.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from saga.errors import SagaError
-from saga.testing.decorators import Seeds, mode_of
-from saga.testing.pytest_names import REPORTED, SIMULATED
-from saga.testing.simulation.all_runs import Failed, Tally, run_all
-from saga.testing.simulation.reports import report, summary
-from saga.testing.simulation.run import FAILURES, Care, Run
-from saga.testing.simulation.saving import saved
-from saga.testing.simulation.shrinking import Shrunk
+from saga.testing.decorators import Crashes, Mode, Replayed, Seeds, mode_of
+from saga.testing.simulation.reports import counted, report, saved, summary
+from saga.testing.simulation.runs import FAILURES, FailedScenario, Run, RunOptions, Shrunk, Tally, run_all
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
 
-CARE = Care(failures=(*FAILURES, pytest.fail.Exception))
+if TYPE_CHECKING:
+    from saga.testing.processes.servers import ServerProvider
+
+OPTIONS = RunOptions(failures=(*FAILURES, pytest.fail.Exception))
+REPORTED = "saga"
+"""Name of the user property that carries one line about the runs of a test to the terminal. `plugin` reads it."""
+SEEDS_MAX = 2
+"""Most seeds that are tried with real processes: a run takes seconds."""
+SERVER_SEEDS_MAX = 1
+"""Most seeds on servers, where a run takes half a minute."""
 
 
 @contextmanager
 def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """World that the fixture gives; a test that is run once runs in this very one.
+    """Provide the world of the fixture. A test that runs once runs in this one.
 
     Raises `SagaError` for an `async` test.
     """
@@ -35,90 +44,89 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
             "a world has to be awaited"
         )
     config = request.config
-    if not _is_simulated(config):
-        from saga.testing.processes import pytest_runs as of_processes
-
-        with of_processes.first_world(config, mode_of(request.function)) as world:
-            yield world
-    else:
+    if _is_simulated(config):
         with SimulatedWorld(config.getoption("--saga-seed") or 0) as simulated:
             yield simulated
+        return
+    from saga.testing.processes.process_world import ProcessWorld
 
-
-def _is_simulated(config: pytest.Config) -> bool:
-    """True in the simulated world. Worlds of real processes are loaded only where they are asked for."""
-    return bool(config.getoption("--saga-world") == SIMULATED)
+    processes = ProcessWorld(servers=_server_provider(config))
+    if mode_of(request.function) is not None:  # the test runs in other worlds: start no servers for this one
+        yield processes
+        return
+    with processes as world:
+        yield world
 
 
 def run_test(item: pytest.Function) -> bool | None:
-    """Run the test as its decorator says; `None`: its `world` is a fixture of another kind, and no concern of ours.
+    """Run the test as its decorator says. Return `None` if its `world` is a fixture of somebody else.
 
-    Raises what its smallest failing run raises, with the report as a note.
+    Raises the exception of the smallest failing run, with the report as a note.
     """
     mode, config, world = mode_of(item.function), item.config, item.funcargs["world"]
     given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     if not isinstance(world, World):
         return None
     if mode is None:
-        return _once(item, given, world)
+        return _run_once(item, given, world)
     _check_fixtures(item, given)
     if isinstance(mode, Seeds) and config.getoption("--saga-seeds"):
         mode = replace(mode, count=config.getoption("--saga-seeds"))
-    scenario = functools.partial(_called, item.obj, given)
+    scenario = functools.partial(_call_test, item.obj, given)
     if not _is_simulated(config):
-        from saga.testing.processes import pytest_runs as of_processes
-
-        return of_processes.run_test(item, scenario, mode, CARE.failures)
+        return _run_processes(item, scenario, mode)
     tally = Tally()
     only = config.getoption("--saga-seed")
-    failed = run_all(scenario, mode, tally, CARE, None if only is None else [only])
+    failed = run_all(scenario, mode, tally, OPTIONS, None if only is None else [only])
     item.user_properties.append((REPORTED, summary(tally)))
     if failed is None:
         return True
-    raise _told(item, failed)
+    raise _add_report(item, failed)
 
 
-def _told(item: pytest.Function, failed: Failed) -> BaseException:
-    """Exception of the smallest run, with the whole report as notes."""
+def _is_simulated(config: pytest.Config) -> bool:
+    return bool(config.getoption("--saga-world") == "simulated")
+
+
+def _add_report(item: pytest.Function, failed: FailedScenario) -> BaseException:
+    """Return the exception of the smallest run, with the whole report as notes."""
     small = failed.shrunk.run
     assert small.failure is not None
     small.failure.add_note(report(failed, item.name))
     if item.config.getoption("--saga-save"):
         try:
             small.failure.add_note(f"saved: {saved(item.function, small.schedule, str(small.failure))}")
-        except SagaError as why:  # it must not hide what the test has found
+        except SagaError as why:  # must not hide the failure of the test
             small.failure.add_note(f"not saved: {why}")
     return small.failure
 
 
-def _called(test: Callable[..., None], given: dict[str, Any], world: World) -> None:
+def _call_test(test: Callable[..., None], given: dict[str, Any], world: World) -> None:
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: saved(test, world.schedule(), "as it was saved")
     test(**{**given, "world": world})
 
 
-def _once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
-    """Run the test in the world of the fixture, which other fixtures may have begun to fill."""
+def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
+    """Run the test in the world of the fixture, in which other fixtures may have started services."""
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: saved(item.function, world.schedule(), "as it was saved")
     try:
         item.obj(**given)
         world.verify()
-    except CARE.failures as why:
+    except OPTIONS.failures as why:
         if not isinstance(world, SimulatedWorld):
             raise
         only = Run(world.schedule(), why, world)
-        _told(item, Failed(only, Shrunk(only, runs=0)))
+        _add_report(item, FailedScenario(only, Shrunk(only, runs=0)))
         raise
     if not _is_simulated(item.config):
-        from saga.testing.processes import pytest_runs as of_processes
-
-        of_processes.say_what_was_run(item, world)
+        _report_processes(item, world)
     return True
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
-    """Refuse another fixture that takes the world: it would take one in which nothing runs. Raises `SagaError`."""
+    """Raise `SagaError` for another fixture that takes the world: it would get a world in which nothing runs."""
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         if name != "world" and "world" in definitions[-1].argnames:
             raise SagaError(
@@ -127,3 +135,62 @@ def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
             )
     if "world" not in given:
         raise SagaError(f"{item.name} is to be run in many worlds, and takes none: give it a parameter `world: World`")
+
+
+# ---------------------------------------------------------------- real processes
+
+
+def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mode: Mode) -> bool:
+    """Run the test as its decorator says, as far as real processes can. Raises what a run raises."""
+    from saga.testing.processes.process_world import ProcessWorld
+
+    if isinstance(mode, Replayed):
+        pytest.skip("a schedule is one of the simulated world: it means nothing to real processes")
+    kinds: dict[str, float] = {"crash": 0.05} if isinstance(mode, Crashes) else {}
+    if isinstance(mode, Seeds):
+        kinds = {rule.kind: max(rule.rate, kinds.get(rule.kind, 0)) for rule in mode.faults.rules}
+    only = item.config.getoption("--saga-seed")
+    provider = _server_provider(item.config)
+    seeds_max = SEEDS_MAX if provider is None else SERVER_SEEDS_MAX
+    seeds = [only] if only is not None else range(min(seeds_max, getattr(mode, "count", 1)))
+    missing, world = dict[str, None](), None
+    for seed in seeds:
+        try:
+            with ProcessWorld(seed, kinds, servers=provider) as world:
+                missing |= dict.fromkeys(kind for kind in kinds if world.left_out([kind]))
+                scenario(world)
+                world.verify()
+        except OPTIONS.failures as why:
+            why.add_note(
+                f"again: {_format_options(item.config)} --saga-seed={seed}, though no run of real processes repeats "
+                "another"
+            )
+            raise
+    _report_processes(item, world, len(seeds), missing)
+    return True
+
+
+def _report_processes(item: pytest.Function, world: World | None, runs: int = 1, missing: Iterable[str] = ()) -> None:
+    """Add a line for the terminal: the runs, the faults that they could not have, and what they could not check."""
+    from saga.testing.processes.process_world import ProcessWorld
+
+    assert isinstance(world, ProcessWorld)
+    parts = [
+        f"{counted(runs, 'run')} as real processes{' on servers' if item.config.getoption('--saga-servers') else ''}",
+        *([f"left out there: {', '.join(missing)}"] if missing else []),
+        f"not looked at there: {', '.join(world.unseen)}",
+    ]
+    item.user_properties.append((REPORTED, "; ".join(parts)))
+
+
+def _server_provider(config: pytest.Config) -> "ServerProvider | None":
+    """Load the function that provides servers, if one is configured. Raises `SagaError` if it cannot be loaded."""
+    from saga.testing.processes.servers import giver_of
+
+    name: str | None = config.getoption("--saga-servers")
+    return None if name is None else giver_of(name)
+
+
+def _format_options(config: pytest.Config) -> str:
+    servers = config.getoption("--saga-servers")
+    return f"--saga-world={config.getoption('--saga-world')}{f' --saga-servers={servers}' if servers else ''}"

@@ -25,10 +25,10 @@ from saga.messages import Event
 from saga.service import Service
 from saga.telemetry.events import DeadLettered
 from saga.testing.fault_kinds import KINDS, FaultKind, Faults, faults
+from saga.testing.simulation.network import TraceNote
 from saga.testing.simulation.plan import POSSIBLE, WAYS, Operation, Planned
-from saga.testing.simulation.simulated_world import WORKERS, Broken, SimulatedWorld
-from saga.testing.simulation.timeline import timeline
-from saga.testing.simulation.trace import Noted
+from saga.testing.simulation.reports import timeline
+from saga.testing.simulation.simulated_world import WORKERS, CheckFailed, SimulatedWorld
 from saga.testing.simulation.workers import Accident
 from saga.testing.world import NO_DOCUMENTS
 
@@ -110,7 +110,7 @@ class Choreography(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._began: SimulatedWorld | None = None
-        self._ahead = Ahead(self.faults)
+        self._ahead = GrowingPlan(self.faults)
         self._possible, self._accidents = possible_faults(self), possible_accidents(self)
         self._around = sys.exception()
 
@@ -221,7 +221,7 @@ class Choreography(RuleBasedStateMachine):
             counted(f"fault: {kind}")
         for outcome in sorted({of.__name__ for of in map(world.outcome, world.sagas()) if of is not None}):
             counted(f"outcome: {outcome}")
-        moments = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
+        moments = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
         for letter in sorted({f"{m.service}: {m.reason}" for m in moments if isinstance(m, DeadLettered)}):
             counted(f"dead letter of {letter}")
 
@@ -229,7 +229,7 @@ class Choreography(RuleBasedStateMachine):
         """Add the timeline as a note."""
         if isinstance(failure, HypothesisException | StopTest):
             return  # Hypothesis has had enough of this example
-        sagas = [failure.saga] if isinstance(failure, Broken) and failure.saga else []
+        sagas = [failure.saga] if isinstance(failure, CheckFailed) and failure.saga else []
         about = f" of {sagas[0]}" if sagas else ""
         failure.add_note("\n".join([f"timeline{about}:", *timeline(self.world, sagas)]))
 
@@ -262,7 +262,7 @@ def possible_accidents(machine: Choreography) -> Sequence[str]:
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingFault:
     """A fault that is yet to come."""
 
     service: str
@@ -272,22 +272,22 @@ class Waiting:
     """Number of operations until it happens, of those that it can meet, the one that it meets counted."""
 
 
-class Ahead:
+class GrowingPlan:
     """Plan that grows while the world runs: each fault waits for an operation of its service."""
 
     def __init__(self, rules: Faults) -> None:
         self._rules = tuple(rule for rule in rules.rules if rule.rate)
-        self._waiting: list[Waiting] = []
+        self._waiting: list[PendingFault] = []
 
     def plant(self, service: str, manner: str, operation: int) -> None:
         """Add a fault for the `operation`-th operation from now on that it can meet."""
         kind, after = MANNERS[manner]
-        self._waiting.append(Waiting(service, kind, after, operation))
+        self._waiting.append(PendingFault(service, kind, after, operation))
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
         """See `Plan`. The second of two that are due at once never happens: if it met the next operation instead, two
         faults could stand for one further ahead, and an example would stop shrinking there."""
-        due: list[Waiting] = []
+        due: list[PendingFault] = []
         for waiting in self._waiting:
             if waiting.service == operation.service and self._can_meet(waiting.kind, operation, now_s):
                 waiting.left -= 1

@@ -1,20 +1,23 @@
 """`trial`: one service on its real runtime, in memory and in milliseconds, for the tests of its author."""
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, overload
 
 import msgspec
+from typing_extensions import TypeVar
 
 from saga.change import Change
 from saga.changes.records import DocumentChange
 from saga.contracts import codec
 from saga.contracts.library import contract_of
+from saga.declarations.annotations import accepts_none
 from saga.declarations.changes import kind_of, word_of
 from saga.engine import recorded_values
 from saga.engine.consumer.keyed_executor import Batcher
@@ -28,15 +31,25 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import EventPublisher, Ports
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.engine.progress_cache import OverflowCache
+from saga.engine.recorded_values import fields_of
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
-from saga.errors import SagaError
+from saga.errors import Permanent, SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
-from saga.messaging import controls
+from saga.messaging import controls, timers
+from saga.messaging.controls import OPERATOR, Book, Control, Switch
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.messaging.timers import TYPE, Wake
+from saga.messaging.timers import Wake
 from saga.policies.retry import RETRY, Retry
 from saga.progress import ids
-from saga.progress.document import Progress, SagaProgress, build_view, decode_progress, encode, progress_key
+from saga.progress.document import (
+    Progress,
+    SagaProgress,
+    build_view,
+    compute_format,
+    decode_progress,
+    encode,
+    progress_key,
+)
 from saga.progress.timers import find_timed_work
 from saga.service import Service
 from saga.store.port import Store
@@ -44,19 +57,22 @@ from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import iso
 from saga.telemetry.events import Moment, Unavailable
-from saga.testing.fakes import check_fakes
-from saga.testing.old_states import progress_with
-from saga.testing.set_flags import book_with
+from saga.testing.world import check_fakes
+from saga.view import Recordable, Saga
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-from typing_extensions import TypeVar as DefaultTypeVar
+
 
 T = TypeVar("T")
-_S = DefaultTypeVar("_S", bound="DataclassInstance | None", default=None)
-_S_co = DefaultTypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
+_S = TypeVar("_S", bound="DataclassInstance | None", default=None)
+_S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
 _D = TypeVar("_D", bound="DataclassInstance")
+_P = ParamSpec("_P")
+_T = TypeVar("_T", bound=Recordable)
+_R = TypeVar("_R", bound=Recordable, default=None)
 
+_NONE: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 FOR_EVER_S = 1e12
 """Seconds that are more than all delays of a trial together."""
 DELAY_S_MAX = 30
@@ -279,7 +295,7 @@ def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int
     """The wake that comes now for what is due at that time; `number`: it is like no other."""
     return Wake(
         id=f"trial-{due_ms}-{number}",
-        type=TYPE,
+        type=timers.TYPE,
         schema="",
         saga=saga,
         source=service.name,
@@ -365,3 +381,197 @@ def _emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
             first.setdefault(headers["ce_id"], record)
     values = [record.value or b"" for record in first.values()]
     return [codec.decode(value, codec.find_class(classes, value, library), library) for value in values]
+
+
+# ---------------------------------------------------------------- a handler by itself
+
+
+@overload
+def a_saga(
+    *,
+    elapsed: timedelta = ...,
+    documents: "Mapping[str, DataclassInstance]" = ...,
+    flags: Collection[str] = ...,
+    principal: str | None = ...,
+    version: int = ...,
+) -> Saga: ...
+@overload
+def a_saga(
+    *,
+    state: _S,
+    elapsed: timedelta = ...,
+    documents: "Mapping[str, DataclassInstance]" = ...,
+    flags: Collection[str] = ...,
+    principal: str | None = ...,
+    version: int = ...,
+) -> Saga[_S]: ...
+def a_saga(
+    *,
+    state: _S | None = None,
+    elapsed: timedelta = timedelta(0),
+    documents: "Mapping[str, DataclassInstance]" = _NONE,
+    flags: Collection[str] = (),
+    principal: str | None = None,
+    version: int = 1,
+) -> Saga[_S] | Saga[_S | None]:
+    """A saga for a plain call: `assert await reserve(an_order(), FakeBank(), a_saga()) == PaymentReserved(...)`.
+
+    Promises: steps are called, updates applied to `documents` (key to document); nothing is recorded or retried. The
+    mapping itself stays as it is: afterwards look at `.state` and at `await saga.read(...)`. `key` gives the same for
+    the same name, in every saga made here. `elapsed` is what `saga.elapsed` says; `flags` are on, all others off.
+    `principal` is who began it, `version` that of the handler under which this run began. Raises `Permanent` for what a
+    running service could not do either.
+    """
+    return PlainSaga(state, elapsed, documents, frozenset(flags), principal, version)
+
+
+class PlainSaga(Saga[_S]):
+    """See `a_saga`."""
+
+    def __init__(
+        self,
+        state: _S,
+        elapsed: timedelta,
+        documents: "Mapping[str, DataclassInstance]",
+        flags: Collection[str] = (),
+        principal: str | None = None,
+        version: int = 1,
+    ) -> None:
+        self._state, self._elapsed, self._flags, self._principal = state, elapsed, flags, principal
+        self._version = version
+        self._documents: dict[tuple[type, str], DataclassInstance] = {
+            (type(document), key): document for key, document in documents.items()
+        }
+
+    @property
+    def state(self) -> _S:
+        return self._state
+
+    @state.setter
+    def state(self, state: _S, /) -> None:
+        if type(state) is not type(self._state):
+            raise Permanent(
+                f"saga.state is a {type(self._state).__name__} here and is assigned a {type(state).__name__}: "
+                "begin with a_saga(state=...) as the service does"
+            )
+        self._state = state
+
+    @property
+    def elapsed(self) -> timedelta:
+        return self._elapsed
+
+    @property
+    def principal(self) -> str | None:
+        return self._principal
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def idempotency_key(self, name: str, /) -> str:
+        return ids.idempotency_key(name, "a_saga", "", "", "")
+
+    async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await call(*args, **kwargs)
+
+    def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        """Nothing is left half done in a plain call."""
+
+    async def update(
+        self,
+        kind: type[_D],
+        key: str,
+        change: Callable[Concatenate[_D, _P], _D | tuple[_D, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R:
+        document = self._document(kind, key)
+        name = getattr(change, "__name__", repr(change))
+        if document is None and not accepts_none(change):
+            raise Permanent(
+                f"there is no {kind.__name__} {key!r}: give it to a_saga(documents={{{key!r}: ...}}), "
+                f"or let the first parameter of {name} be `{kind.__name__} | None`"
+            )
+        returned = change(document, *args, **kwargs)  # type: ignore[arg-type] # it accepts None, as was just seen
+        changed, result = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+        if not isinstance(changed, kind):
+            raise Permanent(
+                f"{name} returned a {type(changed).__name__}: it must return the new {kind.__name__}, "
+                "or that and a result"
+            )
+        self._documents[kind, key] = changed
+        return result  # type: ignore[return-value] # without a result _R is None, its default
+
+    async def flag(self, name: str, /) -> bool:
+        return name in self._flags
+
+    async def read(self, kind: type[_D], key: str, /) -> _D | None:
+        return self._document(kind, key)
+
+    def _document(self, kind: type[_D], key: str) -> _D | None:
+        document = self._documents.get((kind, key))
+        assert document is None or isinstance(document, kind)
+        return document
+
+
+def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
+    """Return the state that becomes of an old one: `assert migrated(order, OrderStateV1(9.8)) == OrderState(980)`.
+
+    As in a running service: by all migrations from that version on, each result written and read back. Raises
+    `SagaError` for a state that no migration takes, one that fails, or gives another result the second time.
+    """
+    prepared = prepare(service.declared)
+    version, fields = recorded(prepared, old)
+    once, again = (recorded_values.migrate_fields(prepared, fields, version, "a test") for _ in range(2))
+    if once != again:
+        raise SagaError(
+            f"the migrations of {prepared.name!r} make {once} of {old}, and {again} the second time: a migration runs "
+            "again for each run of a handler until one of them ends, so let it give the same for the same"
+        )
+    state: _S = prepared.state_of(once)
+    return state
+
+
+def recorded(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
+    """Version and fields of a state, as a release that had it has recorded them. Raises `SagaError` for none of its."""
+    kinds = [*(migration.takes for migration in prepared.migrations), prepared.state]
+    if type(state) not in kinds:
+        known = " or ".join(kind.__name__ for kind in kinds if kind is not None) or "none"
+        raise SagaError(f"{state!r} is no state that {prepared.name!r} has had: give {known}")
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(state)))
+    return kinds.index(type(state)) + 1, fields
+
+
+def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
+    """Progress in which nothing but this state is left of all that was. Raises `SagaError` as `recorded`."""
+    version, fields = recorded(prepared, state)
+    return SagaProgress(
+        service=prepared.name,
+        saga=saga,
+        started=iso(now_ms),
+        state=fields,
+        version=version,
+        format=compute_format((), (), (), version),
+        heard=prepared.roles.heard,
+    )
+
+
+def book_with(service: str, flags: Collection[str], time: str) -> bytes:
+    """Make the content of a service's book in which these flags are on for all sagas."""
+    book = Book(service=service)
+    for flag in flags:
+        control = Control(
+            id=f"control-{flag}",
+            type=controls.TYPE,
+            schema="",
+            saga=service,
+            source=OPERATOR,
+            time=time,
+            value=b"",
+            switch=Switch(flag=flag, percent=100),
+            who="a trial",
+            why="a trial",
+        )
+        book = controls.noted(book, control) or book
+    return controls.encode(book)

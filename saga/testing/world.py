@@ -5,7 +5,7 @@ virtual clock, `saga.testing.processes` as real processes on the embedded adapte
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from saga.errors import SagaError
+from saga.declarations.values import Declared
+from saga.errors import DeclarationError, SagaError
 from saga.messages import Event, Outgoing
 from saga.messaging import controls
 from saga.messaging.controls import Switch
@@ -26,6 +27,7 @@ from saga.support.clock import iso
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
 
 _D = TypeVar("_D", bound="DataclassInstance")
 
@@ -65,7 +67,7 @@ def answer_of(step: str, answered: object, raised: Exception | None) -> Answered
     return Answered(step=step, value=msgspec.json.encode(answered).decode())
 
 
-class Written(NamedTuple):
+class DocumentWrite(NamedTuple):
     """Document as an application writes it."""
 
     collection: str
@@ -146,15 +148,15 @@ class World(ABC):
         takes effect with `run_until_quiet`, in order with what is published. `expires`: after which the document is
         gone. Raises `SagaError` for a document that the service does not declare."""
         collection = _collection_of(service, type(document))
-        self._change(service, Written(collection, key, msgspec.json.encode(document), expires))
+        self._change(service, DocumentWrite(collection, key, msgspec.json.encode(document), expires))
 
     def remove(self, service: "Service[DataclassInstance | None]", kind: type, key: str, /) -> None:
         """Have an application remove a document from the service's store; nothing happens if it is not there. As
         `write`."""
-        self._change(service, Written(_collection_of(service, kind), key, None, None))
+        self._change(service, DocumentWrite(_collection_of(service, kind), key, None, None))
 
     @abstractmethod
-    def _change(self, service: "Service[DataclassInstance | None]", written: "Written") -> None:
+    def _change(self, service: "Service[DataclassInstance | None]", written: "DocumentWrite") -> None:
         """Have an application change a document. Raises `SagaError` if the service does not run."""
 
     @abstractmethod
@@ -308,3 +310,35 @@ class World(ABC):
     @abstractmethod
     def save_schedule(self) -> Path:
         """Write this run's schedule as a regression test beside the test that ran it; its path."""
+
+
+def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> None:
+    """Check the fakes. Raises `DeclarationError` with all that is wrong: a fake that nothing uses; a resource that has
+    no fake and that nobody has asked for as it is, by the type it gives in `real`; a type in `real` that no resource
+    gives, or that has a fake."""
+    if problems := list(_problems(services, use, real)):
+        raise DeclarationError("; ".join(dict.fromkeys(problems)))
+
+
+def _problems(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> Iterator[str]:
+    resources = [(declared, resource) for declared in services for resource in declared.resources]
+    names = ", ".join(repr(declared.name) for declared in services)
+    for fake in use:
+        if not any(isinstance(fake, resource.gives) for _, resource in resources):
+            yield (
+                f"no resource of {names} is what the fake {type(fake).__name__} stands for: a fake is an instance of a "
+                "subclass of what the resource gives"
+            )
+    for declared, resource in resources:
+        gives, faked = resource.gives.__name__, any(isinstance(fake, resource.gives) for fake in use)
+        if not faked and resource.gives not in real:
+            yield (
+                f"{declared.name}.{resource.name} gives a {gives}, and nothing in use=[...] stands for it: give a "
+                f"fake, an instance of a subclass of {gives}; or real=[{gives}], to have {resource.name} opened as it "
+                "is"
+            )
+        if faked and resource.gives in real:
+            yield f"{gives} is in real=[...], and use=[...] has a fake for it: keep one of the two"
+    for kind in real:
+        if not any(kind is resource.gives for _, resource in resources):
+            yield f"no resource of {names} gives a {kind.__name__}, which is in real=[...]: leave it out"

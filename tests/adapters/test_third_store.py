@@ -13,7 +13,7 @@ from saga.configuration.settings import Settings, known
 from saga.errors import ConfigurationError
 from saga.store.port import Store
 from saga.support.clock import SystemClock
-from saga.testing.conformance.store import Opens, Passes, StoreConformance
+from saga.testing.conformance.store import OpenStore, PassTime, StoreConformance
 from tests.adapters.drawers import store as drawers
 from tests.adapters.drawers.adapter import DRAWERS, DrawerOptions
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
@@ -49,14 +49,14 @@ class TestDrawers(StoreConformance):
         return SettableClock()
 
     @pytest.fixture
-    def opens(self, clock: SettableClock) -> Opens:
+    def opens(self, clock: SettableClock) -> OpenStore:
         def opened() -> Store:
             return adapters.store_at(Settings(store=ADDRESS), "payment", clock)
 
         return opened
 
     @pytest.fixture
-    def passes(self, clock: SettableClock) -> Passes:
+    def passes(self, clock: SettableClock) -> PassTime:
         async def passed(seconds: float) -> None:
             clock.ahead_s += seconds
 

@@ -6,7 +6,7 @@ from saga.broker.port import Broker, Membership
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition, Record
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 
 CLOCK = SystemClock()
 WITHIN_S = 30.0
@@ -28,7 +28,7 @@ class Reader:
     """Reads, and commits what it has read, through all troubles; as a worker does."""
 
     membership: Membership
-    listening: Listening
+    listening: RecordingListener
     records: list[Record] = field(default_factory=list)
     positions: dict[Partition, int] = field(default_factory=dict)
     """After what was read."""

@@ -22,7 +22,7 @@ from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Topic
 from saga.ops.offsets import read_service_offsets
 from saga.ops.topic_plans import TopicStep, apply, plan
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.broker_suite import RecordingListener
 from tests.broker.waiting import CLOCK, until
 
 NUMBERS = itertools.count()
@@ -59,7 +59,7 @@ async def a_member(
     broker: Tools, group: str, topic: str, partitions: int, *, commits: int | None = 1
 ) -> AsyncIterator[None]:
     """In the group, with all of the topic, of which it has committed one record of each partition, or none."""
-    listener = Listening()
+    listener = RecordingListener()
     async with broker.join(Subscription(group, [topic]), listener) as membership:
         await until(lambda: len(listener.has) == partitions)
         if commits is not None:
@@ -246,7 +246,7 @@ async def test_positions_move_when_nobody_is_there_and_are_read_from_then_on(bro
         pass
     await broker.move_positions(name, {Partition(name, 1): 2})
     assert (await broker.describe_group(name)).positions == {Partition(name, 0): 1, Partition(name, 1): 2}
-    listener = Listening()
+    listener = RecordingListener()
     async with broker.join(Subscription(name, [name]), listener):
         await until(lambda: len(listener.has) == 2)
         assert listener.has == {Partition(name, 0): 1, Partition(name, 1): 2}

@@ -11,7 +11,7 @@ from saga.messages import Record
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
-from saga.testing.conformance.unreadable_records import Damage
+from saga.testing.conformance.damaged_logs import Damage
 from tests.broker.removal import removal_from
 
 

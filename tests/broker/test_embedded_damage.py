@@ -21,7 +21,7 @@ from saga.messages import Outgoing, Partition, Record, Topic
 from saga.store.sqlite import integrity, state_file
 from saga.store.sqlite.state_file import WriteLock
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import until
 
 CLOCK = SystemClock()
@@ -73,7 +73,7 @@ async def filled(broker: EmbeddedBroker) -> list[str]:
     return sorted(f"{n}" for n in range(COUNT))
 
 
-async def has(listening: Listening, count: int) -> list[Partition]:
+async def has(listening: RecordingListener, count: int) -> list[Partition]:
     """Its partitions, once there are so many."""
     await until(lambda: len(listening.has) == count)
     return list(listening.has)
@@ -112,7 +112,7 @@ async def test_a_file_that_lost_its_name_takes_no_record_and_nothing_acknowledge
 
 async def test_a_member_that_only_waits_is_told_within_moments(path: Path) -> None:
     broker = await opened(path)
-    async with broker.join(Subscription("payment", ["orders"]), Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), RecordingListener()) as member:
         await member.poll([], records_max=1, timeout_s=0.2)
         removed(path, "")
         with pytest.raises(BrokerBroken, match="was removed while it was in use"):
@@ -192,7 +192,7 @@ async def test_a_record_that_is_not_what_was_written_stands_its_partition_and_sa
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         for log in range(1, 5):
             shell.execute(f"UPDATE log_{log} SET value = ?", (b"won",))
-    async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), listening := RecordingListener()) as member:
         assert await member.poll(await has(listening, 4), records_max=10, timeout_s=0.5) == []
         (standstill,) = member.stalled_partitions()
         assert str(path) in standstill.reason
@@ -224,7 +224,7 @@ async def test_whatever_a_row_has_become_it_is_told_or_what_it_was_and_holds_up_
         log = broker._open.log.topics["orders"].first_log + hurt.partition
         shell.execute(f"UPDATE log_{log} SET {column} = {into.format(column)} WHERE offset = ?", (hurt.offset,))
     others = [record for record in stored if record.partition != hurt.partition]
-    async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), listening := RecordingListener()) as member:
         partitions, found = await has(listening, 4), list[Record]()
         while len(found) < len(others):
             found += await member.poll(partitions, records_max=COUNT, timeout_s=1)
@@ -266,7 +266,7 @@ async def asks_for(broker: EmbeddedBroker, table: str, column: str) -> None:
         await broker.publish([event("orders", f"k{n}") for n in range(100)])
     else:
         group = "payment" if table == "positions" else "another"
-        async with broker.join(Subscription(group, ["orders"]), Listening()) as member:
+        async with broker.join(Subscription(group, ["orders"]), RecordingListener()) as member:
             await member.poll([], records_max=1, timeout_s=5)
 
 
@@ -278,7 +278,7 @@ async def test_rows_that_say_where_records_lie_are_what_was_written_or_nobody_go
     broker, other = await opened(path), await opened(path)
     await broker.ensure_topics([Topic("orders", 4, 7)])
     await broker.publish([event("orders", f"k{n}") for n in range(100)])
-    async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), listening := RecordingListener()) as member:
         await member.commit(dict.fromkeys(await has(listening, 4), 5))
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         where = {"topics": "name = 'orders'", "logs": "id = 1", "positions": "log = 1"}[table]
@@ -304,7 +304,7 @@ async def test_files_and_folders_are_for_their_user_alone(path: Path) -> None:
     before = os.umask(0)
     try:
         broker = await opened(path)
-        async with broker.join(Subscription("payment", ["orders"]), Listening()):
+        async with broker.join(Subscription("payment", ["orders"]), RecordingListener()):
             modes = {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
         await broker.__aexit__(None, None, None)
     finally:
@@ -487,8 +487,8 @@ def test_no_two_seats_ever_have_one_name(path: Path) -> None:
 async def test_a_member_whose_seat_is_removed_by_hand_takes_another_and_goes_on(path: Path) -> None:
     broker = await opened(path)
     async with (
-        broker.join(Subscription("payment", ["orders"]), first := Listening()) as member,
-        broker.join(Subscription("payment", ["orders"]), Listening()),
+        broker.join(Subscription("payment", ["orders"]), first := RecordingListener()) as member,
+        broker.join(Subscription("payment", ["orders"]), RecordingListener()),
     ):
         await has(first, 2)
         seats = set(path.parent.glob("*.member-*"))
@@ -512,7 +512,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
     with monkeypatch.context() as planted:
         planted.setattr("saga.store.sqlite.state_file.fcntl.flock", fails)
         with pytest.raises(BrokerError, match="no lock for a member"):
-            async with broker.join(Subscription("payment", ["orders"]), Listening()):
+            async with broker.join(Subscription("payment", ["orders"]), RecordingListener()):
                 pytest.fail("it joined")
     await broker.__aexit__(None, None, None)
 

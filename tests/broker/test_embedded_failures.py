@@ -17,7 +17,7 @@ from saga.store.sqlite.connection import open_to_write
 from saga.store.sqlite.state_file import WriteLock
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 
 CLOCK = SystemClock()
 conformance = BrokerConformance()
@@ -121,7 +121,7 @@ async def test_a_full_file_makes_the_broker_unavailable_until_there_is_room(path
 
 
 async def test_a_full_file_keeps_the_members_and_what_they_read(path: Path) -> None:
-    listener = Listening()
+    listener = RecordingListener()
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic("orders", 4)])
         await broker.publish([event("orders", "k", "before")])
@@ -236,7 +236,7 @@ async def test_a_large_call_of_publish_keeps_its_order(broker: EmbeddedBroker) -
 
 
 async def test_a_refused_commit_fails_alone(broker: EmbeddedBroker) -> None:
-    listener = Listening()
+    listener = RecordingListener()
     async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
         await conformance.complete(listener)
         broker.connection.execute("UPDATE positions SET granted = granted + 1 WHERE log = 1")

@@ -21,7 +21,7 @@ from saga.messages import Partition, Topic
 from saga.store.sqlite.connection import FREE_PAGES_MIN
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 
 CLOCK = SystemClock()
 conformance = BrokerConformance()
@@ -83,7 +83,7 @@ def test_a_topic_goes_to_those_who_read_it() -> None:
 async def test_joining_for_a_topic_that_is_not_there_is_refused(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         with pytest.raises(BrokerError, match="no topic 'orders'"):
-            async with broker.join(Subscription("payment", ["orders"]), Listening()):
+            async with broker.join(Subscription("payment", ["orders"]), RecordingListener()):
                 pytest.fail("it joined")
         assert not seats(tmp_path)
 
@@ -95,7 +95,7 @@ async def test_a_partition_moves_after_the_drain_even_if_its_member_does_not_let
         EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
     ):
         await broker.ensure_topics([ORDERS])
-        first, second = Listening(), Listening()
+        first, second = RecordingListener(), RecordingListener()
         async with broker.join(Subscription("payment", ["orders"]), first) as membership:
             await conformance.complete(first)
             first.may_end.clear()
@@ -114,7 +114,7 @@ async def test_a_partition_moves_after_the_drain_from_a_member_that_was_frozen_m
         EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
     ):
         await broker.ensure_topics([ORDERS])
-        first, second = Listening(), Listening()
+        first, second = RecordingListener(), RecordingListener()
         async with broker.join(Subscription("payment", ["orders"]), first):
             await conformance.complete(first)
             first.may_end.clear()
@@ -134,7 +134,7 @@ async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and
         EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
     ):
         await broker.ensure_topics([ORDERS])
-        zombie, second = Listening(), Listening()
+        zombie, second = RecordingListener(), RecordingListener()
         async with broker.join(Subscription("payment", ["orders"]), zombie) as membership:
             await conformance.complete(zombie)
             async with other.join(Subscription("payment", ["orders"]), second):
@@ -157,7 +157,7 @@ async def test_members_that_are_idle_change_nothing_in_the_file(tmp_path: Path) 
         EmbeddedBroker(path, clock=CLOCK, timing=timing) as other,
     ):
         await broker.ensure_topics([ORDERS])
-        first, second = Listening(), Listening()
+        first, second = RecordingListener(), RecordingListener()
         async with (
             broker.join(Subscription("payment", ["orders"]), first),
             other.join(Subscription("payment", ["orders"]), second),
@@ -185,7 +185,7 @@ async def test_what_others_write_is_learnt_of_what_is_followed_alone(tmp_path: P
     path, elsewhere = tmp_path / "broker.db", [Topic(f"elsewhere-{n}", 10) for n in range(20)]
     async with EmbeddedBroker(path, clock=CLOCK) as broker, EmbeddedBroker(path, clock=CLOCK) as other:
         await broker.ensure_topics([ORDERS, *elsewhere])
-        listener = Listening()
+        listener = RecordingListener()
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
             for n, topic in enumerate(elsewhere):
@@ -205,7 +205,7 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
         EmbeddedBroker(tmp_path / "broker.db", clock=clocks[1], timing=timing) as other,
     ):
         await broker.ensure_topics([ORDERS])
-        first, second = Listening(), Listening()
+        first, second = RecordingListener(), RecordingListener()
         async with (
             broker.join(Subscription("payment", ["orders"]), first),
             other.join(Subscription("payment", ["orders"]), second),
@@ -225,7 +225,7 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
 
 
 async def test_a_reader_that_never_runs_dry_lets_others_run(tmp_path: Path) -> None:
-    listener, turns = Listening(), 0
+    listener, turns = RecordingListener(), 0
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([ORDERS])
         await broker.publish([event("orders", "k", f"{n}") for n in range(50)])
@@ -253,14 +253,14 @@ async def test_a_member_that_comes_after_a_crash_gets_all_at_once(tmp_path: Path
             "INSERT INTO members (grp, seat, topics) VALUES ('payment', ?, ?)",
             ("broker.db.member-0-0", '["orders"]'),
         )
-        listener = Listening()
+        listener = RecordingListener()
         async with broker.join(Subscription("payment", ["orders"]), listener):
             await conformance.complete(listener)
             assert [len(partitions) for _, partitions in listener.told] == [4]
 
 
 async def test_an_error_of_the_listener_comes_out_of_polling(tmp_path: Path) -> None:
-    class Failing(Listening):
+    class Failing(RecordingListener):
         async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
             raise ZeroDivisionError("a defect")
 
@@ -272,7 +272,7 @@ async def test_an_error_of_the_listener_comes_out_of_polling(tmp_path: Path) -> 
 
 
 async def test_an_error_in_the_block_comes_out_as_it_is_and_the_partitions_are_given_back(tmp_path: Path) -> None:
-    listener = Listening()
+    listener = RecordingListener()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([ORDERS])
 
@@ -290,7 +290,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is_and_the_partitions_are_g
 async def test_several_services_of_one_process_share_one_broker(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([ORDERS])
-        first, second = Listening(), Listening()
+        first, second = RecordingListener(), RecordingListener()
         async with (
             broker.join(Subscription("payment", ["orders"]), first) as payment,
             broker.join(Subscription("shipping", ["orders"]), second) as shipping,
@@ -303,7 +303,7 @@ async def test_several_services_of_one_process_share_one_broker(tmp_path: Path) 
 
 
 async def test_partitions_take_turns_when_one_has_much_to_read(tmp_path: Path) -> None:
-    listener = Listening()
+    listener = RecordingListener()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([ORDERS])
         await broker.publish([event("orders", "busy", "busy") for _ in range(100)])
@@ -321,7 +321,7 @@ async def test_partitions_take_turns_when_one_has_much_to_read(tmp_path: Path) -
 
 
 async def test_records_past_their_retention_go_but_none_that_a_known_group_has_not_committed(tmp_path: Path) -> None:
-    clock, listener = Later(), Listening()
+    clock, listener = Later(), RecordingListener()
     topic = Topic("orders", 1, retention_days=7)
     partition = Partition("orders", 0)
 
@@ -334,7 +334,7 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.until(lambda: bool(listener.has))
             await membership.commit({partition: 450})
-        further = Listening()
+        further = RecordingListener()
         async with broker.join(Subscription("inventory", ["orders"]), further) as membership:
             await conformance.until(lambda: bool(further.has))
             await membership.commit({partition: 501})
@@ -350,7 +350,7 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
             await membership.commit({partition: 501})
         await broker.trim()
         assert await there(broker) == ["new"]
-        newcomer = Listening()
+        newcomer = RecordingListener()
         async with broker.join(Subscription("shipping", ["orders"]), newcomer) as membership:
             await conformance.until(lambda: bool(newcomer.has))
             assert newcomer.has == {partition: 500}
@@ -420,7 +420,7 @@ async def trimmed_for(broker: EmbeddedBroker, clock: Later, *, hours: int) -> No
 async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but_its_timers_stay(
     tmp_path: Path,
 ) -> None:
-    clock, listener = Later(), Listening()
+    clock, listener = Later(), RecordingListener()
     async with EmbeddedAdministration(
         tmp_path / "broker.db", clock=clock, timing=Timing(away_s_max=3 * 3600)
     ) as broker:
@@ -449,7 +449,7 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
         assert away.is_lost
         bounds = await broker.fetch_bounds(["orders", WAKES_0.topic])
         assert [at.begin for at in bounds.values()] == [5, 2], "its timers are not lost with it"
-        back = Listening()
+        back = RecordingListener()
         async with broker.join(Subscription("payment", ["orders", WAKES_0.topic]), back) as membership:
             await conformance.until(lambda: len(back.has) == 2)
             assert await broker.list_inactive_groups() == [], "from now on it is waited for again"
@@ -478,7 +478,7 @@ async def test_a_member_that_died_is_no_member_and_a_frozen_one_is(tmp_path: Pat
 
 
 async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_up_nothing(tmp_path: Path) -> None:
-    clock, listener = Later(), Listening()
+    clock, listener = Later(), RecordingListener()
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
         await broker.ensure_topics([Topic("orders", 1, retention_days=1)])
         await broker.publish([event("orders", "k", f"{n}") for n in range(5)])
@@ -492,13 +492,13 @@ async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_u
         clock.days = 2
         await broker.trim()
         assert (await broker.fetch_bounds(["orders"]))[ORDERS_0] == OffsetBounds(5, 5)
-        again = Listening()
+        again = RecordingListener()
         async with broker.join(Subscription("payment", ["orders"]), again):
             await conformance.until(lambda: again.has == {ORDERS_0: 5})
 
 
 async def test_timers_that_their_service_is_done_with_go_after_a_day(tmp_path: Path) -> None:
-    clock, listener = Later(), Listening()
+    clock, listener = Later(), RecordingListener()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
         await broker.ensure_topics([Topic(WAKES_0.topic, 1, None), Topic("payment.commands", 1, None)])
         await broker.publish([event(t, "k", f"{n}") for t in (WAKES_0.topic, "payment.commands") for n in range(5)])
@@ -534,7 +534,7 @@ async def test_a_file_shrinks_when_most_of_it_is_free(tmp_path: Path) -> None:
 
 
 async def test_a_listener_that_is_called_again_after_leaving_gets_nothing(tmp_path: Path) -> None:
-    class Late(Listening):
+    class Late(RecordingListener):
         async def on_revoked(self, partitions: Collection[Partition]) -> None:
             await super().on_revoked(partitions)
             assert await membership.poll(list(partitions), records_max=1, timeout_s=0) == []

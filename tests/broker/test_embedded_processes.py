@@ -15,7 +15,7 @@ from saga.broker.port import Subscription
 from saga.messages import Partition
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.broker_suite import RecordingListener
 from tests.broker.embedded_child import GROUP, TOPIC
 
 CLOCK = SystemClock()
@@ -61,7 +61,7 @@ async def child(*arguments: object) -> AsyncIterator[Child]:
 
 
 async def test_two_processes_publish_to_one_file_and_a_third_reads_all_in_order(tmp_path: Path) -> None:
-    path, listener, count = tmp_path / "broker.db", Listening(), 150
+    path, listener, count = tmp_path / "broker.db", RecordingListener(), 150
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure_topics([TOPIC])
         async with (
@@ -101,7 +101,7 @@ async def test_what_was_acknowledged_before_a_kill_is_there(tmp_path: Path) -> N
 
 
 async def test_a_killed_members_partitions_move_at_once(tmp_path: Path) -> None:
-    path, listener = tmp_path / "broker.db", Listening()
+    path, listener = tmp_path / "broker.db", RecordingListener()
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure_topics([TOPIC])
         async with broker.join(Subscription(GROUP, [TOPIC.name]), listener), child("member", path, 60) as other:
@@ -114,7 +114,7 @@ async def test_a_killed_members_partitions_move_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_frozen_member_is_a_zombie_whose_commit_is_fenced_and_which_joins_again(tmp_path: Path) -> None:
-    path, listener = tmp_path / "broker.db", Listening()
+    path, listener = tmp_path / "broker.db", RecordingListener()
     async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=1)) as broker:
         await broker.ensure_topics([TOPIC])
         async with (

@@ -15,7 +15,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, WITHIN_S, until
 from tests.servers.plain_clients import begun
 
@@ -38,7 +38,7 @@ async def test_a_member_whose_client_breaks_gets_another_one(settings: KafkaSett
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         place = Partition(topic, 0)
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
             await membership.commit({place: 0})
@@ -66,7 +66,7 @@ async def test_a_consumer_that_is_cancelled_inside_while_it_ends_does_not_end_it
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
             first = membership._consumer
@@ -83,7 +83,7 @@ async def test_a_group_that_takes_no_such_member_is_told_to_one_without_partitio
 ) -> None:
     async with KafkaBroker(replace(settings, session_s=4000), clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
-        async with broker.join(Subscription(topic, [topic]), Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), RecordingListener()) as membership:
             with pytest.raises(BrokerError, match="session_s"):
                 await membership.poll([], records_max=1, timeout_s=WITHIN_S)
 
@@ -139,7 +139,7 @@ async def test_what_aiokafka_cancels_is_no_cancellation_of_whoever_waits(
             patch.setattr(producer, "enqueue_record", handed_over)
             with pytest.raises(BrokerUnavailable):
                 await broker.publish([event(topic, "k", "during")])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
             with monkeypatch.context() as patch:
@@ -171,14 +171,14 @@ async def test_records_that_were_removed_before_they_were_read_are_told(settings
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             await membership.commit({Partition(topic, 0): 2})
         admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
         await begun(admin)
         await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=5)})
         await admin.close()
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert values(await membership.poll(list(listening.has), records_max=1, timeout_s=WITHIN_S)) == ["5"]
             assert listening.gone == {Partition(topic, 0): [range(2, 5)]}
@@ -213,7 +213,7 @@ async def test_joining_for_a_topic_that_is_not_there_is_refused_and_does_not_mak
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         with pytest.raises(BrokerError, match=f"no topic '{topic}'"):
-            async with broker.join(Subscription(topic, [topic]), Listening()):
+            async with broker.join(Subscription(topic, [topic]), RecordingListener()):
                 pass
         with pytest.raises(BrokerError, match=topic):
             assert [record async for record in broker.scan(topic)] == []

@@ -15,7 +15,7 @@ from saga.broker.kafka import client, producer
 from saga.broker.kafka.producer import Publisher
 from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.errors import BrokerUnavailable
-from saga.testing.conformance.listening import event
+from saga.testing.conformance.broker_suite import event
 from tests.broker.waiting import CLOCK
 from tests.servers.listening import listening
 

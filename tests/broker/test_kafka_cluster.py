@@ -19,7 +19,7 @@ from saga.broker.port import Broker, Subscription
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import until
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
@@ -151,7 +151,7 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
     assert {("ok", name, "as the contracts want it") for name in (topic, pottery.dead)} <= healthy
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        lanes, listening = Lanes(broker, topic), Listening()
+        lanes, listening = Lanes(broker, topic), RecordingListener()
         async with broker.join(Subscription("payment", [topic]), listening) as membership, asyncio.TaskGroup() as tasks:
             reader = Reader(membership, listening)
             reading = tasks.create_task(reader.read())
@@ -171,7 +171,7 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
             assert firsts(values(reader.records), number)[: len(lane)] == lane
         places = [(r.partition, r.offset) for r in reader.records]
         assert len(places) == len(set(places))  # the member went on where it was
-        async with broker.join(Subscription("payment", [topic]), after := Listening()):
+        async with broker.join(Subscription("payment", [topic]), after := RecordingListener()):
             await until(lambda: after.has)
             assert {place: offset for place, offset in after.has.items() if offset} == reader.committed
 
@@ -223,7 +223,7 @@ async def test_of_brokers_that_are_away_it_is_told_which_and_why(
     async def works() -> None:
         async with (
             KafkaBroker(quick, clock=CLOCK) as broker,
-            broker.join(Subscription("away", ["away"]), listening := Listening()) as membership,
+            broker.join(Subscription("away", ["away"]), listening := RecordingListener()) as membership,
         ):
             await broker.count_partitions(["away"])
             while True:

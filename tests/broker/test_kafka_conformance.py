@@ -15,7 +15,7 @@ from saga.messages import Partition
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
-from saga.testing.conformance.unreadable_records import Damage
+from saga.testing.conformance.damaged_logs import Damage
 from tests.servers.damage import WAYS, spoil
 from tests.servers.plain_clients import begun, created_again
 

@@ -23,7 +23,7 @@ from saga.broker.port import Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Topic
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.retrying import put
 from tests.broker.waiting import until
 from tests.servers.kafka import KafkaServer
@@ -99,7 +99,7 @@ async def everything_works(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "v")])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             while not (records := await membership.poll(list(listening.has), records_max=1, timeout_s=0.05)):
                 pass
             await membership.commit(dict.fromkeys(listening.has, records[0].offset + 1))
@@ -188,7 +188,7 @@ async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_a
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             while not await membership.poll(list(listening.has), records_max=9, timeout_s=0.05):
                 pass
             sealed = True
@@ -219,7 +219,7 @@ async def test_a_password_that_is_another_one_by_now_is_called_so_while_running(
     says = "check user and password, and that the brokers have this user"
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic("renewed", 1)])
-        async with broker.join(Subscription("renewed", ["renewed"]), listening := Listening()) as membership:
+        async with broker.join(Subscription("renewed", ["renewed"]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             given = "alakazam"
             await asyncio.to_thread(secured.kafka.kill)  # who was in has to show himself again
@@ -299,7 +299,7 @@ async def test_a_fetcher_that_has_become_another_one_is_an_error_when_a_group_is
         await broker.ensure_topics([Topic("another", 1)])
         monkeypatch.setattr(client, "TAKES", ((Fetcher._proc_fetch_request, ("self", "request")),))
         with pytest.raises(BrokerError, match=r"Fetcher._proc_fetch_request\(self, request\)") as why:
-            async with broker.join(Subscription("another", ["another"]), Listening()):
+            async with broker.join(Subscription("another", ["another"]), RecordingListener()):
                 pass
         assert not isinstance(why.value, BrokerUnavailable)
 
@@ -384,7 +384,7 @@ async def test_no_topic_is_ever_made_by_asking_for_it(secured: Secured) -> None:
             with pytest.raises(BrokerError, match="no topic 'missing'"):
                 await broker.publish([event("there", "k", "v"), event("missing", "k", "v")])
             with pytest.raises(BrokerError, match="no topic 'missing'"):
-                async with broker.join(Subscription("g", ["there", "missing"]), Listening()):
+                async with broker.join(Subscription("g", ["there", "missing"]), RecordingListener()):
                     pass
             with pytest.raises(BrokerError, match="no topic 'missing'"):
                 assert [record async for record in broker.scan("missing")] == []
@@ -405,7 +405,9 @@ async def test_a_new_password_is_used_without_a_restart(secured: Secured) -> Non
         async with KafkaBroker(settings, clock=Hasty()) as broker:
             await broker.ensure_topics([Topic("rotated", 1)])
             await broker.publish([event("rotated", "k", "before")])
-            async with broker.join(Subscription("rotated", ["rotated"]), listening := Listening()) as membership:
+            async with broker.join(
+                Subscription("rotated", ["rotated"]), listening := RecordingListener()
+            ) as membership:
                 await asyncio.to_thread(secured.kafka.kill)
                 user = f'user_{USER}="'
                 secured.kafka.properties.write_text(properties.replace(f"{user}{PASSWORD}", f"{user}another one"))

@@ -11,7 +11,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import CLOCK, until
 from tests.servers.plain_clients import begun
@@ -27,7 +27,9 @@ async def test_a_topic_that_is_gone_stops_nothing_else_and_is_written_and_read_w
     topics = [Topic(kafka_topic, 1), Topic(free, 1)]
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics(topics)
-        async with broker.join(Subscription(kafka_topic, [kafka_topic, free]), listening := Listening()) as membership:
+        async with broker.join(
+            Subscription(kafka_topic, [kafka_topic, free]), listening := RecordingListener()
+        ) as membership:
             await until(lambda: len(listening.has) == 2)
             reader = Reader(membership, listening)
             reading = asyncio.get_running_loop().create_task(reader.read())

@@ -19,7 +19,7 @@ from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.retrying import Reader, put
 from tests.servers.kafka import KafkaServer
 from tests.servers.plain_clients import created_again
@@ -69,7 +69,7 @@ async def test_a_broker_that_is_killed_and_comes_back_loses_nothing_and_keeps_th
 ) -> None:
     async with KafkaBroker(replace(settings, commit_s=1), clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 4)])
-        listening = Listening()
+        listening = RecordingListener()
         stop = asyncio.Event()
         acknowledged: list[list[str]] = [[] for _ in range(8)]
 
@@ -103,7 +103,7 @@ async def test_a_broker_that_is_killed_and_comes_back_loses_nothing_and_keeps_th
             assert firsts == lane_values
         places = [(r.partition, r.offset) for r in reader.records]
         assert len(places) == len(set(places))  # the member went on where it was
-        async with broker.join(Subscription("payment", [topic]), after := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), after := RecordingListener()) as membership:
             await Reader(membership, after).until(set())
             last = {r.partition: r.offset + 1 for r in reader.records}
             while not after.has:
@@ -116,7 +116,7 @@ async def test_a_broker_that_is_frozen_for_a_moment_is_waited_for(
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
-        listening = Listening()
+        listening = RecordingListener()
         async with broker.join(Subscription("payment", [topic]), listening) as membership, asyncio.TaskGroup() as tasks:
             reader = Reader(membership, listening)
             reading = tasks.create_task(reader.read())
@@ -154,7 +154,7 @@ async def test_a_commit_that_is_not_acknowledged_in_time_is_unavailable(
     async with KafkaBroker(replace(settings, commit_s=0.5), clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
-        listening = Listening()
+        listening = RecordingListener()
         async with broker.join(Subscription("payment", [topic]), listening) as membership:
             while not listening.has:
                 await CLOCK.sleep(0.02)
@@ -162,7 +162,7 @@ async def test_a_commit_that_is_not_acknowledged_in_time_is_unavailable(
                 with pytest.raises(BrokerUnavailable, match="committing"):
                     await membership.commit({Partition(topic, 0): 1})
             await membership.commit({Partition(topic, 0): 2})
-        async with broker.join(Subscription("payment", [topic]), after := Listening()):
+        async with broker.join(Subscription("payment", [topic]), after := RecordingListener()):
             while not after.has:
                 await CLOCK.sleep(0.02)
             assert after.has == {Partition(topic, 0): 2}
@@ -171,7 +171,7 @@ async def test_a_commit_that_is_not_acknowledged_in_time_is_unavailable(
 async def test_leaving_and_disconnecting_end_although_the_broker_answers_nothing(
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:
-    listening = Listening()
+    listening = RecordingListener()
     quick = replace(settings, publish_s=1, commit_s=1)
     async with KafkaBroker(quick, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
@@ -221,18 +221,18 @@ async def test_a_group_that_is_ahead_of_a_log_that_lost_its_end_reads_it_again(
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
         place = Partition(topic, 0)
-        async with broker.join(Subscription("payment", [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), listening := RecordingListener()) as membership:
             while not listening.has:
                 await CLOCK.sleep(0.02)
             await membership.commit({place: 100})  # what a broker that lost its disk would leave behind
-        async with broker.join(Subscription("payment", [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), listening := RecordingListener()) as membership:
             reader = Reader(membership, listening)
             reading = asyncio.gather(reader.read())
             await reader.until({"0", "1", "2"})
             reading.cancel()
             assert listening.told[-2:] == [("lost", frozenset({place})), ("assigned", frozenset({place}))]
             assert listening.has == {place: 0}
-        async with broker.join(Subscription("payment", [topic]), listening := Listening()):
+        async with broker.join(Subscription("payment", [topic]), listening := RecordingListener()):
             while not listening.has:
                 await CLOCK.sleep(0.02)
             assert listening.has == {place: 3}
@@ -295,7 +295,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
         child.tell("commit 0 2")
         await child.says("committed")
         child.signal(signal.SIGSTOP)
-        async with broker.join(Subscription("payment", [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), listening := RecordingListener()) as membership:
             while not listening.has:
                 await CLOCK.sleep(0.02)
             assert listening.has == {Partition(topic, 0): 2}
@@ -310,7 +310,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
         child.signal(signal.SIGKILL)
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(Subscription("payment", [topic]), listening := Listening()),
+        broker.join(Subscription("payment", [topic]), listening := RecordingListener()),
     ):
         while not listening.has:
             await CLOCK.sleep(0.02)
@@ -343,7 +343,7 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
             assert [int((await child.says("read"))[-1]) for _ in range(30)] == [*range(30)]
             child.tell("commit 0 30")
             await child.says("committed")
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()):
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()):
             while not listening.has:
                 await CLOCK.sleep(0.02)
             assert (listening.has, listening.begun_anew) == ({Partition(topic, 0): 30}, {})

@@ -14,7 +14,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership, Subscription
 from saga.errors import Fenced
 from saga.messages import Partition, Record, Topic
-from saga.testing.conformance.listening import Listening, event
+from saga.testing.conformance.broker_suite import RecordingListener, event
 from tests.broker.waiting import CLOCK, WITHIN_S, until
 
 
@@ -141,7 +141,7 @@ async def test_members_that_come_and_go_under_load_share_everything_and_skip_not
 async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         await broker.ensure_topics([Topic(topic, 1)])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
             never = asyncio.Event()
@@ -151,7 +151,7 @@ async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: Ka
 
             membership._consumer.commit = hang  # type: ignore[union-attr]  # as aiokafka does while it tries again
             committing = asyncio.gather(membership.commit({Partition(topic, 0): 1}))
-            async with other.join(Subscription(topic, [topic]), Listening()):
+            async with other.join(Subscription(topic, [topic]), RecordingListener()):
                 with pytest.raises(Fenced, match="the assignment was over"):
                     await CLOCK.within(WITHIN_S, committing)
 
@@ -162,7 +162,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         await broker.ensure_topics([Topic(topic, 1)])
         place = Partition(topic, 0)
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
             for _ in range(20):  # each gives up before anything can have come
@@ -172,7 +172,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
             while place not in membership._prefetch:
                 membership._prefetch.ask([place], 5)
                 await CLOCK.sleep(0.01)
-            async with other.join(Subscription(topic, [topic]), second := Listening()):
+            async with other.join(Subscription(topic, [topic]), second := RecordingListener()):
                 await until(lambda: listening.heard("revoked"))
                 await until(lambda: listening.has or second.has)
             await until(lambda: listening.has)
@@ -186,7 +186,7 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         await broker.ensure_topics([Topic(topic, 2)])
         leave = asyncio.Event()
-        first = Listening()
+        first = RecordingListener()
 
         async def stay() -> None:
             async with broker.join(Subscription(topic, [topic]), first):
@@ -196,7 +196,7 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
             staying = tasks.create_task(stay())
             await until(lambda: len(first.has) == 2)
             first.may_end.clear()
-            async with other.join(Subscription(topic, [topic]), second := Listening()):
+            async with other.join(Subscription(topic, [topic]), second := RecordingListener()):
                 await until(lambda: first.heard("revoked"))
                 leave.set()
                 await CLOCK.sleep(0.2)
@@ -209,7 +209,7 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
 
 async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
     patient = replace(settings, rebalance_s=30, session_s=20)
-    leave, first, slow, third = asyncio.Event(), Listening(), Listening(), Listening()
+    leave, first, slow, third = asyncio.Event(), RecordingListener(), RecordingListener(), RecordingListener()
     async with (
         KafkaBroker(patient, clock=CLOCK) as broker,
         KafkaBroker(patient, clock=CLOCK) as other,
@@ -241,16 +241,16 @@ async def test_a_position_never_goes_back_within_an_assignment(settings: KafkaSe
         await broker.ensure_topics([Topic(topic, 1)])
         place = Partition(topic, 0)
         for offset in (5, 3):
-            async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+            async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
                 await until(lambda: listening.has)
                 await membership.commit({place: offset})
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()):
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()):
             await until(lambda: listening.has)
             assert listening.has == {place: 5}
 
 
 async def test_an_error_of_the_listener_reaches_who_polls(settings: KafkaSettings, topic: str) -> None:
-    class Bad(Listening):
+    class Bad(RecordingListener):
         async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
             raise ArithmeticError("of the listener")
 
@@ -267,10 +267,10 @@ async def test_a_listener_that_does_not_let_go_in_time_loses_what_it_has(setting
     )
     async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaBroker(quick, clock=CLOCK) as other:
         await broker.ensure_topics([Topic(topic, 2)])
-        async with broker.join(Subscription(topic, [topic]), slow := Listening()):
+        async with broker.join(Subscription(topic, [topic]), slow := RecordingListener()):
             await until(lambda: len(slow.has) == 2)
             slow.may_end.clear()
-            async with other.join(Subscription(topic, [topic]), second := Listening()):
+            async with other.join(Subscription(topic, [topic]), second := RecordingListener()):
                 await until(lambda: second.has)
                 assert slow.heard("lost") == {Partition(topic, 0), Partition(topic, 1)}
                 await until(lambda: len(slow.has) == 1)
@@ -281,7 +281,7 @@ async def test_how_far_behind_a_member_is(settings: KafkaSettings, topic: str) -
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             assert membership.lag() is None
             await until(lambda: listening.has)
             place = Partition(topic, 0)
@@ -297,7 +297,7 @@ async def test_partitions_that_a_topic_gets_are_told_read_and_written_by_who_is_
     quick = replace(settings, metadata_s=1)
     async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaAdministration(settings, clock=CLOCK) as admin:
         await broker.ensure_topics([Topic(topic, 1)])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             await broker.publish([event(topic, "k", "before")])
             await admin.add_partitions(topic, 4)

@@ -10,7 +10,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import MemberIdentity, Subscription
 from saga.errors import ConfigurationError
 from saga.messages import Partition, Record, Topic
-from saga.testing.conformance.listening import Listening, event
+from saga.testing.conformance.broker_suite import RecordingListener, event
 from tests.broker.waiting import CLOCK, until
 
 OURS = MemberIdentity(service="payment", store="1", worker="here:1")
@@ -21,7 +21,7 @@ async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_tol
     kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if both had looked before either of them joined."""
-    first, second = Listening(), Listening()
+    first, second = RecordingListener(), RecordingListener()
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as one, KafkaBroker(kafka_settings, clock=CLOCK) as two:
         await one.ensure_topics([Topic(kafka_topic, 4)])
         async with one.join(Subscription(kafka_topic, [kafka_topic], identity=OURS), first) as ours:

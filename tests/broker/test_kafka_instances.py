@@ -13,7 +13,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerError
 from saga.messages import Partition, Topic
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from saga.testing.trials import TrialClock
 from tests.broker.waiting import CLOCK, until
 
@@ -37,7 +37,7 @@ class Process:
 
     broker: KafkaBroker
     member: KafkaMember
-    listening: Listening
+    listening: RecordingListener
 
     @property
     def generation(self) -> int:
@@ -50,7 +50,7 @@ class Process:
 async def running(
     settings: KafkaSettings, instance: str, group: str, topics: Collection[str] = ()
 ) -> AsyncIterator[Process]:
-    listening = Listening()
+    listening = RecordingListener()
     async with (
         KafkaBroker(replace(settings, instance=instance), clock=CLOCK) as broker,
         broker.join(Subscription(group, list(topics) or [group]), listening) as membership,

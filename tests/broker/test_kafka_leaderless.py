@@ -11,7 +11,7 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing, Topic
-from saga.testing.conformance.listening import event, values
+from saga.testing.conformance.broker_suite import event, values
 from tests.broker.waiting import CLOCK, until
 
 LARGE = "x" * 100_000

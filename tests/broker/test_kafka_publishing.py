@@ -13,7 +13,7 @@ from saga.broker.kafka.producer import BATCH_BYTES
 from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic
-from saga.testing.conformance.listening import event, values
+from saga.testing.conformance.broker_suite import event, values
 from tests.broker.waiting import CLOCK
 
 

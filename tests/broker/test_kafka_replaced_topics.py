@@ -12,7 +12,7 @@ from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
 from tests.servers.plain_clients import created_again
 
@@ -26,7 +26,7 @@ async def broker(kafka_settings: KafkaSettings, kafka_topic: str) -> AsyncIterat
 
 async def begins(broker: KafkaAdministration, topic: str) -> tuple[int, list[int]]:
     """Where a member of the group named like the topic begins, and the positions that do not count."""
-    async with broker.join(Subscription(topic, [topic]), listening := Listening()):
+    async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()):
         await until(lambda: listening.has)
         return listening.has[Partition(topic, 0)], listening.begun_anew.get(Partition(topic, 0), [])
 
@@ -124,7 +124,7 @@ async def test_a_member_reads_on_though_its_position_was_found_out_of_range_whil
     await created_again(kafka_settings.servers[0], kafka_topic, 1)
     await committed(kafka_settings, kafka_topic, 70, f"in hand@{before}")
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
-    async with broker.join(Subscription(kafka_topic, [kafka_topic]), listening := Listening()) as member:
+    async with broker.join(Subscription(kafka_topic, [kafka_topic]), listening := RecordingListener()) as member:
         await until(lambda: listening.has)
         records = await member.poll([Partition(kafka_topic, 0)], records_max=50, timeout_s=5)
     assert values(records) == [f"{n}" for n in range(20)]

@@ -15,7 +15,7 @@ from saga.broker.port import Broker, Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import until
 from tests.servers.rights import DESCRIBE, GROUP, PASSWORD, READ, TOPIC, USER, WRITE, Guarded, Right, guarded_kafka
@@ -175,11 +175,13 @@ async def test_who_may_write_nothing_at_all_any_more_is_told_so_and_goes_on_with
 
 
 @asynccontextmanager
-async def reading(settings: KafkaSettings, other: Broker, name: str) -> AsyncIterator[tuple[Membership, Listening]]:
+async def reading(
+    settings: KafkaSettings, other: Broker, name: str
+) -> AsyncIterator[tuple[Membership, RecordingListener]]:
     """A member of the group and the topic of that name, which has read one record."""
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(Subscription(name, [name]), listening := Listening()) as membership,
+        broker.join(Subscription(name, [name]), listening := RecordingListener()) as membership,
     ):
         await other.publish([event(name, "k", "before")])
         await until(lambda: listening.has)
@@ -235,7 +237,7 @@ async def test_one_topic_without_rights_stops_nothing_else(
         await guarded.allow(Right(TOPIC, kafka_name, DESCRIBE))
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(Subscription(kafka_name, [kafka_name, free]), listening := Listening()) as membership,
+        broker.join(Subscription(kafka_name, [kafka_name, free]), listening := RecordingListener()) as membership,
     ):
         await until(lambda: len(listening.has) == 2)
         await other.publish([event(kafka_name, "k", "before"), event(free, "k", "free before")])
@@ -286,7 +288,7 @@ async def test_who_may_not_join_the_group_from_the_beginning_is_told_so_and_does
     await guarded.allow(Right(TOPIC, kafka_name, READ), some_write(kafka_name))
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(Subscription(kafka_name, [kafka_name]), Listening()) as membership,
+        broker.join(Subscription(kafka_name, [kafka_name]), RecordingListener()) as membership,
     ):
         with pytest.raises(BrokerError, match="allowed Read on the group") as refused:
             await CLOCK.within(WITHIN_S, membership.poll([], records_max=1, timeout_s=WITHIN_S))

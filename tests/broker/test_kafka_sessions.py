@@ -10,7 +10,7 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Topic
-from saga.testing.conformance.listening import Listening, event
+from saga.testing.conformance.broker_suite import RecordingListener, event
 from tests.broker.waiting import CLOCK, until
 from tests.servers.kafka import KafkaServer
 from tests.servers.server import free_ports
@@ -55,7 +55,7 @@ async def test_a_session_that_ends_is_renewed_before_and_nobody_is_told_of_an_er
     caplog.set_level(logging.INFO)
     async with KafkaBroker(short, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 2)])
-        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             caplog.clear()
             until_s, read = CLOCK.monotonic_s() + 5 * SESSION_S, 0

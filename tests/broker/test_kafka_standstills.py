@@ -13,7 +13,7 @@ from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Record, StalledPartition
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.broker_suite import RecordingListener
 from tests.broker.waiting import CLOCK, until
 
 PLACE = TopicPartition("orders", 0)
@@ -140,7 +140,7 @@ async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_f
         return {PLACE: (begin, end)}
 
     monkeypatch.setattr(client, "bounds", bounds)
-    settings, place, listening = KafkaSettings(servers=("127.0.0.1:9",)), Partition(*PLACE), Listening()
+    settings, place, listening = KafkaSettings(servers=("127.0.0.1:9",)), Partition(*PLACE), RecordingListener()
     member = KafkaMember(Subscription("payment", ["orders"]), listening, settings, KafkaAccess(settings), CLOCK)
     member._owned = {place: OwnedPartition(5, 5, asyncio.get_running_loop().create_future())}
     raising, fetching = Raising(), IsolatingFetcher(consumer, CLOCK, lambda: None)

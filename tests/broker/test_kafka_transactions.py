@@ -12,7 +12,7 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
 from tests.servers.plain_clients import begun
 
@@ -62,7 +62,7 @@ async def test_aborted_transactions_are_not_read_by_anybody(
     await broker.publish([event(place.topic, "k", "after")])
     wanted = ["before", "yes 1", "yes 2", "yes again 1", "yes again 2", "after"]
     assert values([record async for record in broker.scan(place.topic)]) == wanted
-    async with broker.join(Subscription(place.topic, [place.topic]), listening := Listening()) as membership:
+    async with broker.join(Subscription(place.topic, [place.topic]), listening := RecordingListener()) as membership:
         await until(lambda: listening.has)
         found: list[str] = []
         while len(found) < len(wanted):
@@ -81,7 +81,7 @@ async def test_who_has_handled_everything_is_at_the_end_also_behind_a_transactio
 ) -> None:
     """Else nobody would ever look drained."""
     await broker.publish([event(place.topic, "k", "before")])
-    async with broker.join(Subscription(place.topic, [place.topic]), listening := Listening()) as membership:
+    async with broker.join(Subscription(place.topic, [place.topic]), listening := RecordingListener()) as membership:
         await until(lambda: listening.has)
         (record,) = await membership.poll([place], records_max=5, timeout_s=10)
         await membership.commit({place: record.offset + 1})
@@ -103,7 +103,7 @@ async def test_what_is_not_committed_yet_is_behind_the_end_and_comes_when_it_is(
     await broker.publish([event(place.topic, "k", "before")])
     async with (
         foreign(kafka_settings, place.topic) as producer,
-        broker.join(Subscription(place.topic, [place.topic]), listening := Listening()) as membership,
+        broker.join(Subscription(place.topic, [place.topic]), listening := RecordingListener()) as membership,
     ):
         await producer.begin_transaction()
         await say(producer, place.topic, "perhaps")

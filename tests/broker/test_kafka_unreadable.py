@@ -14,7 +14,7 @@ from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
 from tests.servers.damage import HARMLESS, spoil
 
@@ -22,7 +22,7 @@ from tests.servers.damage import HARMLESS, spoil
 async def read(broker: KafkaBroker, topic: str, count: int) -> list[Record]:
     """Read all that is there, as a member of a group."""
     found: list[Record] = []
-    async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
+    async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
         await until(lambda: listening.has)
         while len(found) < count:
             found += await membership.poll(list(listening.has), records_max=100, timeout_s=1)
@@ -70,7 +70,9 @@ async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
         stored = [record async for record in broker.scan(kafka_topic)]
         broken, found = Partition(kafka_topic, stored[0].partition), list[Record]()
         others = [record for record in stored if record.partition != broken.number]
-        async with broker.join(Subscription(kafka_topic, [kafka_topic]), listening := Listening()) as membership:
+        async with broker.join(
+            Subscription(kafka_topic, [kafka_topic]), listening := RecordingListener()
+        ) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
             consumer, raised = membership._consumer, 0

@@ -13,8 +13,8 @@ from saga.choreography.declared import manifest_of
 from saga.choreography.releases import differences
 from saga.progress.document import decode_transition
 from saga.telemetry.events import Stuck
+from saga.testing.simulation.network import TraceNote
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Noted
 from tests.contracts.folders import field, generated, schema, write
 
 ROLLED_OUT = timedelta(minutes=2)
@@ -70,7 +70,7 @@ def told(events: ModuleType, old: Service[None], new: Service[None], first: list
             world.run_for(ROLLED_OUT)
         p = world.progress("watcher", "o-1")
         assert p is not None
-        moments = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
+        moments = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
         return p, [decode_transition(raw) for raw in p.transitions], [m.error for m in moments if isinstance(m, Stuck)]
 
 

@@ -16,7 +16,7 @@ from saga.configuration.settings import Settings
 from saga.messages import Outgoing, Partition, Topic
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.broker_suite import RecordingListener
 from tests.broker.waiting import until
 
 CLOCK = SystemClock()
@@ -146,7 +146,7 @@ async def the_broker() -> AsyncIterator[Administration]:
 async def a_worker(pottery: Pottery, positions: Mapping[int, int]) -> AsyncIterator[None]:
     """A member of the service's group, which has everything of `topic` and has committed these positions."""
     async with the_broker() as broker:
-        listener = Listening()
+        listener = RecordingListener()
         async with broker.join(Subscription(pottery.service, [pottery.topic]), listener) as membership:
             await until(lambda: listener.has)
             await membership.commit({Partition(pottery.topic, number): at for number, at in positions.items()})

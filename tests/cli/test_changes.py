@@ -15,7 +15,7 @@ import pytest
 
 from saga.messages import Outgoing
 from saga.messaging.names import changes_of
-from saga.testing.connector_records import ConnectorRecord
+from saga.testing.simulation.connector import ConnectorRecord
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_missing_topics import Running, running

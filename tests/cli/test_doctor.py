@@ -24,7 +24,7 @@ from saga.ops.topic_plans import TopicNeeds
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import Finding, Severity
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.broker_suite import RecordingListener
 from tests.broker.waiting import until
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
@@ -139,7 +139,7 @@ def test_a_service_that_was_never_here_has_to_say_where_it_begins(saga: Call, em
 async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None:
     declared = Declared(name=pottery_on.service, state=None, retention=timedelta(days=30))
     theirs = MemberIdentity(service=pottery_on.service, store="theirs", worker="there:2")
-    listener = Listening()
+    listener = RecordingListener()
     async with the_broker() as broker:
         await broker.ensure_topics([Topic(pottery_on.topic, 2)])
         async with broker.join(Subscription(pottery_on.service, [pottery_on.topic], identity=theirs), listener):

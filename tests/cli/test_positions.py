@@ -27,7 +27,7 @@ from saga.ops.offsets import (
     refuse_move,
 )
 from saga.ops.selection import Operator
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.broker_suite import RecordingListener
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, a_worker, handled, the_broker
 
@@ -432,7 +432,10 @@ def test_a_service_that_never_comes_back_is_forgotten(saga: Call, embedded_potte
 
 def test_a_service_that_runs_is_not_forgotten_and_kafka_forgets_by_itself(saga: Call, pottery: Pottery) -> None:
     async def asked() -> Result:
-        async with the_broker() as broker, broker.join(Subscription(pottery.service, [pottery.topic]), Listening()):
+        async with (
+            the_broker() as broker,
+            broker.join(Subscription(pottery.service, [pottery.topic]), RecordingListener()),
+        ):
             return await asyncio.to_thread(saga, "offsets", "delete", pottery.service)
 
     result = asyncio.run(asked())

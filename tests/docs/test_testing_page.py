@@ -14,7 +14,7 @@ from saga.engine.execution.document_updates import PRUNE_FROM
 from saga.testing.fault_kinds import KINDS
 from saga.testing.invariants.check import UNSEEN_IN_PARTIAL
 from saga.testing.invariants.evidence import Invariant
-from saga.testing.processes.accidents import LEFT_OUT
+from saga.testing.processes.faults import LEFT_OUT
 from saga.testing.processes.process_world import UNNAMED
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.test_tutorial import first_missing

@@ -3,9 +3,9 @@
 from collections import Counter
 from decimal import Decimal
 
-from saga.testing.simulation.plan import Plan, Planned, Scheduled
+from saga.testing.simulation.network import OperationRecord
+from saga.testing.simulation.plan import Plan, Planned, ScheduledPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Asked
 from services.order import order
 from services.payment import payment
 from services.payment.bank import Bank
@@ -24,14 +24,14 @@ class Counting(Bank):
         return await super().reserve(key, card, amount)
 
 
-def reserved(plan: Plan | None = None) -> tuple[Counter[str], list[Asked]]:
+def reserved(plan: Plan | None = None) -> tuple[Counter[str], list[OperationRecord]]:
     """One order, paid for under these faults: how often the bank was asked, and all operations."""
     bank = Counting()
     with SimulatedWorld(7, plan, guarded=False) as world:
         world.start(order, payment, use=[bank])
         world.publish(an_order("o-1"))
         world.run_until_quiet()
-        return bank.asked, [line for line in world.trace.lines if isinstance(line, Asked)]
+        return bank.asked, [line for line in world.trace.lines if isinstance(line, OperationRecord)]
 
 
 def test_a_step_is_not_made_again_when_the_write_of_its_transition_was_ambiguous() -> None:
@@ -41,6 +41,6 @@ def test_a_step_is_not_made_again_when_the_write_of_its_transition_was_ambiguous
         o.operation for o in operations if o.operation.service == "payment" and o.operation.what == "replace"
     )
     for kind in ("lost answer", "late answer"):
-        asked, again = reserved(Scheduled([Planned(transition.process, transition.number, kind)]))
+        asked, again = reserved(ScheduledPlan([Planned(transition.process, transition.number, kind)]))
         assert list(asked.values()) == [1], kind
         assert len(again) > len(operations), "it was decided again"

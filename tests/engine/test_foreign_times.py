@@ -10,7 +10,7 @@ from saga.engine.prepared_service import PreparedService, prepare
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import envelope
 from saga.support.clock import iso
-from saga.testing.simulation.clock import BEGINNING_MS
+from saga.testing.simulation.loop import BEGINNING_MS
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order import order
 from services.order.events import OrderCancelled, OrderPlaced

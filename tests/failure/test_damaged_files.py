@@ -21,7 +21,7 @@ from saga.errors import SagaError
 from saga.messages import Outgoing, Topic
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.broker_suite import RecordingListener
 
 CLOCK = SystemClock()
 SEEDS, SEEDS_A_TEST = 200, 20
@@ -155,7 +155,7 @@ async def fill_broker(broker: EmbeddedBroker, chance: random.Random) -> dict[byt
 async def read_broker(broker: EmbeddedBroker, held: dict[bytes, bytes]) -> None:
     """Read a broker as a service that joins: it has all, or hears why not."""
     found: dict[bytes, bytes] = {}
-    listening = Listening()
+    listening = RecordingListener()
     async with broker.join(Subscription(f"group-{id(broker)}", ["orders"]), listening) as member:
         until_s = CLOCK.monotonic_s() + WITHIN_S / 2
         while not held.keys() <= found.keys():

@@ -26,8 +26,7 @@ from saga.progress import overflow
 from saga.progress.document import SagaProgress, decode_transition
 from saga.progress.overflow import BOUNDS, OverflowBounds
 from saga.testing.fault_kinds import Faults, faults
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -84,7 +83,7 @@ class Scenario:
         """Raises `AssertionError` for whatever does not hold."""
         with (
             pytest.MonkeyPatch.context() as patch,
-            SimulatedWorld(seed, Drawn(self.faults, Chance(seed)), guarded=False) as world,
+            SimulatedWorld(seed, RandomPlan(self.faults, Chance(seed)), guarded=False) as world,
         ):
             patch.setattr(overflow, "BOUNDS", self.bounds)
             world.always("it comes to rest", lambda: len(world.trace.lines) < self.lines_max)

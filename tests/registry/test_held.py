@@ -8,7 +8,7 @@ import pytest
 from saga.messages import Partition, Record
 from saga.registry.cache import RegistryCache
 from saga.registry.edge import BlockedPartitions, RegistryListener
-from saga.testing.conformance import listening
+from saga.testing.conformance import broker_suite
 from tests.registry.fake_registry import FakeRegistry
 from tests.registry.shop import Standing
 
@@ -61,7 +61,7 @@ async def lost(told: RegistryListener) -> None:
 async def test_what_is_held_goes_with_its_partition_and_comes_again_to_whoever_has_it(
     known: RegistryCache, goes: Callable[[RegistryListener], Awaitable[None]]
 ) -> None:
-    held, inner = BlockedPartitions(known, Standing()), listening.Listening({SALES: 0})
+    held, inner = BlockedPartitions(known, Standing()), broker_suite.RecordingListener({SALES: 0})
     held.passed([record(0, 1), record(0, 1, OTHER)])
     await goes(RegistryListener(inner, held))
     assert list(held.records) == [OTHER]

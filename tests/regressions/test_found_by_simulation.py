@@ -19,10 +19,9 @@ from saga.progress.handlers import CompensationRole, HandlerRoles
 from saga.progress.journal import TransitionDetails, WriteContext
 from saga.testing import World, faults, simulate, trial
 from saga.testing.fault_kinds import Faults
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
-from saga.testing.simulation.simulated_world import Broken, SimulatedWorld
-from saga.testing.simulation.timeline import timeline
+from saga.testing.simulation.plan import Chance, RandomPlan
+from saga.testing.simulation.reports import timeline
+from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import an_order
 from tests.mutants.events import Kneaded, MenuChosen, PartyCalledOff, PartyPlanned, PartyWithdrawn, Tasted
@@ -83,7 +82,7 @@ def test_the_kit_sees_a_message_that_overtakes_those_that_wait(monkeypatch: pyte
             some_dishes_before_the_party(world)
             try:
                 world.verify()
-            except Broken as why:
+            except CheckFailed as why:
                 return why.invariant
             return ""
 
@@ -93,7 +92,7 @@ def test_the_kit_sees_a_message_that_overtakes_those_that_wait(monkeypatch: pyte
 @pytest.mark.parametrize("planned", [Faults(), faults.of("full disk", rate=0.3)], ids=["calm", "full disk"])
 def test_what_is_published_after_a_while_lies_behind_what_was_published_before(planned: Faults) -> None:
     for seed in range(10):
-        with SimulatedWorld(seed, Drawn(planned, Chance(seed)), guarded=False) as world:
+        with SimulatedWorld(seed, RandomPlan(planned, Chance(seed)), guarded=False) as world:
             world.start(cook)
             world.publish(a_party(), *(MenuChosen(party_id="p", dish=dish) for dish in DISHES[:3]))
             world.run_for(timedelta(milliseconds=1))
@@ -207,7 +206,9 @@ def test_the_kit_sees_that_nobody_was_told_what_a_dead_run_did(monkeypatch: pyte
     monkeypatch.setattr(journal, "is_intent_of", either)
     with SimulatedWorld(guarded=False) as world:
         a_party_whose_last_dough_is_a_dead_letter(world)
-        with pytest.raises(Broken, match="undone: step rent of fold stands since transition 3, and nobody was told"):
+        with pytest.raises(
+            CheckFailed, match="undone: step rent of fold stands since transition 3, and nobody was told"
+        ):
             world.verify()
 
 

@@ -35,7 +35,7 @@ PLANTED = {
     ],
     "Imports point down in the kit": [
         ("saga.testing.invariants.check", "saga.testing.simulation.loop"),
-        ("saga.testing.invariants.said_and_recorded", "saga.testing.processes.process_world"),
+        ("saga.testing.invariants.message_checks", "saga.testing.processes.process_world"),
         ("saga.testing.conformance.store", "saga.testing.invariants.check"),
         ("saga.testing.simulation.network", "saga.testing.processes.process_world"),
         ("saga.testing.pytest_runs", "saga.testing.plugin"),

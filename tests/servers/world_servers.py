@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from saga.testing.processes.servers import Place, Trouble
+from saga.testing.processes.servers import ServerAddresses, ServerFault
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.servers.kafka import KafkaServer
 from tests.servers.proxy import Proxy
@@ -32,9 +32,9 @@ inter.broker.listener.name=ASIDE
 class Given:
     """One Kafka and one CouchbaseMock. The mock forgets everything when it is killed, so it is frozen at most."""
 
-    place: Place
-    aside: Place
-    troubles: Mapping[str, Sequence[Trouble]]
+    place: ServerAddresses
+    aside: ServerAddresses
+    troubles: Mapping[str, Sequence[ServerFault]]
 
 
 @contextmanager
@@ -50,8 +50,10 @@ def servers(folder: Path) -> Iterator[Given]:
         broker = stack.enter_context(Proxy(to_kafka, kafka.port))
         store = stack.enter_context(Proxy(to_store, port, instead=_instead(port, to_store)))
         yield Given(
-            place=Place(kafka=f"127.0.0.1:{to_kafka}", couchbase=f"couchbase://127.0.0.1:{to_store}", bucket=BUCKET),
-            aside=Place(kafka=f"127.0.0.1:{aside}", couchbase=mock.address, bucket=BUCKET),
+            place=ServerAddresses(
+                kafka=f"127.0.0.1:{to_kafka}", couchbase=f"couchbase://127.0.0.1:{to_store}", bucket=BUCKET
+            ),
+            aside=ServerAddresses(kafka=f"127.0.0.1:{aside}", couchbase=mock.address, bucket=BUCKET),
             troubles=_troubles(kafka, mock, broker, store),
         )
 
@@ -62,7 +64,9 @@ def _instead(port: int, proxy: int) -> Mapping[bytes, bytes]:
     return {each % port: each % proxy for each in said}
 
 
-def _troubles(kafka: KafkaServer, mock: CouchbaseMock, broker: Proxy, store: Proxy) -> Mapping[str, Sequence[Trouble]]:
+def _troubles(
+    kafka: KafkaServer, mock: CouchbaseMock, broker: Proxy, store: Proxy
+) -> Mapping[str, Sequence[ServerFault]]:
     """By kind. Nothing is killed but the broker, which keeps its log on the disk."""
 
     def refuse(count: int) -> None:
@@ -70,18 +74,18 @@ def _troubles(kafka: KafkaServer, mock: CouchbaseMock, broker: Proxy, store: Pro
 
     return {
         "partition": [
-            Trouble("workers cut off from the broker", LONG_S, broker.hold, broker.let_go),
-            Trouble("workers cut off from the store", LONG_S, store.hold, store.let_go),
-            Trouble("the broker killed, and away", SHORT_S, kafka.kill, kafka.restart),
+            ServerFault("workers cut off from the broker", LONG_S, broker.hold, broker.let_go),
+            ServerFault("workers cut off from the store", LONG_S, store.hold, store.let_go),
+            ServerFault("the broker killed, and away", SHORT_S, kafka.kill, kafka.restart),
         ],
         "lost answer": [
-            Trouble("all connections to the store broken", MOMENT, store.cut, _nothing),
-            Trouble("all connections to the broker broken", MOMENT, broker.cut, _nothing),
+            ServerFault("all connections to the store broken", MOMENT, store.cut, _nothing),
+            ServerFault("all connections to the broker broken", MOMENT, broker.cut, _nothing),
         ],
-        "late answer": [Trouble("the store frozen", LONG_S, mock.pause, mock.resume)],
-        "delay": [Trouble("the broker slow", LONG_S, lambda: broker.slow(SLOW_S), lambda: broker.slow(0))],
-        "slow store": [Trouble("the store slow", LONG_S, lambda: store.slow(SLOW_S), lambda: store.slow(0))],
-        "throttle": [Trouble("the store refusing operations", SHORT_S, lambda: refuse(REFUSED), lambda: refuse(0))],
+        "late answer": [ServerFault("the store frozen", LONG_S, mock.pause, mock.resume)],
+        "delay": [ServerFault("the broker slow", LONG_S, lambda: broker.slow(SLOW_S), lambda: broker.slow(0))],
+        "slow store": [ServerFault("the store slow", LONG_S, lambda: store.slow(SLOW_S), lambda: store.slow(0))],
+        "throttle": [ServerFault("the store refusing operations", SHORT_S, lambda: refuse(REFUSED), lambda: refuse(0))],
     }
 
 

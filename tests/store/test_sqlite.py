@@ -21,7 +21,7 @@ from saga.store.sqlite.adapter import sqlite_path
 from saga.store.sqlite.connection import FREE_PAGES_MIN, PAGE_BYTES, shrink
 from saga.store.sqlite.documents import EXPIRY_S_MAX, PURPOSE
 from saga.store.sqlite.store import WRITES_MAX, SqliteStore
-from saga.testing.conformance.store import Opens, Passes, StoreConformance
+from saga.testing.conformance.store import OpenStore, PassTime, StoreConformance
 from tests.store.conftest import Held, SettableClock
 
 
@@ -29,11 +29,11 @@ class TestSqliteStore(StoreConformance):
     expiry_grain_s = 0.001
 
     @pytest.fixture
-    def opens(self, path: Path, clock: SettableClock) -> Opens:
+    def opens(self, path: Path, clock: SettableClock) -> OpenStore:
         return lambda: SqliteStore(path, clock=clock, document_bytes_max=1 << 20)
 
     @pytest.fixture
-    def passes(self, clock: SettableClock) -> Passes:
+    def passes(self, clock: SettableClock) -> PassTime:
         async def pass_(seconds: float) -> None:
             clock.ahead_s += seconds
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from saga.errors import Conflict, StoreError
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.testing.conformance.changes import OVER_S, ChangesConformance, OpensNoting, changes
+from saga.testing.conformance.changes import OVER_S, ChangesConformance, OpenChangeStore, changes
 
 INSERT = "INSERT INTO business_documents (collection, key, content) VALUES (?, ?, ?)"
 UPDATE = "UPDATE business_documents SET content = ? WHERE collection = ? AND key = ?"
@@ -23,7 +23,7 @@ DELETE = "DELETE FROM business_documents WHERE collection = ? AND key = ?"
 
 class TestSqliteChanges(ChangesConformance):
     @pytest.fixture
-    def opens(self, tmp_path: Path) -> OpensNoting:
+    def opens(self, tmp_path: Path) -> OpenChangeStore:
         return lambda: SqliteStore(tmp_path / "store.db", clock=SystemClock())
 
 

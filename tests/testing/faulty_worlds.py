@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from saga.testing.fault_kinds import Faults, faults
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 
 EVERYTHING = (
@@ -37,5 +36,5 @@ def seeds(count: int) -> range:
 def simulated(seed: int, more: Faults = NO_FAULTS) -> Iterator[SimulatedWorld]:
     """A world with every fault, and `more`; the one of seed 0 has none."""
     asked = EVERYTHING | more if seed else faults.of("crash", rate=0.0)
-    with SimulatedWorld(seed, Drawn(asked, Chance(seed)), guarded=False) as world:
+    with SimulatedWorld(seed, RandomPlan(asked, Chance(seed)), guarded=False) as world:
         yield world

@@ -18,8 +18,7 @@ from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.messages import name_of
 from saga.testing.fault_kinds import faults
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from tests.contracts.anychange import chain
 from tests.contracts.anyschema import Draw, values
@@ -121,7 +120,7 @@ def test_whatever_the_check_allows_old_and_new_code_handle_each_others_messages(
         play = Play(module, versions, draw, sagas)
         meanwhile = EVERYTHING | DEPLOYS if mode == "full_transitive" else EVERYTHING
         seed = draw(st.integers(0, 1000))
-        with SimulatedWorld(seed, Drawn(meanwhile, Chance(seed)), guarded=False) as world:
+        with SimulatedWorld(seed, RandomPlan(meanwhile, Chance(seed)), guarded=False) as world:
             world.start(play.release(Step("order", 1)), play.release(Step("hearer", 1)))
             for number, step in enumerate([None, *deployed]):
                 if step is not None:

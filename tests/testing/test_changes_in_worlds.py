@@ -15,12 +15,10 @@ from saga.messaging import envelope
 from saga.testing.decorators import Crashes, Seeds
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.processes import ProcessWorld
-from saga.testing.simulation.all_runs import Tally, run_all
-from saga.testing.simulation.reports import report, summary
-from saga.testing.simulation.run import Care
-from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.plan import Schedule
+from saga.testing.simulation.reports import report, summary, timeline
+from saga.testing.simulation.runs import RunOptions, Tally, run_all
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.timeline import timeline
 from saga.testing.world import World
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -368,7 +366,7 @@ def test_a_crash_at_every_point_changes_nothing(connector: bool) -> None:
         assert wrong_with(seen(world)["a"], (1, 2, GONE), merges=connector) is None
 
     tally = Tally()
-    failed = run_all(scenario, Crashes(pairs=False), tally, Care())
+    failed = run_all(scenario, Crashes(pairs=False), tally, RunOptions())
     assert failed is None, report(failed, "it")
     assert tally.points >= 12
     assert f"{3 * tally.runs} documents written or removed; a crash at each of" in summary(tally)
@@ -386,7 +384,7 @@ def test_a_run_that_fails_is_shrunk_to_the_documents_that_matter() -> None:
             world.write(watching, key, Parcel(2))
         world.run_until_quiet()
 
-    failed = run_all(scenario, Seeds(1, Faults()), Tally(), Care())
+    failed = run_all(scenario, Seeds(1, Faults()), Tally(), RunOptions())
     assert failed is not None
     said = report(failed, "it")
     assert "shrunk from 6 documents to 2 in" in said

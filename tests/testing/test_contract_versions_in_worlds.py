@@ -14,10 +14,9 @@ from saga import Event, Service
 from saga.messages import name_of, texts_of
 from saga.telemetry.events import Parked
 from saga.testing.fault_kinds import faults
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.network import TraceNote
+from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Noted
 from tests.testing.baskets.events import BasketFilled, BasketFilledV1
 from tests.testing.baskets.releases import LIMIT_CENTS, Drawer, shop, till
 from tests.testing.faulty_worlds import EVERYTHING, seeds
@@ -34,7 +33,7 @@ CENTS = (980, LIMIT_CENTS + 1)
 @contextmanager
 def world_of(seed: int) -> Iterator[SimulatedWorld]:
     """A world in which all kinds of things go wrong, and workers go back and forth between releases."""
-    with SimulatedWorld(seed, Drawn(EVERYTHING | DEPLOYS, Chance(seed)), guarded=False) as world:
+    with SimulatedWorld(seed, RandomPlan(EVERYTHING | DEPLOYS, Chance(seed)), guarded=False) as world:
         yield world
 
 
@@ -119,6 +118,6 @@ def test_in_any_other_order_what_is_too_new_waits_for_the_release_that_reads_it(
 def test_in_these_worlds_messages_were_too_new_for_a_release(newer_clients: int, schema: str) -> None:
     with SimulatedWorld(0, guarded=False) as world:
         rolled_out(world, [till(3), shop(3)], Drawer(), newer_clients=newer_clients)
-        told = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
+        told = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
         reasons = {moment.error for moment in told if isinstance(moment, Parked)}
     assert any(reason.startswith(f"NewerVersion: it is of {schema}, and this release") for reason in reasons)

@@ -14,7 +14,7 @@ from saga.messages import Message, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.message_ids import could_be_own
 from saga.progress.document import SagaProgress, decode_progress
-from saga.testing.invariants.evidence import Evidence, Witnessed
+from saga.testing.invariants.evidence import Evidence, ServiceEvidence
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -43,7 +43,9 @@ def meaning(p: SagaProgress) -> Mapping[str, object]:
     return {**fields, **kept, **sets, "inbox": set(p.inbox)}
 
 
-def of_saga(witnessed: Witnessed, log: list[Record], saga: str) -> tuple[list[ReceivedMessage], dict[str, Message]]:
+def of_saga(
+    witnessed: ServiceEvidence, log: list[Record], saga: str
+) -> tuple[list[ReceivedMessage], dict[str, Message]]:
     """What the service had taken of a saga, and what it has said."""
     service, taken, said = witnessed.service, list[ReceivedMessage](), dict[str, Message]()
     for record in (record for record in log if record.key == saga.encode()):

@@ -17,10 +17,9 @@ from saga.telemetry.events import Parked, Stuck
 from saga.testing.fault_kinds import faults
 from saga.testing.invariants.check import violations
 from saga.testing.processes import ProcessWorld
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.network import InjectedFault, TraceNote
+from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Injected, Noted
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -39,7 +38,9 @@ DEPLOYS = faults.of("deploy", rate=0.04)
 @contextmanager
 def world_of(seed: int, *, calm: bool = False) -> Iterator[SimulatedWorld]:
     """A world in which workers go back and forth between releases. `calm`: nothing else goes wrong."""
-    with SimulatedWorld(seed, Drawn(DEPLOYS if calm else EVERYTHING | DEPLOYS, Chance(seed)), guarded=False) as world:
+    with SimulatedWorld(
+        seed, RandomPlan(DEPLOYS if calm else EVERYTHING | DEPLOYS, Chance(seed)), guarded=False
+    ) as world:
         yield world
 
 
@@ -70,7 +71,7 @@ def versions(world: SimulatedWorld, saga: str) -> list[int]:
 
 def stuck(world: SimulatedWorld) -> list[str]:
     """Reasons of lanes that could not decide."""
-    told = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
+    told = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
     return [moment.error for moment in told if isinstance(moment, Stuck)]
 
 
@@ -95,7 +96,7 @@ def test_runs_of_both_releases_have_met_in_these_worlds() -> None:
             world.run_until_quiet()
             met |= {tuple(sorted(set(versions(world, f"order-{number}")))) for number in (1, 2, 3)}
             waited += any("has version 2, and this version of 'payment' knows 1" in why for why in stuck(world))
-            assert any(isinstance(line, Injected) and line.planned.kind == "deploy" for line in world.trace.lines)
+            assert any(isinstance(line, InjectedFault) and line.planned.kind == "deploy" for line in world.trace.lines)
     assert (1, 2) in met
     assert waited
 
@@ -180,7 +181,7 @@ def test_runs_have_met_a_release_that_had_not_got_their_version_in_these_worlds(
             began(world, improved(looks_first=False), Till(fails=6))
             world.deploy(improved())
             world.run_until_quiet()
-            told = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
+            told = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
             return any(isinstance(m, Parked) and m.error.startswith("NewerHandler") for m in told)
 
     assert any(map(waited, range(24)))
@@ -280,7 +281,7 @@ def test_a_release_that_is_rolled_back_at_once_runs_nowhere_in_the_end(seed: int
         world.run_for(timedelta(seconds=0.001))
         world.deploy(payment)
         world.run_until_quiet()
-        told = [line for line in world.trace.lines if isinstance(line, Noted) and "is restarted as" in line.what]
+        told = [line for line in world.trace.lines if isinstance(line, TraceNote) and "is restarted as" in line.what]
         assert {line.process: line.what for line in told}.items() <= dict.fromkeys(PROCESSES, LAST).items()
         for process in PROCESSES:
             said = [line.what for line in told if line.process == process]

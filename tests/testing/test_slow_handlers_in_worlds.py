@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from saga.testing.fault_kinds import faults
-from saga.testing.simulation.trace import Injected
+from saga.testing.simulation.network import InjectedFault
 from services.order.events import OrderCancelled, OrderConfirmed
 from tests.testing.simulation.orders import drawn, ran
 
@@ -14,7 +14,7 @@ from tests.testing.simulation.orders import drawn, ran
 def test_slow_handlers_end_however_partitions_move_and_no_worker_begins_a_call_twice(seed: int) -> None:
     world, outcomes = ran(seed, drawn(seed, faults.of("slow handler", rate=1.0)))
     assert set(outcomes) <= {OrderConfirmed, OrderCancelled}
-    slow = [line.operation for line in world.trace.lines if isinstance(line, Injected)]
+    slow = [line.operation for line in world.trace.lines if isinstance(line, InjectedFault)]
     calls = Counter((operation.process, operation.where) for operation in slow)
     assert len(calls) > 10
     assert {call: count for call, count in calls.items() if count > 1} == {}

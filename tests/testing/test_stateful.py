@@ -13,9 +13,9 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from saga.errors import SagaError
 from saga.testing import faults
 from saga.testing.fault_kinds import Faults
+from saga.testing.simulation.network import OperationRecord, TraceNote
 from saga.testing.simulation.plan import STORE
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Asked, Noted
 from saga.testing.stateful import OPERATION_MAX, SETTINGS, Choreography, possible_accidents, possible_faults
 from saga.testing.strategies import events
 from services.inventory import inventory
@@ -175,7 +175,7 @@ def test_a_worker_meets_an_accident_at_this_moment(accident: str, said: str) -> 
         shop.run_for(seconds=moment_ms / 1000)
         shop.disturb(accident=f"payment-1 {accident}")
         shop.disturb(accident=f"payment-1 {accident}")
-        (noted, *_) = [line for line in shop.world.trace.lines if isinstance(line, Noted) and "***" in line.what]
+        (noted, *_) = [line for line in shop.world.trace.lines if isinstance(line, TraceNote) and "***" in line.what]
         assert noted.time_s == pytest.approx(moment_ms / 1000)
         assert said in noted.what or "restarted" in noted.what
         shop.teardown()
@@ -188,10 +188,10 @@ def test_nothing_happens_to_a_worker_that_is_dead_or_has_stopped() -> None:
     shop.disturb(accident="order-1 crash")
     for accident in ("crash", "freeze", "rebalance"):
         shop.disturb(accident=f"order-1 {accident}")
-    accidents = [line for line in shop.world.trace.lines if isinstance(line, Noted) and "***" in line.what]
+    accidents = [line for line in shop.world.trace.lines if isinstance(line, TraceNote) and "***" in line.what]
     assert len(accidents) == 1
     shop.teardown()
-    begun = [line for line in shop.world.trace.lines if isinstance(line, Noted) and line.what == "begins again"]
+    begun = [line for line in shop.world.trace.lines if isinstance(line, TraceNote) and line.what == "begins again"]
     assert len(begun) == 1
 
 
@@ -211,7 +211,7 @@ def test_a_fault_meets_the_operation_it_is_planted_for_and_that_once() -> None:
     asked = [
         line.operation
         for line in shop.world.trace.lines
-        if isinstance(line, Asked) and line.operation.service == "payment" and line.operation.what in STORE
+        if isinstance(line, OperationRecord) and line.operation.service == "payment" and line.operation.what in STORE
     ]
     asked.sort(key=lambda operation: operation.number)
     assert fault.operation == asked[1]

@@ -11,8 +11,7 @@ from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import Told, from_record
 from saga.progress.document import SagaProgress, Transition, decode_progress
 from saga.testing.fault_kinds import faults
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -29,7 +28,7 @@ SEEDS = seeds(6)
 
 def world_of(seed: int, *, tells: bool = True) -> SimulatedWorld:
     asked = EVERYTHING if seed else faults.of("crash", rate=0.0)
-    return SimulatedWorld(seed, Drawn(asked, Chance(seed)), guarded=False, tells=tells)
+    return SimulatedWorld(seed, RandomPlan(asked, Chance(seed)), guarded=False, tells=tells)
 
 
 def play(world: SimulatedWorld) -> None:

@@ -19,18 +19,128 @@ from contextlib import AsyncExitStack
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.port import Broker, MemberIdentity, Subscription
-from saga.errors import ConfigurationError, Fenced, SagaError
+from saga.broker.port import Broker, MemberIdentity, Subscription, record_size
+from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
-from saga.testing.conformance.ends_of_the_log import EndsConformance
+from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, BrokerSuite, Connect, RecordingListener, event, values
+from saga.testing.conformance.damaged_logs import RemovalConformance, ReplacementConformance, UnreadableConformance
 from saga.testing.conformance.foreign_records import ForeignConformance
-from saga.testing.conformance.listening import Listening, event, values
-from saga.testing.conformance.partitions_left import LeavingConformance
-from saga.testing.conformance.refused_records import RefusalsConformance
-from saga.testing.conformance.removed_records import RemovalConformance
-from saga.testing.conformance.replaced_logs import ReplacementConformance
-from saga.testing.conformance.unreadable_records import UnreadableConformance
+
+
+class EndsConformance(BrokerSuite):
+    """Tests that a member can tell whether everything that the log holds has been read."""
+
+    async def test_the_ends_of_the_log_count_what_was_published_before_they_were_asked_for(
+        self, broker: Broker, connect: Connect, topic: str, group: str
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            assert sum(end or 0 for end in (await membership.fetch_ends()).values()) == 0
+            async with connect() as other:
+                await other.publish([event(topic, f"{n}", "one") for n in range(20)])
+            ends = await membership.fetch_ends()
+            assert set(ends) == {Partition(topic, number) for number in range(self.partitions)}
+            assert sum(end or 0 for end in ends.values()) == 20
+
+    async def test_a_member_has_read_to_the_ends_once_a_poll_has_given_every_record(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await broker.publish([event(topic, f"{n}", "one") for n in range(20)])
+            ends = await membership.fetch_ends()
+            assert any(membership.polled_offsets()[partition] < (end or 0) for partition, end in ends.items())
+            await self.read(membership, 20, listener=listener)
+            assert membership.polled_offsets() == ends
+
+    async def test_each_member_may_ask_for_the_positions_of_the_whole_group(
+        self, broker: Broker, connect: Connect, topic: str, group: str
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await broker.publish([event(topic, f"{n}", "one") for n in range(20)])
+            await self.read(membership, 20, listener=listener)
+            ends = {partition: end or 0 for partition, end in (await membership.fetch_ends()).items()}
+            async with connect() as other, self.member(other, group, topic) as (second, beside):
+                await self.until(lambda: len(listener.has) + len(beside.has) == self.partitions and bool(listener.has))
+                theirs, ours = set(beside.has), set(listener.has)
+                assert await second.fetch_ends() == ends, "whoever has them"
+                await membership.commit({partition: ends[partition] for partition in ours})
+                told = await second.fetch_positions(ends)
+                assert {p: told.get(p, 0) for p in ours} == {p: ends[p] for p in ours}
+                assert not any(told.get(p, 0) for p in theirs)
+                assert set(await second.fetch_positions(theirs)) <= theirs
+
+
+class LeavingConformance(BrokerSuite):
+    """Tests of the note that messages of a partition may be in hand."""
+
+    async def test_nothing_is_noted_of_partitions_that_nobody_has_begun(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            assert not await membership.mark_in_progress(listener.has)
+
+    async def test_what_was_begun_and_not_ended_is_told_to_the_next_owner(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            begun = dict(list(listener.has.items())[:2])
+            assert not await membership.mark_in_progress(begun)
+        for _ in range(2):  # until somebody ends it
+            async with self.member(broker, group, topic) as (membership, listener):
+                await self.complete(listener)
+                assert set(await membership.mark_in_progress(listener.has)) >= set(begun)
+
+    async def test_a_position_that_moves_takes_the_note_along(self, broker: Broker, topic: str, group: str) -> None:
+        await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await membership.mark_in_progress(listener.has)
+            (*_, record) = await self.read(membership, 3, listener=listener)
+            place = Partition(record.topic, record.partition)
+            await membership.commit({place: record.offset})
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            assert listener.has[place] == record.offset
+            assert place in await membership.mark_in_progress(listener.has)
+
+    async def test_what_was_ended_is_as_if_it_had_never_begun(self, broker: Broker, topic: str, group: str) -> None:
+        await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await membership.mark_in_progress(listener.has)
+            (*_, record) = await self.read(membership, 3, listener=listener)
+            place = Partition(record.topic, record.partition)
+            offsets = {**listener.has, place: record.offset}
+            await membership.commit({place: record.offset})
+            listener.commits = lambda: membership.clear_in_progress(offsets)
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            assert listener.has[place] == record.offset
+            assert not await membership.mark_in_progress(listener.has)
+
+
+class RefusalsConformance:
+    """One test per promise."""
+
+    async def test_publishing_to_a_topic_that_is_not_there_is_refused(self, broker: Broker) -> None:
+        with pytest.raises(SagaError, match="nowhere"):
+            await broker.publish([event("nowhere", "k")])
+
+    async def test_the_largest_record_is_taken_and_a_larger_one_refused_with_all_that_came_with_it(
+        self, broker: Broker, topic: str
+    ) -> None:
+        beside = (("ce_id", b"1"), ("many", bytes(1000)))
+        room = broker.record_bytes_max - record_size(Outgoing(topic, b"k", b"", beside))
+        largest, larger = (Outgoing(topic, b"k", bytes(room + more), beside) for more in (0, 1))
+        with pytest.raises(BrokerError, match=f"{broker.record_bytes_max}") as refused:
+            await broker.publish([event(topic, "k", "with it"), larger])
+        assert not isinstance(refused.value, BrokerUnavailable)
+        await broker.publish([largest, event(topic, "k", "after")])
+        assert [len(record.value or b"") async for record in broker.scan(topic)] == [room, len("after")]
 
 
 class BrokerConformance(
@@ -246,8 +356,8 @@ class BrokerConformance(
         async with connect() as broker, connect() as other:
             await broker.ensure_topics([Topic(topic, 1)])
             async with (
-                broker.join(Subscription(group, [topic]), Listening()) as one,
-                other.join(Subscription(group, [topic]), Listening()) as two,
+                broker.join(Subscription(group, [topic]), RecordingListener()) as one,
+                other.join(Subscription(group, [topic]), RecordingListener()) as two,
             ):
                 lags = (one.lag, two.lag)
                 await self.until(lambda: sorted(-1 if (had := lag()) is None else len(had) for lag in lags) == [0, 1])
@@ -260,7 +370,7 @@ class BrokerConformance(
         await broker.publish([event(topic, f"k{n}", f"old {n}") for n in range(20)])
         begins_ms = 1 + max([record.time_ms async for record in broker.scan(topic)])
         await CLOCK.sleep(0.01)  # what comes from here on has a later time
-        starts, listener = {topic: begins_ms}, Listening()
+        starts, listener = {topic: begins_ms}, RecordingListener()
         async with broker.join(Subscription(group, [topic], starts=starts), listener) as membership:
             await self.complete(listener)
             await membership.mark_in_progress(dict(listener.has))
@@ -268,7 +378,7 @@ class BrokerConformance(
             assert sorted(values(await self.read(membership, 20, listener=listener))) == sorted(
                 f"new {n}" for n in range(20)
             )
-        listener = Listening()  # what was read and not committed comes again, and nothing of before
+        listener = RecordingListener()  # what was read and not committed comes again, and nothing of before
         async with (
             connect() as other,
             other.join(Subscription(group, [topic], starts={topic: CLOCK.now_ms()}), listener) as again,
@@ -285,11 +395,11 @@ class BrokerConformance(
     ) -> None:
         ours = MemberIdentity(service="payment", store="1", worker="here:1")
         others = [replace(ours, store="2"), replace(ours, service="payments")]
-        first, second = Listening(), Listening()
+        first, second = RecordingListener(), RecordingListener()
         async with broker.join(Subscription(group, [topic], identity=ours), first) as membership:
             await self.complete(first)
             for other in others:
-                listener = Listening()
+                listener = RecordingListener()
                 async with connect() as elsewhere:
                     with pytest.raises(
                         ConfigurationError, match=f"group '{group}' belongs to another service or store"
@@ -310,7 +420,7 @@ class BrokerConformance(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         for store in ("1", "2"):
-            listener = Listening()
+            listener = RecordingListener()
             async with broker.join(
                 Subscription(group, [topic], identity=MemberIdentity(service="payment", store=store)), listener
             ) as membership:
@@ -350,7 +460,7 @@ class BrokerConformance(
         async with connect() as other, self.member(broker, group, topic) as (membership, first):
             await self.complete(first)
             first.may_end.clear()
-            second = Listening()
+            second = RecordingListener()
             async with other.join(Subscription(group, [topic]), second):
                 await self.until(lambda: bool(first.heard("revoked")))
                 leaving = first.heard("revoked")
@@ -364,7 +474,7 @@ class BrokerConformance(
     async def test_leaving_revokes_and_hands_over(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
-        second = Listening()
+        second = RecordingListener()
         async with connect() as other, AsyncExitStack() as staying:
             async with self.member(broker, group, topic) as (_, first):
                 await self.complete(first)

@@ -174,7 +174,7 @@ def _typed(type_: str) -> Headers:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignRecord:
     """A record of somebody else's, and the right verdict of it."""
 
     family: str
@@ -188,54 +188,54 @@ class Foreign:
 
 
 # fmt: off
-def _java() -> tuple[Foreign, ...]:
+def _java() -> tuple[ForeignRecord, ...]:
     said = "Java, Avro and CloudEvents"
     uuid = {"type": "string", "avro.java.string": "String"}
     ours, newer = _single(), _unknown()
     return (
-        Foreign(said, "BinaryMessageEncoder, CloudEvents in binary mode", ours, _ce(content="application/avro")),
-        Foreign(said, "no header at all", ours, NONE),
-        Foreign(said, "no content type", ours, _ce()),
-        Foreign(said, "a type without its namespace", ours, _ce("OrderPlaced")),
-        Foreign(said, "java.lang.String in the schema", _framed(_schema(order_id=uuid)), _ce()),
-        Foreign(said, "fields in another order", _framed(dict(_schema(), fields=_schema()["fields"][::-1])), _ce()),
-        Foreign(said, "an int where we have a long", _framed(_schema(quantity="int")), _ce()),
-        Foreign(said, "a quantity that may be absent", _framed(_schema(quantity=["null", LONG])), _ce(), "waits", "has the fingerprint"),
-        Foreign(said, "no note", _framed(_schema(note=None)), _ce()),
-        Foreign(said, "a field more", _framed(_schema(more="double"), more=0.5), _ce()),
-        Foreign(said, "a fixed more", _framed(_schema(trace=_fixed(16)), trace=b"t" * 16), _ce()),
-        Foreign(said, "an optional fixed more", _framed(_schema(trace=["null", _fixed(16)]), trace=None), _ce()),
-        Foreign(said, "a union of three more", _framed(_schema(more=["null", STRING, LONG]), more=3), _ce()),
-        Foreign(said, "an Instant in nanoseconds more", _framed(_schema(more=_logical(LONG, "timestamp-nanos")), more=1), _ce()),
-        Foreign(said, "a LocalDateTime more", _framed(_schema(more=_logical(LONG, "local-timestamp-micros")), more=1), _ce()),
-        Foreign(said, "a LocalTime more", _framed(_schema(more=_logical("int", "time-millis")), more=1), _ce()),
-        Foreign(said, "a Duration more", _framed(_schema(more=_fixed(12, "duration")), more=b"d" * 12), _ce()),
-        Foreign(said, "a recursive record more", _framed(_schema(more=NODE), more={"next": None}), _ce()),
-        Foreign(said, "a reserved word of Python as a field", _framed(_schema(**{"class": "int"}), **{"class": 1}), _ce()),
-        Foreign(said, "a BigDecimal as big-decimal", _framed(_schema(total=_logical("bytes", "big-decimal"))), _ce(), "refused", "total is written as bytes with the logical type 'big-decimal'"),
-        Foreign(said, "a decimal with three places", _framed(_schema(total=dict(TOTAL, scale=3))), _ce(), "refused", "would be misread: total"),
-        Foreign(said, "a decimal on a fixed", _framed(_schema(total=_fixed(2, "decimal")), total=b"\x03\xd4"), _ce(), "refused", "fixed of 2 bytes with the logical type 'decimal'"),
-        Foreign(said, "plain bytes for a decimal", _framed(_schema(total="bytes")), _ce(), "refused", "would be misread: total"),
-        Foreign(said, "a double for a decimal", _framed(_schema(total="double"), total=9.8), _ce(), "waits", "has the fingerprint"),
-        Foreign(said, "an Instant in microseconds", _framed(_schema(at=_logical(LONG, "timestamp-micros"))), _ce(), "refused", "would be misread: at"),
-        Foreign(said, "an Instant in nanoseconds", _framed(_schema(at=_logical(LONG, "timestamp-nanos"))), _ce(), "refused", "logical type 'timestamp-nanos'"),
-        Foreign(said, "a LocalDateTime", _framed(_schema(at=_logical(LONG, "local-timestamp-millis"))), _ce(), "refused", "logical type 'local-timestamp-millis'"),
-        Foreign(said, "a time as a plain long", _framed(_schema(at=LONG)), _ce(), "refused", "would be misread: at"),
-        Foreign(said, "an unknown logical type on a string", _framed(_schema(order_id=_logical(STRING, "order-no"))), _ce()),
-        Foreign(said, "a union of three that is read", _framed(_schema(note=["null", STRING, "int"]), note="x"), _ce(), "refused", "note is written as one of"),
-                Foreign(said, "a record of another namespace", _framed(_schema(space="com.other")), _ce(), "refused", "is a 'com.other.OrderPlaced' by its schema"),
-        Foreign(said, "the same without a type", _framed(_schema(space="com.other")), NONE, "passed", "com.other.OrderPlaced"),
-        Foreign(said, "another event of ours, which nobody consumes", _single("OrderPacked"), NONE, "passed", "no handler"),
-        Foreign(said, "a newer version that is not here", newer, _ce(), "waits", "has the fingerprint"),
-        Foreign(said, "the same without a type", newer, NONE, "letter", "has the fingerprint"),
-        Foreign(said, "bytes behind the end", ours + b"!", _ce(), "refused", "1 bytes behind the end"),
-        Foreign(said, "cut off", ours[:-3], _ce(), "refused", "cannot be read as com.shop.OrderPlaced"),
-        Foreign(said, "no value, as the log may forget its key", None, _ce(), "passed", "no value"),
-        Foreign(said, "no value and no header", None, NONE, "passed", "no value"),
-        Foreign(said, "an empty value", b"", _ce(), "letter", "empty"),
-        Foreign(said, "no key", ours, _ce(), "letter", "no key", None),
-        Foreign(said, "another key", ours, _ce(), "refused", "both must be the saga id", b"o-2"),
-        Foreign(said, "the subject is not the key", ours, _ce(subject="o-2"), "letter", "not its subject"),
+        ForeignRecord(said, "BinaryMessageEncoder, CloudEvents in binary mode", ours, _ce(content="application/avro")),
+        ForeignRecord(said, "no header at all", ours, NONE),
+        ForeignRecord(said, "no content type", ours, _ce()),
+        ForeignRecord(said, "a type without its namespace", ours, _ce("OrderPlaced")),
+        ForeignRecord(said, "java.lang.String in the schema", _framed(_schema(order_id=uuid)), _ce()),
+        ForeignRecord(said, "fields in another order", _framed(dict(_schema(), fields=_schema()["fields"][::-1])), _ce()),
+        ForeignRecord(said, "an int where we have a long", _framed(_schema(quantity="int")), _ce()),
+        ForeignRecord(said, "a quantity that may be absent", _framed(_schema(quantity=["null", LONG])), _ce(), "waits", "has the fingerprint"),
+        ForeignRecord(said, "no note", _framed(_schema(note=None)), _ce()),
+        ForeignRecord(said, "a field more", _framed(_schema(more="double"), more=0.5), _ce()),
+        ForeignRecord(said, "a fixed more", _framed(_schema(trace=_fixed(16)), trace=b"t" * 16), _ce()),
+        ForeignRecord(said, "an optional fixed more", _framed(_schema(trace=["null", _fixed(16)]), trace=None), _ce()),
+        ForeignRecord(said, "a union of three more", _framed(_schema(more=["null", STRING, LONG]), more=3), _ce()),
+        ForeignRecord(said, "an Instant in nanoseconds more", _framed(_schema(more=_logical(LONG, "timestamp-nanos")), more=1), _ce()),
+        ForeignRecord(said, "a LocalDateTime more", _framed(_schema(more=_logical(LONG, "local-timestamp-micros")), more=1), _ce()),
+        ForeignRecord(said, "a LocalTime more", _framed(_schema(more=_logical("int", "time-millis")), more=1), _ce()),
+        ForeignRecord(said, "a Duration more", _framed(_schema(more=_fixed(12, "duration")), more=b"d" * 12), _ce()),
+        ForeignRecord(said, "a recursive record more", _framed(_schema(more=NODE), more={"next": None}), _ce()),
+        ForeignRecord(said, "a reserved word of Python as a field", _framed(_schema(**{"class": "int"}), **{"class": 1}), _ce()),
+        ForeignRecord(said, "a BigDecimal as big-decimal", _framed(_schema(total=_logical("bytes", "big-decimal"))), _ce(), "refused", "total is written as bytes with the logical type 'big-decimal'"),
+        ForeignRecord(said, "a decimal with three places", _framed(_schema(total=dict(TOTAL, scale=3))), _ce(), "refused", "would be misread: total"),
+        ForeignRecord(said, "a decimal on a fixed", _framed(_schema(total=_fixed(2, "decimal")), total=b"\x03\xd4"), _ce(), "refused", "fixed of 2 bytes with the logical type 'decimal'"),
+        ForeignRecord(said, "plain bytes for a decimal", _framed(_schema(total="bytes")), _ce(), "refused", "would be misread: total"),
+        ForeignRecord(said, "a double for a decimal", _framed(_schema(total="double"), total=9.8), _ce(), "waits", "has the fingerprint"),
+        ForeignRecord(said, "an Instant in microseconds", _framed(_schema(at=_logical(LONG, "timestamp-micros"))), _ce(), "refused", "would be misread: at"),
+        ForeignRecord(said, "an Instant in nanoseconds", _framed(_schema(at=_logical(LONG, "timestamp-nanos"))), _ce(), "refused", "logical type 'timestamp-nanos'"),
+        ForeignRecord(said, "a LocalDateTime", _framed(_schema(at=_logical(LONG, "local-timestamp-millis"))), _ce(), "refused", "logical type 'local-timestamp-millis'"),
+        ForeignRecord(said, "a time as a plain long", _framed(_schema(at=LONG)), _ce(), "refused", "would be misread: at"),
+        ForeignRecord(said, "an unknown logical type on a string", _framed(_schema(order_id=_logical(STRING, "order-no"))), _ce()),
+        ForeignRecord(said, "a union of three that is read", _framed(_schema(note=["null", STRING, "int"]), note="x"), _ce(), "refused", "note is written as one of"),
+                ForeignRecord(said, "a record of another namespace", _framed(_schema(space="com.other")), _ce(), "refused", "is a 'com.other.OrderPlaced' by its schema"),
+        ForeignRecord(said, "the same without a type", _framed(_schema(space="com.other")), NONE, "passed", "com.other.OrderPlaced"),
+        ForeignRecord(said, "another event of ours, which nobody consumes", _single("OrderPacked"), NONE, "passed", "no handler"),
+        ForeignRecord(said, "a newer version that is not here", newer, _ce(), "waits", "has the fingerprint"),
+        ForeignRecord(said, "the same without a type", newer, NONE, "letter", "has the fingerprint"),
+        ForeignRecord(said, "bytes behind the end", ours + b"!", _ce(), "refused", "1 bytes behind the end"),
+        ForeignRecord(said, "cut off", ours[:-3], _ce(), "refused", "cannot be read as com.shop.OrderPlaced"),
+        ForeignRecord(said, "no value, as the log may forget its key", None, _ce(), "passed", "no value"),
+        ForeignRecord(said, "no value and no header", None, NONE, "passed", "no value"),
+        ForeignRecord(said, "an empty value", b"", _ce(), "letter", "empty"),
+        ForeignRecord(said, "no key", ours, _ce(), "letter", "no key", None),
+        ForeignRecord(said, "another key", ours, _ce(), "refused", "both must be the saga id", b"o-2"),
+        ForeignRecord(said, "the subject is not the key", ours, _ce(subject="o-2"), "letter", "not its subject"),
     )
 
 
@@ -251,56 +251,56 @@ def _fixed(size: int, logical: str | None = None) -> dict[str, Any]:
     return {"type": "fixed", "name": f"Fixed{size}", "size": size, **more}
 
 
-def _types() -> tuple[Foreign, ...]:
+def _types() -> tuple[ForeignRecord, ...]:
     """The type in the header, written a bit differently."""
     ours, at_end = _single(), "OrderPlaced comes near"
     return (
-        Foreign("Go, watermill", "a version behind the type", ours, _typed("com.shop.OrderPlaced.v1")),
-        Foreign("Go, watermill", "a date behind the type", ours, _typed("com.shop.OrderPlaced.2024-01")),
-        Foreign("Go, watermill", "dots in a word", ours, _typed("com.shop.order.placed")),
-        Foreign("Go, watermill", "a slash and a version", ours, _typed("shop/OrderPlaced/1.0")),
-        Foreign("Node, kafkajs", "small letters", ours, _typed("orderplaced")),
-        Foreign("Node, kafkajs", "with hyphens", ours, _typed("order-placed")),
-        Foreign("Node, kafkajs", "with a version in the word", ours, _typed("OrderPlacedV2")),
-        Foreign("Spring", "in JSON's quotes", ours, _typed('"OrderPlaced"')),
-        Foreign("Spring", "in JSON's quotes, with the namespace", ours, _typed('"com.shop.OrderPlaced"')),
-        Foreign(".NET", "a blank behind it", ours, _typed("OrderPlaced ")),
-        Foreign("librdkafka, C", "a zero byte behind it", ours, _typed("OrderPlaced\0")),
-        Foreign("librdkafka, C", "no text", ours, (("ce_type", b"\xff\xfe"),), "letter", "its bytes are those of orders/OrderPlaced.v1"),
-        Foreign(".NET", "CE_TYPE, and bytes that say it", ours, (("CE_TYPE", b"OrderPlaced"),)),
-        Foreign(".NET", "CE_TYPE, and JSON", _json(), (("CE_TYPE", b"OrderPlaced"), ("content-type", b"application/json")), "letter", "'CE_TYPE' is not looked at"),
-        Foreign("Knative", "ce-type, as over HTTP", _json(), (("ce-type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "'ce-type' is not looked at"),
-        Foreign("Azure", "cloudEvents:type, as over AMQP", _json(), (("cloudEvents:type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "only its header ce_type"),
-        Foreign("Java, Avro and CloudEvents", "a namespace of somebody else, and our bytes", ours, _typed("com.other.OrderPlaced")),
-        Foreign("Java, Avro and CloudEvents", "another type than its bytes", ours, _typed("com.shop.BasketEmptied"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
-        Foreign("Java, Avro and CloudEvents", "another event of ours than its bytes", ours, _typed("com.shop.OrderPacked"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
-        Foreign("Java, Avro and CloudEvents", "the type of an order, and other bytes", _single("OrderPacked"), _ce(), "refused", "it is a OrderPacked"),
-        Foreign("Java, Avro and CloudEvents", "another type, of a registry's bytes", _framed(), _typed("com.shop.BasketEmptied"), "letter", "by their schema"),
-        Foreign("Java, Avro and CloudEvents", "a type of somebody else", _unknown(), _typed("com.shop.BasketEmptied"), "passed", "BasketEmptied"),
-        Foreign("Go, watermill", "JSON with a version behind the type", _json(), _ce("com.shop.OrderPlaced.v1", content=JSON), "letter", at_end[:11]),
-        Foreign("Node, kafkajs", "JSON with a type in small letters", _json(), _ce("orderplaced", content=JSON), "letter", "OrderPlaced"),
-        Foreign("Knative", "JSON with dots in the type", _json(), _ce("com.shop.order.placed", content=JSON), "letter", "com.shop.OrderPlaced"),
-        Foreign("Java, Avro and CloudEvents", "JSON of another namespace", _json(), _ce("com.other.OrderPlaced", content=JSON), "letter", "com.shop.OrderPlaced"),
-        Foreign("Spring", "JSON, all headers in quotes", _json(), _ce('"OrderPlaced"', id='"7"', source='"/s"', time='"2026-11-21T14:06:40Z"', subject='"o-1"', content='"application/json"')),
-        Foreign("Spring", "JSON of a type that nobody has", _json(), _ce("com.shop.BasketEmptied", content=JSON), "passed", "BasketEmptied"),
-        Foreign("Spring", "__TypeId__ alone", _json(), (("__TypeId__", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "only its header ce_type"),
-        Foreign("Spring", "JSON without any header", _json(), NONE, "letter", "it looks like JSON"),
+        ForeignRecord("Go, watermill", "a version behind the type", ours, _typed("com.shop.OrderPlaced.v1")),
+        ForeignRecord("Go, watermill", "a date behind the type", ours, _typed("com.shop.OrderPlaced.2024-01")),
+        ForeignRecord("Go, watermill", "dots in a word", ours, _typed("com.shop.order.placed")),
+        ForeignRecord("Go, watermill", "a slash and a version", ours, _typed("shop/OrderPlaced/1.0")),
+        ForeignRecord("Node, kafkajs", "small letters", ours, _typed("orderplaced")),
+        ForeignRecord("Node, kafkajs", "with hyphens", ours, _typed("order-placed")),
+        ForeignRecord("Node, kafkajs", "with a version in the word", ours, _typed("OrderPlacedV2")),
+        ForeignRecord("Spring", "in JSON's quotes", ours, _typed('"OrderPlaced"')),
+        ForeignRecord("Spring", "in JSON's quotes, with the namespace", ours, _typed('"com.shop.OrderPlaced"')),
+        ForeignRecord(".NET", "a blank behind it", ours, _typed("OrderPlaced ")),
+        ForeignRecord("librdkafka, C", "a zero byte behind it", ours, _typed("OrderPlaced\0")),
+        ForeignRecord("librdkafka, C", "no text", ours, (("ce_type", b"\xff\xfe"),), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        ForeignRecord(".NET", "CE_TYPE, and bytes that say it", ours, (("CE_TYPE", b"OrderPlaced"),)),
+        ForeignRecord(".NET", "CE_TYPE, and JSON", _json(), (("CE_TYPE", b"OrderPlaced"), ("content-type", b"application/json")), "letter", "'CE_TYPE' is not looked at"),
+        ForeignRecord("Knative", "ce-type, as over HTTP", _json(), (("ce-type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "'ce-type' is not looked at"),
+        ForeignRecord("Azure", "cloudEvents:type, as over AMQP", _json(), (("cloudEvents:type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "only its header ce_type"),
+        ForeignRecord("Java, Avro and CloudEvents", "a namespace of somebody else, and our bytes", ours, _typed("com.other.OrderPlaced")),
+        ForeignRecord("Java, Avro and CloudEvents", "another type than its bytes", ours, _typed("com.shop.BasketEmptied"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        ForeignRecord("Java, Avro and CloudEvents", "another event of ours than its bytes", ours, _typed("com.shop.OrderPacked"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        ForeignRecord("Java, Avro and CloudEvents", "the type of an order, and other bytes", _single("OrderPacked"), _ce(), "refused", "it is a OrderPacked"),
+        ForeignRecord("Java, Avro and CloudEvents", "another type, of a registry's bytes", _framed(), _typed("com.shop.BasketEmptied"), "letter", "by their schema"),
+        ForeignRecord("Java, Avro and CloudEvents", "a type of somebody else", _unknown(), _typed("com.shop.BasketEmptied"), "passed", "BasketEmptied"),
+        ForeignRecord("Go, watermill", "JSON with a version behind the type", _json(), _ce("com.shop.OrderPlaced.v1", content=JSON), "letter", at_end[:11]),
+        ForeignRecord("Node, kafkajs", "JSON with a type in small letters", _json(), _ce("orderplaced", content=JSON), "letter", "OrderPlaced"),
+        ForeignRecord("Knative", "JSON with dots in the type", _json(), _ce("com.shop.order.placed", content=JSON), "letter", "com.shop.OrderPlaced"),
+        ForeignRecord("Java, Avro and CloudEvents", "JSON of another namespace", _json(), _ce("com.other.OrderPlaced", content=JSON), "letter", "com.shop.OrderPlaced"),
+        ForeignRecord("Spring", "JSON, all headers in quotes", _json(), _ce('"OrderPlaced"', id='"7"', source='"/s"', time='"2026-11-21T14:06:40Z"', subject='"o-1"', content='"application/json"')),
+        ForeignRecord("Spring", "JSON of a type that nobody has", _json(), _ce("com.shop.BasketEmptied", content=JSON), "passed", "BasketEmptied"),
+        ForeignRecord("Spring", "__TypeId__ alone", _json(), (("__TypeId__", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "only its header ce_type"),
+        ForeignRecord("Spring", "JSON without any header", _json(), NONE, "letter", "it looks like JSON"),
     )
 
 
-def _as_json() -> tuple[Foreign, ...]:
+def _as_json() -> tuple[ForeignRecord, ...]:
     """Data as JSON, in binary mode."""
     head, said = _ce(content=JSON), "Node, CloudEvents SDK"
 
-    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **fields: Any) -> Foreign:
-        return Foreign(family, what, _json(**fields), head, verdict, reason)
+    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **fields: Any) -> ForeignRecord:
+        return ForeignRecord(family, what, _json(**fields), head, verdict, reason)
 
     return (
         row("as it is"),
-        Foreign(said, "another content type of JSON", _json(), _ce(content="application/vnd.shop+json")),
-        Foreign(said, "text/json", _json(), _ce(content="text/json; charset=UTF-8")),
-        Foreign(said, "a byte order mark", b"\xef\xbb\xbf" + _json(), head),
-        Foreign("Python, json", "in UTF-16", _json().decode().encode("utf-16"), head, "refused", "not UTF-8"),
+        ForeignRecord(said, "another content type of JSON", _json(), _ce(content="application/vnd.shop+json")),
+        ForeignRecord(said, "text/json", _json(), _ce(content="text/json; charset=UTF-8")),
+        ForeignRecord(said, "a byte order mark", b"\xef\xbb\xbf" + _json(), head),
+        ForeignRecord("Python, json", "in UTF-16", _json().decode().encode("utf-16"), head, "refused", "not UTF-8"),
         row("no note", note=...),
         row("nine digits of a second", at="2026-11-21T14:06:40.123456789Z", family="Java, Jackson"),
         row("microseconds", at="2026-11-21T14:06:40.123456Z", family="Python, json"),
@@ -331,30 +331,30 @@ def _as_json() -> tuple[Foreign, ...]:
         row("a field more: a newer version may have it", "waits", "coupon: OrderPlaced has no such field", coupon="x"),
         row("a field more, and one that is wrong", "refused", "coupon", coupon="x", total=1),
         row("a field more, and one that is missing", "refused", "total: is missing", coupon="x", total=...),
-        Foreign(said, "a field twice", _json()[:-1] + b', "quantity": 4}', head, "refused", "comes twice"),
-        Foreign(said, "a list", b"[]", head, "refused", "must be an object"),
-        Foreign(said, "two lines", _json() + b"\n" + _json(), head, "refused", "cannot be read"),
-        Foreign(said, "cut off", _json()[:-3], head, "refused", "cannot be read"),
-        Foreign(said, "text of JSON", json.dumps(_json().decode()).encode(), head, "refused", "must be an object"),
-        Foreign(said, "our version by ce_dataschema", _json(), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v1")),
-        Foreign(said, "a version that is not here", _json(coupon="x"), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v2"), "waits", "OrderPlaced.v2"),
-        Foreign(said, "a schema of theirs", _json(), _ce(content=JSON, dataschema="https://s.example/schemas/17")),
-        Foreign("Debezium", "schema and payload in JSON", json.dumps({"schema": {}, "payload": _FIELDS}).encode(), head, "refused", "is missing"),
-        Foreign("Debezium", "before and after in JSON", json.dumps({"before": None, "after": _FIELDS, "op": "c"}).encode(), head, "refused", "is missing"),
-        Foreign("Node, kafkajs", "our bytes called JSON", _single(), head),
-        Foreign("Node, kafkajs", "JSON called Avro", _json(), _ce(content="application/avro"), "refused", "it looks like JSON"),
-        Foreign("Go, Protobuf", "Protobuf", b"\x0a\x03o-1\x10\x03", _ce(content="application/protobuf"), "refused", "no Avro single object"),
-        Foreign("Python, msgpack", "MessagePack", b"\x85\xa8order_id\xa3o-1", _ce(content="application/msgpack"), "refused", "no Avro single object"),
-        Foreign(".NET", "XML", b"<order/>", _ce(content="application/xml"), "refused", "no Avro single object"),
+        ForeignRecord(said, "a field twice", _json()[:-1] + b', "quantity": 4}', head, "refused", "comes twice"),
+        ForeignRecord(said, "a list", b"[]", head, "refused", "must be an object"),
+        ForeignRecord(said, "two lines", _json() + b"\n" + _json(), head, "refused", "cannot be read"),
+        ForeignRecord(said, "cut off", _json()[:-3], head, "refused", "cannot be read"),
+        ForeignRecord(said, "text of JSON", json.dumps(_json().decode()).encode(), head, "refused", "must be an object"),
+        ForeignRecord(said, "our version by ce_dataschema", _json(), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v1")),
+        ForeignRecord(said, "a version that is not here", _json(coupon="x"), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v2"), "waits", "OrderPlaced.v2"),
+        ForeignRecord(said, "a schema of theirs", _json(), _ce(content=JSON, dataschema="https://s.example/schemas/17")),
+        ForeignRecord("Debezium", "schema and payload in JSON", json.dumps({"schema": {}, "payload": _FIELDS}).encode(), head, "refused", "is missing"),
+        ForeignRecord("Debezium", "before and after in JSON", json.dumps({"before": None, "after": _FIELDS, "op": "c"}).encode(), head, "refused", "is missing"),
+        ForeignRecord("Node, kafkajs", "our bytes called JSON", _single(), head),
+        ForeignRecord("Node, kafkajs", "JSON called Avro", _json(), _ce(content="application/avro"), "refused", "it looks like JSON"),
+        ForeignRecord("Go, Protobuf", "Protobuf", b"\x0a\x03o-1\x10\x03", _ce(content="application/protobuf"), "refused", "no Avro single object"),
+        ForeignRecord("Python, msgpack", "MessagePack", b"\x85\xa8order_id\xa3o-1", _ce(content="application/msgpack"), "refused", "no Avro single object"),
+        ForeignRecord(".NET", "XML", b"<order/>", _ce(content="application/xml"), "refused", "no Avro single object"),
     )
 
 
-def _structured() -> tuple[Foreign, ...]:
+def _structured() -> tuple[ForeignRecord, ...]:
     """CloudEvents in structured mode."""
     said = "Knative"
 
-    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **more: Any) -> Foreign:
-        return Foreign(family, what, _event(**more), STRUCTURED, verdict, reason)
+    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **more: Any) -> ForeignRecord:
+        return ForeignRecord(family, what, _event(**more), STRUCTURED, verdict, reason)
 
     packed = base64.b64encode(_single()).decode()
     return (
@@ -371,10 +371,10 @@ def _structured() -> tuple[Foreign, ...]:
         row("an extension that is a fraction", weight=0.5, family="Go, CloudEvents SDK"),
         row("an extension with a name of ours", ce_id="x", dead_reason="x"),
         row("an extension whose name is no text for people", **{"\x1b[2J": "x"}),
-        Foreign("Azure", "an extension twice", _event()[:-1] + b', "region": "a", "region": "b"}', STRUCTURED),
-        Foreign("Azure", "a name twice in an extension", _event()[:-1] + b', "region": {"a": 1, "a": 2}}', STRUCTURED),
-        Foreign("Azure", "its id twice", _event()[:-1] + b', "id": "8"}', STRUCTURED, "letter", "the name 'id' comes twice"),
-        Foreign("Azure", "a name twice in its data", _event()[:-2] + b', "note": null}}', STRUCTURED, "letter", "the name 'note' comes twice"),
+        ForeignRecord("Azure", "an extension twice", _event()[:-1] + b', "region": "a", "region": "b"}', STRUCTURED),
+        ForeignRecord("Azure", "a name twice in an extension", _event()[:-1] + b', "region": {"a": 1, "a": 2}}', STRUCTURED),
+        ForeignRecord("Azure", "its id twice", _event()[:-1] + b', "id": "8"}', STRUCTURED, "letter", "the name 'id' comes twice"),
+        ForeignRecord("Azure", "a name twice in its data", _event()[:-2] + b', "note": null}}', STRUCTURED, "letter", "the name 'note' comes twice"),
         row("a version behind the type", "letter", "com.shop.OrderPlaced", type="com.shop.OrderPlaced.v1"),
         row("a type that nobody has", "passed", "BasketEmptied", type="com.shop.BasketEmptied"),
         row("no type", "letter", '"type" is missing', type=...),
@@ -389,45 +389,45 @@ def _structured() -> tuple[Foreign, ...]:
         row("nine digits of a second in its data", data=_FIELDS | {"at": "2026-11-21T14:06:40.123456789Z"}, family="Java, Jackson"),
         row("nine digits of a second in its time", time="2026-11-21T14:06:40.123456789Z"),
         row("a time that is none", "letter", "no RFC 3339 time", time="yesterday"),
-        Foreign(said, "a batch", b"[]", (("content-type", b"application/cloudevents-batch+json"),), "letter", "one event a record"),
-        Foreign(said, "as Avro", b"\0", (("content-type", b"application/cloudevents+avro"),), "letter", "which is not read"),
-        Foreign(said, "the header's name in capitals", _event(), (("Content-Type", b"application/cloudevents+json"),)),
-        Foreign(said, "its content type missing", _event(), NONE, "letter", "it looks like JSON"),
+        ForeignRecord(said, "a batch", b"[]", (("content-type", b"application/cloudevents-batch+json"),), "letter", "one event a record"),
+        ForeignRecord(said, "as Avro", b"\0", (("content-type", b"application/cloudevents+avro"),), "letter", "which is not read"),
+        ForeignRecord(said, "the header's name in capitals", _event(), (("Content-Type", b"application/cloudevents+json"),)),
+        ForeignRecord(said, "its content type missing", _event(), NONE, "letter", "it looks like JSON"),
     )
 
 
-def _registries() -> tuple[Foreign, ...]:
+def _registries() -> tuple[ForeignRecord, ...]:
     """Values with the id of a schema in a registry, or in a header."""
     body = _body(_schema())
     elsewhere = "which is not read"
     debezium = [("MicroTimestamp", LONG), ("Timestamp", LONG), ("NanoTimestamp", LONG)]
     return (
-        Foreign("Confluent", "an id before the value", _framed(), _ce()),
-        Foreign("Confluent", "the same without headers", _framed(), NONE),
-        Foreign("Confluent", "an id that the registry does not have", b"\0\0\0\x27\x0f" + body, _ce(), "refused", "has none of that id"),
-        Foreign("Confluent", "the same without headers", b"\0\0\0\x27\x0f" + body, NONE, "letter", "has none of that id"),
-        Foreign("Confluent", "a GUID in a header", body, (*_ce(), ("__value_schema_id", b"\1" + bytes(16))), "refused", elsewhere),
-        Foreign("Confluent", "the same without a type", body, (("__value_schema_id", b"\1" + bytes(16)),), "letter", elsewhere),
-        Foreign("Confluent", "the id of the key in a header, too", _framed(), (*_ce(), ("__key_schema_id", b"\1" + bytes(16)))),
-        Foreign("Confluent", "JSON Schema with an id", b"\0\0\0\x27\x0e" + _json(), _ce(), "refused", "has none of that id"),
-        Foreign("Apicurio", "an id of 8 bytes", b"\0" + (7).to_bytes(8, "big") + body, _ce(), "refused", "an id of 8 bytes"),
-        Foreign("Apicurio", "the same without a type", b"\0" + (7).to_bytes(8, "big") + body, NONE, "letter", "an id of 8 bytes"),
-        Foreign("Apicurio", "an id in a header", body, (*_ce(), ("apicurio.value.globalId", (7).to_bytes(8, "big"))), "refused", elsewhere),
-        Foreign("Apicurio", "another one", body, (("apicurio.value.contentId", (7).to_bytes(8, "big")),), "letter", elsewhere),
-        Foreign("Azure", "an id in the content type", body, _ce(content=f"avro/binary+{'0' * 32}"), "refused", "no Avro single object"),
-        Foreign("Debezium", "a change of a table", _framed(ENVELOPE, before=None, after=None, op="c"), NONE, "passed", "Envelope"),
-        Foreign("Debezium", "an enum as text, an integer with connect's name", _framed(_schema(order_id=_connect(STRING, "io.debezium.data.Enum"))), _ce()),
-        Foreign("Debezium", "connect.version on a number", _framed(_schema(quantity={"type": LONG, "connect.version": 1, "connect.type": "int64"})), _ce()),
+        ForeignRecord("Confluent", "an id before the value", _framed(), _ce()),
+        ForeignRecord("Confluent", "the same without headers", _framed(), NONE),
+        ForeignRecord("Confluent", "an id that the registry does not have", b"\0\0\0\x27\x0f" + body, _ce(), "refused", "has none of that id"),
+        ForeignRecord("Confluent", "the same without headers", b"\0\0\0\x27\x0f" + body, NONE, "letter", "has none of that id"),
+        ForeignRecord("Confluent", "a GUID in a header", body, (*_ce(), ("__value_schema_id", b"\1" + bytes(16))), "refused", elsewhere),
+        ForeignRecord("Confluent", "the same without a type", body, (("__value_schema_id", b"\1" + bytes(16)),), "letter", elsewhere),
+        ForeignRecord("Confluent", "the id of the key in a header, too", _framed(), (*_ce(), ("__key_schema_id", b"\1" + bytes(16)))),
+        ForeignRecord("Confluent", "JSON Schema with an id", b"\0\0\0\x27\x0e" + _json(), _ce(), "refused", "has none of that id"),
+        ForeignRecord("Apicurio", "an id of 8 bytes", b"\0" + (7).to_bytes(8, "big") + body, _ce(), "refused", "an id of 8 bytes"),
+        ForeignRecord("Apicurio", "the same without a type", b"\0" + (7).to_bytes(8, "big") + body, NONE, "letter", "an id of 8 bytes"),
+        ForeignRecord("Apicurio", "an id in a header", body, (*_ce(), ("apicurio.value.globalId", (7).to_bytes(8, "big"))), "refused", elsewhere),
+        ForeignRecord("Apicurio", "another one", body, (("apicurio.value.contentId", (7).to_bytes(8, "big")),), "letter", elsewhere),
+        ForeignRecord("Azure", "an id in the content type", body, _ce(content=f"avro/binary+{'0' * 32}"), "refused", "no Avro single object"),
+        ForeignRecord("Debezium", "a change of a table", _framed(ENVELOPE, before=None, after=None, op="c"), NONE, "passed", "Envelope"),
+        ForeignRecord("Debezium", "an enum as text, an integer with connect's name", _framed(_schema(order_id=_connect(STRING, "io.debezium.data.Enum"))), _ce()),
+        ForeignRecord("Debezium", "connect.version on a number", _framed(_schema(quantity={"type": LONG, "connect.version": 1, "connect.type": "int64"})), _ce()),
         *(
-            Foreign("Debezium", f"a time as {name}", _framed(_schema(at=_connect(kind, f"io.debezium.time.{name}"))), _ce(), "refused", f"io.debezium.time.{name}")
+            ForeignRecord("Debezium", f"a time as {name}", _framed(_schema(at=_connect(kind, f"io.debezium.time.{name}"))), _ce(), "refused", f"io.debezium.time.{name}")
             for name, kind in debezium
         ),
-        Foreign("Debezium", "a ZonedTimestamp", _framed(_schema(at=_connect(STRING, "io.debezium.time.ZonedTimestamp")), at="x"), _ce(), "refused", "io.debezium.time.ZonedTimestamp"),
-        Foreign("Debezium", "a VariableScaleDecimal", _framed(_schema(total=VARIABLE), total={"scale": 2, "value": b"\x03\xd4"}), _ce(), "waits", "has the fingerprint"),
-        Foreign("Debezium", "a time as connect's Timestamp", _framed(_schema(at={**AT, "connect.name": "org.apache.kafka.connect.data.Timestamp"})), _ce()),
-        Foreign("Debezium, outbox", "an id header, no envelope", _single("OrderRelayed"), (("id", b"uuid-1"), ("eventType", b"OrderRelayed"))),
-        Foreign("Debezium, outbox", "the same, as JSON with a type", _json(), (("id", b"uuid-1"), *_ce("OrderRelayed", id=None, source=None, content=JSON))),
-        Foreign("Debezium, outbox", "an id that is binary", _single("OrderRelayed"), (("id", b"\xff" * 16),)),
+        ForeignRecord("Debezium", "a ZonedTimestamp", _framed(_schema(at=_connect(STRING, "io.debezium.time.ZonedTimestamp")), at="x"), _ce(), "refused", "io.debezium.time.ZonedTimestamp"),
+        ForeignRecord("Debezium", "a VariableScaleDecimal", _framed(_schema(total=VARIABLE), total={"scale": 2, "value": b"\x03\xd4"}), _ce(), "waits", "has the fingerprint"),
+        ForeignRecord("Debezium", "a time as connect's Timestamp", _framed(_schema(at={**AT, "connect.name": "org.apache.kafka.connect.data.Timestamp"})), _ce()),
+        ForeignRecord("Debezium, outbox", "an id header, no envelope", _single("OrderRelayed"), (("id", b"uuid-1"), ("eventType", b"OrderRelayed"))),
+        ForeignRecord("Debezium, outbox", "the same, as JSON with a type", _json(), (("id", b"uuid-1"), *_ce("OrderRelayed", id=None, source=None, content=JSON))),
+        ForeignRecord("Debezium, outbox", "an id that is binary", _single("OrderRelayed"), (("id", b"\xff" * 16),)),
     )
 
 
@@ -449,40 +449,40 @@ def _connect(type_: str, name: str) -> dict[str, Any]:
     return {"type": type_, "connect.version": 1, "connect.name": name}
 
 
-def _headers() -> tuple[Foreign, ...]:
+def _headers() -> tuple[ForeignRecord, ...]:
     """Headers beside, which nobody needs; and those that are needed."""
     said, ours = "librdkafka, C", _single()
     return (
-        Foreign(said, "a header without a value", ours, (*_ce(), ("x-none", None))),
-        Foreign(said, "a type without a value", ours, (("ce_type", None),)),
-        Foreign(said, "a header that is no text", ours, (*_ce(), ("x-signature", bytes(range(256))))),
-        Foreign(said, "a header without a name", ours, (*_ce(), ("", b"x"))),
-        Foreign(said, "a name of 5,000 characters", ours, (*_ce(), ("n" * 5000, b"x"))),
-        Foreign(said, "headers of 40,000 bytes", ours, (*_ce(), *((f"x-{n}", b"x" * 1000) for n in range(40)))),
-        Foreign(said, "a header of 100,000 bytes", ours, (*_ce(), ("x-large", b"x" * 100_000))),
-        Foreign(said, "its id twice", ours, (*_ce(), ("ce_id", b"8"))),
-        Foreign(said, "a name of a dead letter's", ours, (*_ce(), ("dead_reason", b"x"), ("foreign_x", b"x"))),
-        Foreign("Go, OpenTelemetry", "a trace that is none", ours, (*_ce(), ("traceparent", b"x"))),
-        Foreign("Go, OpenTelemetry", "a trace and its state", ours, (*_ce(), ("traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"), ("tracestate", b"x=1"))),
-        Foreign("Spring", "its own headers", ours, (*_ce(), ("spring_json_header_types", b"{}"), ("b3", b"0"))),
-        Foreign("Kafka Connect", "the headers of a dead letter of Connect", ours, (*_ce(), ("__connect.errors.topic", b"x"))),
-        Foreign("Python, cloudevents", "an id that is empty", ours, _ce(id="")),
-        Foreign("Python, cloudevents", "a source that is empty", ours, _ce(source="")),
-        Foreign("Python, cloudevents", "an id of 600 bytes", ours, _ce(id="x" * 600), "letter", "at most 512"),
-        Foreign("Python, cloudevents", "an id that is no text", ours, _ce(id=b"\xff"), "letter", "not UTF-8"),
-        Foreign("Python, cloudevents", "a time with microseconds", ours, _ce(time="2026-11-21T14:06:40.123456+00:00")),
-        Foreign("Python, cloudevents", "a time without a zone", ours, _ce(time="2026-11-21T14:06:40"), "letter", "no RFC 3339 time"),
-        Foreign("Python, cloudevents", "a time that is empty", ours, _ce(time="")),
-        Foreign(".NET", "a time with seven digits", ours, _ce(time="2026-11-21T14:06:40.1234567Z")),
-        Foreign(".NET", "specversion 0.3 in binary mode", ours, _ce(specversion="0.3")),
-        Foreign("MassTransit", "an envelope of its own in JSON", b'{"messageType": ["urn:message:OrderPlaced"], "message": {}}', _ce(content="application/vnd.masstransit+json"), "refused", "is missing"),
-        Foreign("Dapr", "structured without a content type of CloudEvents", _event(), _ce(content=JSON), "refused", "specversion: OrderPlaced has no such field"),
-        Foreign("Rust, rdkafka", "a content type without CloudEvents", ours, (("content-type", b"avro/binary"),)),
-        Foreign("Ruby, karafka", "a key of 2,000 bytes", ours, _ce(), "letter", "at most 1024", b"k" * 2000),
-        Foreign("Ruby, karafka", "a key that is no text", ours, _ce(), "letter", "not UTF-8", b"\xff\xff"),
-        Foreign("PHP, rdkafka", "serialized by PHP", b'O:11:"OrderPlaced":0:{}', _ce(), "refused", "no Avro single object"),
-        Foreign("Java, serialization", "serialized by Java", b"\xac\xed\x00\x05sr", _ce(), "refused", "no Avro single object"),
-        Foreign("Flink", "an Avro file", b"Obj\x01\x04\x16avro.schema", _ce(), "refused", "no Avro single object"),
+        ForeignRecord(said, "a header without a value", ours, (*_ce(), ("x-none", None))),
+        ForeignRecord(said, "a type without a value", ours, (("ce_type", None),)),
+        ForeignRecord(said, "a header that is no text", ours, (*_ce(), ("x-signature", bytes(range(256))))),
+        ForeignRecord(said, "a header without a name", ours, (*_ce(), ("", b"x"))),
+        ForeignRecord(said, "a name of 5,000 characters", ours, (*_ce(), ("n" * 5000, b"x"))),
+        ForeignRecord(said, "headers of 40,000 bytes", ours, (*_ce(), *((f"x-{n}", b"x" * 1000) for n in range(40)))),
+        ForeignRecord(said, "a header of 100,000 bytes", ours, (*_ce(), ("x-large", b"x" * 100_000))),
+        ForeignRecord(said, "its id twice", ours, (*_ce(), ("ce_id", b"8"))),
+        ForeignRecord(said, "a name of a dead letter's", ours, (*_ce(), ("dead_reason", b"x"), ("foreign_x", b"x"))),
+        ForeignRecord("Go, OpenTelemetry", "a trace that is none", ours, (*_ce(), ("traceparent", b"x"))),
+        ForeignRecord("Go, OpenTelemetry", "a trace and its state", ours, (*_ce(), ("traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"), ("tracestate", b"x=1"))),
+        ForeignRecord("Spring", "its own headers", ours, (*_ce(), ("spring_json_header_types", b"{}"), ("b3", b"0"))),
+        ForeignRecord("Kafka Connect", "the headers of a dead letter of Connect", ours, (*_ce(), ("__connect.errors.topic", b"x"))),
+        ForeignRecord("Python, cloudevents", "an id that is empty", ours, _ce(id="")),
+        ForeignRecord("Python, cloudevents", "a source that is empty", ours, _ce(source="")),
+        ForeignRecord("Python, cloudevents", "an id of 600 bytes", ours, _ce(id="x" * 600), "letter", "at most 512"),
+        ForeignRecord("Python, cloudevents", "an id that is no text", ours, _ce(id=b"\xff"), "letter", "not UTF-8"),
+        ForeignRecord("Python, cloudevents", "a time with microseconds", ours, _ce(time="2026-11-21T14:06:40.123456+00:00")),
+        ForeignRecord("Python, cloudevents", "a time without a zone", ours, _ce(time="2026-11-21T14:06:40"), "letter", "no RFC 3339 time"),
+        ForeignRecord("Python, cloudevents", "a time that is empty", ours, _ce(time="")),
+        ForeignRecord(".NET", "a time with seven digits", ours, _ce(time="2026-11-21T14:06:40.1234567Z")),
+        ForeignRecord(".NET", "specversion 0.3 in binary mode", ours, _ce(specversion="0.3")),
+        ForeignRecord("MassTransit", "an envelope of its own in JSON", b'{"messageType": ["urn:message:OrderPlaced"], "message": {}}', _ce(content="application/vnd.masstransit+json"), "refused", "is missing"),
+        ForeignRecord("Dapr", "structured without a content type of CloudEvents", _event(), _ce(content=JSON), "refused", "specversion: OrderPlaced has no such field"),
+        ForeignRecord("Rust, rdkafka", "a content type without CloudEvents", ours, (("content-type", b"avro/binary"),)),
+        ForeignRecord("Ruby, karafka", "a key of 2,000 bytes", ours, _ce(), "letter", "at most 1024", b"k" * 2000),
+        ForeignRecord("Ruby, karafka", "a key that is no text", ours, _ce(), "letter", "not UTF-8", b"\xff\xff"),
+        ForeignRecord("PHP, rdkafka", "serialized by PHP", b'O:11:"OrderPlaced":0:{}', _ce(), "refused", "no Avro single object"),
+        ForeignRecord("Java, serialization", "serialized by Java", b"\xac\xed\x00\x05sr", _ce(), "refused", "no Avro single object"),
+        ForeignRecord("Flink", "an Avro file", b"Obj\x01\x04\x16avro.schema", _ce(), "refused", "no Avro single object"),
     )
 
 
@@ -494,7 +494,7 @@ def _writer(id_: int) -> Writer:
     return Writer(id_, SCHEMAS.get(id_, ""), "http://registry")
 
 
-class Seen:
+class ConsumingService:
     """A service that consumes orders, and what it makes of records."""
 
     def __init__(self, folder: Path) -> None:
@@ -553,7 +553,7 @@ class ForeignConformance:
         self, broker: Broker, topic: str, tmp_path: Path
     ) -> None:
         """All lie under one key, so that they come in their order; the row's own is judged."""
-        seen, wrong = Seen(tmp_path), list[str]()
+        seen, wrong = ConsumingService(tmp_path), list[str]()
         await broker.publish([Outgoing(topic, KEY, row.value, row.headers) for row in CORPUS])
         records = [record async for record in broker.scan(topic)]
         for row, record in zip(CORPUS, records, strict=True):

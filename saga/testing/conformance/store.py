@@ -21,9 +21,9 @@ import pytest
 from saga.errors import ConfigurationError, Conflict, Exists, SagaError, StoreError, TooLarge
 from saga.store.port import Document, Store
 
-Opens: TypeAlias = Callable[[], Store]
+OpenStore: TypeAlias = Callable[[], Store]
 """Function that gives another store object, not yet entered, on the same empty place."""
-Passes: TypeAlias = Callable[[float], Awaitable[None]]
+PassTime: TypeAlias = Callable[[float], Awaitable[None]]
 """Let so many seconds pass, for expiry; a negative number takes them back."""
 
 DAY_S = 86_400.0
@@ -39,20 +39,20 @@ class StoreConformance:
     memory."""
 
     @pytest.fixture
-    def opens(self) -> Opens:
+    def opens(self) -> OpenStore:
         raise NotImplementedError("give the fixture `opens`: a function that makes a store on the same place each time")
 
     @pytest.fixture
-    def passes(self) -> Passes:
+    def passes(self) -> PassTime:
         raise NotImplementedError("give the fixture `passes`: a coroutine function that lets seconds pass")
 
     @pytest.fixture
-    async def store(self, opens: Opens) -> AsyncIterator[Store]:
+    async def store(self, opens: OpenStore) -> AsyncIterator[Store]:
         async with opens() as store:
             yield store
 
     @pytest.fixture
-    async def other(self, store: Store, opens: Opens) -> AsyncIterator[Store]:
+    async def other(self, store: Store, opens: OpenStore) -> AsyncIterator[Store]:
         async with opens() as other:
             yield other
 
@@ -160,7 +160,7 @@ class StoreConformance:
             await store.remove("saga", "a", cas=old)
         assert await store.get("saga", "a") == Document(b"1", new)
 
-    async def test_a_version_never_comes_again_not_even_after_a_removal(self, opens: Opens) -> None:
+    async def test_a_version_never_comes_again_not_even_after_a_removal(self, opens: OpenStore) -> None:
         seen: list[int] = []
         for _ in range(3):
             async with opens() as store:  # a new object each time: the memory is in the place, not in the object
@@ -198,7 +198,7 @@ class StoreConformance:
 
     # ---------------------------------------------------------------- expiry
 
-    async def test_a_document_past_its_expiry_is_not_there(self, store: Store, passes: Passes) -> None:
+    async def test_a_document_past_its_expiry_is_not_there(self, store: Store, passes: PassTime) -> None:
         cas = await store.insert("saga", "a", b"0", expiry_s=10)
         await store.insert("saga", "b", b"0")
         assert await store.get("saga", "a") is not None
@@ -212,7 +212,7 @@ class StoreConformance:
         with pytest.raises(Conflict):
             await store.remove("saga", "a", cas=cas)
 
-    async def test_an_expired_document_can_be_inserted_anew(self, store: Store, passes: Passes) -> None:
+    async def test_an_expired_document_can_be_inserted_anew(self, store: Store, passes: PassTime) -> None:
         old = await store.insert("saga", "a", b"0", expiry_s=5)
         old = await store.replace("saga", "a", b"1", cas=old, expiry_s=5)
         await passes(5 + self.expiry_grain_s)
@@ -222,7 +222,7 @@ class StoreConformance:
         with pytest.raises(Conflict):
             await store.replace("saga", "a", b"late", cas=old)
 
-    async def test_a_replace_sets_the_expiry_anew(self, store: Store, passes: Passes) -> None:
+    async def test_a_replace_sets_the_expiry_anew(self, store: Store, passes: PassTime) -> None:
         later = await store.insert("saga", "later", b"0", expiry_s=5)
         never = await store.insert("saga", "never", b"0", expiry_s=5)
         sooner = await store.insert("saga", "sooner", b"0")
@@ -234,7 +234,7 @@ class StoreConformance:
         await passes(10 + self.expiry_grain_s)
         assert [key async for key, _ in store.scan("saga")] == ["never"]
 
-    async def test_a_replace_can_keep_the_expiry(self, store: Store, passes: Passes) -> None:
+    async def test_a_replace_can_keep_the_expiry(self, store: Store, passes: PassTime) -> None:
         expiring = await store.insert("saga", "expiring", b"0", expiry_s=5)
         lasting = await store.insert("saga", "lasting", b"0")
         await store.replace("saga", "expiring", b"1", cas=expiring, keep_expiry=True)
@@ -244,7 +244,7 @@ class StoreConformance:
         assert await store.get("saga", "expiring") is None
         assert await store.get("saga", "lasting") is not None
 
-    async def test_an_expiry_of_any_length_ends_neither_early_nor_late(self, store: Store, passes: Passes) -> None:
+    async def test_an_expiry_of_any_length_ends_neither_early_nor_late(self, store: Store, passes: PassTime) -> None:
         for number, expiry_s in enumerate(self.expiries_s):
             inserted, replaced = f"inserted-{number}", f"replaced-{number}"
             await store.insert("saga", inserted, b"0", expiry_s=expiry_s)
@@ -285,7 +285,7 @@ class StoreConformance:
 
     # ---------------------------------------------------------------- durability, cancellation
 
-    async def test_what_was_written_is_there_when_the_store_is_opened_again(self, opens: Opens) -> None:
+    async def test_what_was_written_is_there_when_the_store_is_opened_again(self, opens: OpenStore) -> None:
         async with opens() as store:
             kept = await store.insert("saga", "kept", b"0")
             kept = await store.replace("saga", "kept", b"1", cas=kept)
@@ -295,7 +295,7 @@ class StoreConformance:
             assert await store.get("saga", "kept") == Document(b"1", kept)
             assert await store.get("saga", "gone") is None
 
-    async def test_closing_waits_for_the_writes_under_way(self, opens: Opens) -> None:
+    async def test_closing_waits_for_the_writes_under_way(self, opens: OpenStore) -> None:
         async with opens() as store:
             writes = [asyncio.ensure_future(store.insert("saga", f"{n}", b"0")) for n in range(20)]  # noqa: TID251
             await asyncio.wait(writes, timeout=0)  # let them begin
@@ -313,7 +313,7 @@ class StoreConformance:
         assert document.content in (b"0", b"1")
         assert (document.content == b"0") == (document.cas == cas)
 
-    async def test_a_store_that_is_not_open_says_so(self, opens: Opens) -> None:
+    async def test_a_store_that_is_not_open_says_so(self, opens: OpenStore) -> None:
         store = opens()
         with pytest.raises(SagaError, match="open"):
             await store.get("saga", "a")

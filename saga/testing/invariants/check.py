@@ -7,32 +7,24 @@ import msgspec
 from saga.engine.prepared_service import PreparedService
 from saga.errors import SagaError
 from saga.progress.document import decode_progress, decode_transition
-from saga.testing.invariants import (
-    begun_calls,
-    business_documents,
-    nothing_waits,
-    outcomes,
-    progress_checks,
-    said_and_recorded,
-)
-from saga.testing.invariants.evidence import Evidence, Violation
-from saga.testing.invariants.saga_cases import cases_of, frame_of
+from saga.testing.invariants import message_checks, progress_checks, saga_checks
+from saga.testing.invariants.evidence import Evidence, Violation, cases_of, frame_of
 
 OF_A_SAGA = (
-    begun_calls.asked_for_the_same,
-    begun_calls.as_begun,
-    said_and_recorded.once,
-    outcomes.one_outcome,
-    outcomes.undone,
-    outcomes.not_early,
-    outcomes.in_time,
-    said_and_recorded.said_as_recorded,
-    said_and_recorded.in_order,
-    nothing_waits.nothing_waits,
+    saga_checks.asked_for_the_same,
+    saga_checks.as_begun,
+    message_checks.once,
+    saga_checks.one_outcome,
+    saga_checks.undone,
+    saga_checks.not_early,
+    saga_checks.in_time,
+    message_checks.said_as_recorded,
+    message_checks.in_order,
+    message_checks.nothing_waits,
 )
 """Invariants of each saga whose history holds, the causes before the consequences."""
 
-OF_ALL_VERSIONS = (begun_calls.as_begun,)
+OF_ALL_VERSIONS = (saga_checks.as_begun,)
 """Invariants that need every version of a progress."""
 UNSEEN_IN_PARTIAL = (
     "calls made before they were written down",
@@ -49,13 +41,13 @@ def violations(evidence: Evidence) -> list[Violation]:
     asked = [check for check in OF_A_SAGA if not (evidence.partial and check in OF_ALL_VERSIONS)]
     found = list(cases.broken)
     for case in cases.cases.values():
-        broken = list(said_and_recorded.history(case))
+        broken = list(message_checks.history(case))
         found += broken
         for check in asked if not broken else ():  # else they would speak of what nobody has done
             found += check(case)
-    found += business_documents.documents(evidence, cases)
-    found += nothing_waits.all_unreadable_told(evidence, cases)
-    found += nothing_waits.all_committed(evidence)
+    found += saga_checks.documents(evidence, cases)
+    found += message_checks.all_unreadable_told(evidence, cases)
+    found += message_checks.all_committed(evidence)
     return found
 
 

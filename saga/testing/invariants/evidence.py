@@ -1,12 +1,31 @@
 """Evidence of a run, to be judged: every document as it ever was, the log, and how far it was committed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from hashlib import sha256
+from itertools import chain
+from typing import Literal, NamedTuple
 
+import msgspec
+from msgspec import Raw, Struct
+
+from saga.contracts import codec
+from saga.contracts.contract import Contract
+from saga.contracts.library import Library
 from saga.encryption.port import Keys
+from saga.engine.consumer.record_router import parse_change
 from saga.engine.prepared_service import PreparedService
-from saga.messages import Partition, Record
+from saga.errors import BadInput, SagaError
+from saga.messages import Event, Partition, Record, name_of, texts_of
+from saga.messaging import envelope
+from saga.messaging.message_ids import identity
+from saga.messaging.names import dead_letters_of
+from saga.messaging.timers import Wake, tiers_of, wake_in
+from saga.progress import history
+from saga.progress.document import IntentKind, SagaProgress, StepRecord, Transition, decode_progress, decode_transition
+from saga.progress.history import decode_archive, fold_state, verify_history
+from saga.progress.overflow import is_archive, restore_all
+from saga.support.clock import from_iso
 
 Invariant = Literal[
     "one outcome",
@@ -25,7 +44,7 @@ Invariant = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witnessed:
+class ServiceEvidence:
     """Evidence of one service."""
 
     service: PreparedService
@@ -49,7 +68,7 @@ class Witnessed:
 class Evidence:
     """Evidence of all services, once nothing is under way any more."""
 
-    services: Mapping[str, Witnessed]
+    services: Mapping[str, ServiceEvidence]
     log: Sequence[Record]
     """All that was ever appended, in the order of appending: topics of contracts, and `<service>.dead`."""
     ends: Mapping[Partition, int]
@@ -75,3 +94,375 @@ class Violation:
     def __str__(self) -> str:
         where = " ".join(f"{name} {value!r}" for name, value in (("saga", self.saga), ("in", self.service)) if value)
         return f"{self.invariant}: {where + ': ' if where else ''}{self.what}"
+
+
+# ---------------------------------------------------------------- the life of one progress
+
+
+class RecordedIntent(Struct, frozen=True, gc=False):
+    """Part of an intent: the run that it is of, and the calls of that run."""
+
+    handler: str
+    kind: IntentKind
+    cause: str
+    begins: StepRecord | None = None
+    calls: tuple[StepRecord, ...] = ()
+    undo_with: tuple[Raw, ...] = ()
+
+
+class VersionHead(Struct, frozen=True, gc=False):
+    """Part of a version: its place in the history, and what is under way."""
+
+    n: int = 0
+    hash: str = ""
+    published: int = 0
+    first: int = 0
+    intents: tuple[RecordedIntent, ...] = ()
+
+
+_head = msgspec.json.Decoder(VersionHead)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressLife:
+    """Everything known of one progress, from its first write to its last."""
+
+    service: PreparedService
+    p: SagaProgress
+    """The last version."""
+    raws: tuple[Raw, ...]
+    """Every transition, archived ones with them."""
+    entries: tuple[Transition, ...]
+    heads: tuple[VersionHead, ...]
+    """Heads of all versions, oldest first."""
+
+    @property
+    def times(self) -> list[int]:
+        """Times at which transitions and open intents were written."""
+        return [from_iso(time) for time in (*(t.time for t in self.entries), *(i.time for i in self.p.intents)) if time]
+
+
+def lives_of(
+    service: PreparedService, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]
+) -> list[ProgressLife]:
+    """Lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for content that is no
+    progress."""
+    lives = []
+    for heads, versions in parted(contents):
+        p = restore_all(decode_progress(versions[-1]), dict(archives))
+        raws = (*_archived(p, archives), *p.transitions) if p.first else p.transitions
+        lives.append(ProgressLife(service, p, raws, tuple(map(decode_transition, raws)), heads))
+    return lives
+
+
+def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...], Sequence[bytes]]]:
+    """Versions of each life, as heads and as they are: a life begins where the count falls, or stays and its hash is
+    another one. Raises `msgspec.DecodeError`."""
+    heads: list[VersionHead] = []
+    first = 0
+    for i, content in enumerate(contents):
+        head = _head.decode(content)
+        if heads and (head.n < heads[-1].n or (head.n == heads[-1].n and head.hash != heads[-1].hash)):
+            yield tuple(heads), contents[first:i]
+            heads, first = [], i
+        heads.append(head)
+    if heads:
+        yield tuple(heads), contents[first:]
+
+
+def _archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
+    """Transitions before those that the progress holds, as far as they are there."""
+    there = {}
+    for key, content in archives:
+        if not is_archive(key):
+            continue
+        archive = decode_archive(content)
+        if archive.first < p.first:
+            there[archive.first] = archive.transitions
+    found: list[Raw] = []
+    while len(found) < p.first and (transitions := there.pop(len(found), ())):
+        found += transitions
+    return found
+
+
+def broken_chain(life: ProgressLife) -> str | None:
+    """Fault in the chain of hashes, in the state that the transitions make, or in an older version."""
+    found = verify_history(life.raws, life.p)
+    if found is not None:
+        return f"HISTORY {found.what}"
+    hashes = ("", *(entry.previous for entry in life.entries[1:]), life.p.hash)
+    for head in life.heads:
+        if head.n >= len(hashes) or hashes[head.n] != head.hash:
+            return f"REWRITTEN: a version with {head.n} transitions is not a part of what followed"
+    return None
+
+
+def out_of_bounds(life: ProgressLife) -> str | None:
+    """Fault in the bounds of a progress: a writer has published all before, says so, and archives what is too much."""
+    for head in life.heads:
+        if head.n - head.published > 1:
+            return f"OUT OF BOUNDS: a version with {head.n} transitions has only {head.published} marked as published"
+        if head.n - head.first > history.TRANSITIONS_MAX:
+            return f"OUT OF BOUNDS: {head.n - head.first} transitions were in one document"
+    return None
+
+
+def unsound_chain(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
+    """Fault that `broken_chain` would find, of a progress by itself, whose oldest transitions may be archived."""
+    if not p.first:
+        found = verify_history(p.transitions, p)
+        return f"HISTORY {found.what}" if found is not None else None
+    for before, entry in zip(p.transitions, entries[1:], strict=False):
+        if entry.previous != sha256(bytes(before)).hexdigest():
+            return f"HISTORY transition {entry.n} does not follow what is before it"
+    if p.transitions and sha256(bytes(p.transitions[-1])).hexdigest() != p.hash:
+        return f"HISTORY transition {p.n - 1} was changed"
+    different = [name for name, value in fold_state(entries).items() if p.state.get(name) != value]
+    return f"HISTORY the transitions make other values of {different} of the state" if different else None
+
+
+def again_too_soon(before: ProgressLife, after: ProgressLife) -> str | None:
+    """Fault of a life that begins although the one before it cannot have expired: somebody wrote over it."""
+    if before.p.is_open:
+        return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
+    gone_ms = min(after.times, default=0) - max(before.times, default=0)
+    # Half of the memory: clocks of workers and store may differ, and whoever writes over something does it at once.
+    if gone_ms < before.service.retention_s * 500:
+        return f"WRITTEN OVER: {before.p.n} transitions were replaced {gone_ms} ms after the last"
+    return None
+
+
+# ---------------------------------------------------------------- the evidence of one saga
+
+
+class LoggedEvent(NamedTuple):
+    """An event in the log."""
+
+    saga: str
+    id: str
+    type: str
+    source: str
+    started: str | None
+    record: Record
+
+
+class LoggedDeadLetter(NamedTuple):
+    """A record on `<service>.dead`."""
+
+    id: str
+    service: str
+    handler: str | None
+    """Handler that the letter is for; `None`: the progress knows nothing of it."""
+    message: str
+    position: str | None
+    """Position of a record of which not even the saga could be told; `None` for all others."""
+    goes_on: bool
+    """True if it tells of a compensation that fails and is tried again: that explains nothing that is left at rest."""
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDeclarations:
+    """Declarations that all sagas of a run have in common."""
+
+    services: Mapping[str, PreparedService]
+    contracts: Mapping[str, Contract]
+    """Contracts of all events that any of the services consumes or emits, by record name."""
+    ending: frozenset[str]
+    """Kinds of saga that some service here may end."""
+    heard: frozenset[str]
+    """Types that some service here consumes."""
+    spoiled: frozenset[bytes]
+    """Keys of sagas in which anybody may have said anything, in the name of a service too."""
+    wrong_ms: int = 0
+    """Most milliseconds by which the clock of any process was ever wrong."""
+
+    @property
+    def changes(self) -> Mapping[str, type[Event]]:
+        """Topics of changes of documents, each with the class that stands for them."""
+        return {topic: event for service in self.services.values() for topic, event in service.changes.items()}
+
+    @property
+    def library(self) -> Library | None:
+        return next((service.schemas.library for service in self.services.values()), None)
+
+
+@dataclass(slots=True)
+class SagaCase:
+    """Evidence of one saga."""
+
+    frame: ServiceDeclarations
+    saga: str
+    spoiled: bool
+    said: list[LoggedEvent] = field(default_factory=list)
+    """Events in the order of the log."""
+    letters: list[LoggedDeadLetter] = field(default_factory=list)
+    wakes: set[tuple[str, str]] = field(default_factory=set)
+    """Service and id of each wake in the log."""
+    lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
+    """Lives in each service that knows the saga, oldest first."""
+
+    @property
+    def again(self) -> bool:
+        """True if some service forgot the saga and began it anew."""
+        return any(len(lives) > 1 for lives in self.lives.values())
+
+    def outcomes(self) -> dict[str, LoggedEvent]:
+        """Outcomes in the log, by id. In a spoiled saga only those that a service has recorded: anybody may say
+        something that cannot be read."""
+        found = {s.id: s for s in self.said if s.type in self.frame.contracts and self.frame.contracts[s.type].outcome}
+        if found and self.spoiled:
+            known = {e.id for life in self.every_life() for t in life.entries for e in t.events}
+            return {id_: said for id_, said in found.items() if id_ in known}
+        return found
+
+    def every_life(self) -> Iterator[ProgressLife]:
+        return chain.from_iterable(self.lives.values())
+
+    def last_lives(self) -> Iterator[tuple[PreparedService, ProgressLife]]:
+        """Last life in each service that knows the saga."""
+        return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
+
+    def is_forgotten(self, service: str) -> bool:
+        """True if a message came to a service that knew nothing of the saga any more."""
+        return any(letter.service == service and letter.handler is None for letter in self.letters)
+
+    def violation(self, invariant: Invariant, what: str, service: str | None = None) -> Violation:
+        return Violation(invariant, self.saga, service, what)
+
+
+@dataclass(frozen=True, slots=True)
+class SagaCases:
+    """Evidence of all sagas of a run."""
+
+    cases: Mapping[str, SagaCase]
+    unreadable: Sequence[tuple[Record, str | None]]
+    """Records of which not even the saga can be told; with their type where that can."""
+    letters: Sequence[LoggedDeadLetter]
+    """All dead letters, also those of no saga."""
+    broken: Sequence[Violation]
+    """Documents that are no progress."""
+
+
+def frame_of(evidence: Evidence) -> ServiceDeclarations:
+    """Declarations of all services together."""
+    services = {name: witnessed.service for name, witnessed in evidence.services.items()}
+    contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
+    ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
+    heard = frozenset[str]().union(*(service.consumed for service in services.values()))
+    spoiled = frozenset(saga.encode() for saga in evidence.spoiled)
+    return ServiceDeclarations(services, contracts, frozenset(ending), heard, spoiled, evidence.wrong_ms)
+
+
+def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
+    """Log and documents, put together by saga."""
+    cases: dict[str, SagaCase] = {}
+    unreadable: list[tuple[Record, str | None]] = []
+    letters: list[LoggedDeadLetter] = []
+    dead = {dead_letters_of(name): name for name in frame.services}
+    wakes = {topic: name for name in frame.services for topic in tiers_of(name)}
+
+    changes = frame.changes
+
+    def case(saga: str) -> SagaCase:
+        if saga not in cases:
+            cases[saga] = SagaCase(frame, saga, saga in evidence.spoiled)
+        return cases[saga]
+
+    for record in evidence.log:
+        if record.topic in dead:
+            letter = _letter(dead[record.topic], record)
+            letters.append(letter)
+            if record.key and letter.position is None and not letter.goes_on:
+                case(record.key.decode()).letters.append(letter)
+            continue
+        if record.topic in wakes and (wake := _wake(record)) is not None:
+            case(wake.saga).wakes.add((wakes[record.topic], wake.id))
+            continue
+        if record.topic in changes:
+            try:
+                change = parse_change(record, changes[record.topic])
+            except BadInput:
+                unreadable.append((record, name_of(changes[record.topic])))
+                continue
+            if change is not None:  # else the toolkit's marks alone are others
+                told = LoggedEvent(change.saga, change.id, change.type, change.source, change.started, record)
+                case(change.saga).said.append(told)
+            continue
+        type_, schema = _identified(record, frame)
+        said = None if type_ is None else _said(record, type_, schema, frame)
+        if said is None:
+            unreadable.append((record, type_))
+        else:
+            case(said.saga).said.append(said)
+    broken = []
+    for name, witnessed in evidence.services.items():
+        for saga, contents in witnessed.versions.items():
+            try:
+                lives = lives_of(witnessed.service, contents, witnessed.archives.get(saga, ()))
+            except (SagaError, msgspec.DecodeError) as why:
+                broken.append(Violation("history", saga, name, str(why)))
+                lives = []
+            case(saga).lives[name] = lives
+    for one in cases.values():
+        one.lives = {name: lives for name, lives in one.lives.items() if lives}
+    return SagaCases(cases, unreadable, letters, broken)
+
+
+def _identified(record: Record, frame: ServiceDeclarations) -> tuple[str | None, str]:
+    """Type and schema, as a worker tells them; no type if it cannot be told."""
+    type_ = envelope.type_of(record)
+    if type_ is not None or frame.library is None:
+        return type_, ""
+    try:
+        version = codec.identify(record.value, frame.library)
+    except BadInput:
+        return None, ""
+    return version.name, version.path
+
+
+def _said(record: Record, type_: str, schema: str, frame: ServiceDeclarations) -> LoggedEvent | None:
+    """The event in a record; `None` if a worker cannot make a message of it."""
+    try:
+        return _said_by_service(record, type_, frame) or _said_by_anybody(record, type_, schema, frame)
+    except (BadInput, UnicodeDecodeError):
+        return None
+
+
+def _said_by_service(record: Record, type_: str, frame: ServiceDeclarations) -> LoggedEvent | None:
+    """The event of one of the services: it is whole and needs no second look, as most of a log."""
+    if not record.value or not record.key or record.key in frame.spoiled:
+        return None
+    headers = {name: (value or b"").decode() for name, value in record.headers}
+    source, id_, contract = headers.get("ce_source", ""), headers.get("ce_id"), frame.contracts.get(type_)
+    if source not in frame.services or contract is None or not id_ or record.key.decode() != headers.get("ce_subject"):
+        return None
+    name = identity(source, id_, type_, contract.owner)
+    return LoggedEvent(headers["ce_subject"], name, type_, source, headers.get("ce_sagastart"), record)
+
+
+def _said_by_anybody(record: Record, type_: str, schema: str, frame: ServiceDeclarations) -> LoggedEvent:
+    contract = frame.contracts.get(type_)
+    message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
+    return LoggedEvent(message.saga, message.id, message.type, message.source, message.started, record)
+
+
+def _wake(record: Record) -> Wake | None:
+    """The wake in a record; `None` if a worker cannot make one of it."""
+    try:
+        return wake_in(record)
+    except BadInput:
+        return None
+
+
+def _letter(service: str, record: Record) -> LoggedDeadLetter:
+    given = texts_of(record.headers)
+    return LoggedDeadLetter(
+        id=given.get("dead_id", ""),
+        service=service,
+        handler=given.get("dead_handler"),
+        message=given.get("dead_message", ""),
+        position=given.get("dead_position"),
+        goes_on="dead_undoes" in given,
+        record=record,
+    )

@@ -10,7 +10,7 @@ from saga.progress import ids, suspended_runs
 from saga.progress.decisions import find_next_ready
 from saga.progress.document import Intent, PendingMessage, SagaProgress, StepRecord, SuspendedRun, Transition
 from saga.progress.handlers import HandlerRoles, compensation_name
-from saga.testing.invariants import progress_lives
+from saga.testing.invariants import evidence
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
 """Letters that tell of the end of a dead letter: their ids end so."""
@@ -23,7 +23,7 @@ AT_LAST_MS = 1 << 62
 def unsound(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
     """The first fault that a version of a progress shows with nothing beside it. `entries`: its transitions."""
     return (
-        progress_lives.unsound_chain(p, entries)
+        evidence.unsound_chain(p, entries)
         or recorded_twice(roles, entries)
         or ran_behind_a_dead_letter(roles, entries)
         or ran_though_closed(roles, entries)

@@ -48,18 +48,17 @@ from saga.progress.document import (
 from saga.progress.takeover import find_undeclared
 from saga.store.port import Document
 from saga.support.clock import from_iso, iso
-from saga.testing.invariants.evidence import Violation, Witnessed
-from saga.testing.invariants.progress_lives import parted
+from saga.testing.invariants.evidence import ServiceEvidence, Violation, parted
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class Written(Halted):
+class RerunWritten(Halted):
     """Raised when a rerun has come to its write: it goes no further."""
 
 
-class _Failed(Halted):
+class _RerunFailed(Halted):
     """Raised when a rerun fails where the first run did not."""
 
 
@@ -95,12 +94,12 @@ class RerunStore:
         """A write that nothing refuses; its version."""
         if at[0] == PROGRESS:
             self.progress = content
-            raise Written
+            raise RerunWritten
         return 1
 
 
 async def _fail(*asked: object) -> Any:
-    raise _Failed
+    raise _RerunFailed
 
 
 def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
@@ -120,7 +119,7 @@ def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class _Log:
+class _IndexedLog:
     """Messages of the log, by position and by id."""
 
     at: Mapping[Position, Record]
@@ -128,7 +127,7 @@ class _Log:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _WriteStep:
     """Change from one version of a progress to the next, and all that is known of how it was made."""
 
     before: SagaProgress
@@ -147,7 +146,7 @@ class _Step:
     through all that is ready, though the first transition may name no wake any more."""
 
 
-async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tuple[int, list[Violation]]:
+async def rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -> tuple[int, list[Violation]]:
     """Number of versions of this service's progresses that were made again, and those that came out otherwise."""
     index = _indexed(log)
     checked, found, service = 0, list[Violation](), witnessed.service
@@ -168,16 +167,16 @@ async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tupl
     return checked, found
 
 
-def _indexed(log: Sequence[Record]) -> _Log:
+def _indexed(log: Sequence[Record]) -> _IndexedLog:
     by_id: dict[str, list[Record]] = {}
     for record in log:
         if not is_dead_letters(record.topic):
             id_ = texts_of(record.headers).get("ce_id", "")
             by_id.setdefault(id_ or f"{record.topic}/{record.partition}/{record.offset}", []).append(record)
-    return _Log({Position(*r[:3], r.log_id): r for r in log}, by_id)
+    return _IndexedLog({Position(*r[:3], r.log_id): r for r in log}, by_id)
 
 
-def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
+def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]) -> Iterator[_WriteStep]:
     """Steps that can be made again, of all lives."""
     for _, versions in parted(contents):
         before = written_down.new_progress(releases[0].name, saga, decode_progress(versions[0]).version)
@@ -196,7 +195,7 @@ def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[by
 
 def _transition(
     releases: Sequence[PreparedService], before: SagaProgress, after: SagaProgress, content: bytes
-) -> _Step | None:
+) -> _WriteStep | None:
     entry = decode_transition(after.transitions[-1])
     if entry.outcome in ("dead", "retrying"):
         return None
@@ -209,7 +208,7 @@ def _transition(
         run = ("undo", original, entry.cause)
     if run is not None and _was_set_back(before, run, entry):
         return None
-    return _Step(before, after, content, entry, entry.time, run, entry.calls, entry.failures)
+    return _WriteStep(before, after, content, entry, entry.time, run, entry.calls, entry.failures)
 
 
 def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
@@ -222,7 +221,7 @@ def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
     )
 
 
-def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _Step | None:
+def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _WriteStep | None:
     """The intent that is new, or that has more calls than before."""
     known = set(map(_of_intent, before.intents))
     new = [intent for intent in after.intents if _of_intent(intent) not in known]
@@ -240,7 +239,7 @@ def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _Step 
             *before.later,
         )
         time = iso(max(from_iso(time), *[k.due_ms for k in kept if k.handler == intent.handler], 0))
-    return _Step(before, after, content, None, time, run, intent.calls, message=intent.message)
+    return _WriteStep(before, after, content, None, time, run, intent.calls, message=intent.message)
 
 
 def _of_intent(intent: Intent) -> tuple[object, ...]:
@@ -249,7 +248,11 @@ def _of_intent(intent: Intent) -> tuple[object, ...]:
 
 
 async def _different_in_all(
-    witnessed: Witnessed, releases: Sequence[PreparedService], step: _Step, log: _Log, archives: Mapping[str, bytes]
+    witnessed: ServiceEvidence,
+    releases: Sequence[PreparedService],
+    step: _WriteStep,
+    log: _IndexedLog,
+    archives: Mapping[str, bytes],
 ) -> str | None:
     """Difference that the rerun makes by each release that can have made it: one that makes none is enough."""
     answers = [
@@ -261,14 +264,16 @@ async def _different_in_all(
     return None if not known else "" if "" in known else known[0]
 
 
-def _knows(release: PreparedService, step: _Step) -> bool:
+def _knows(release: PreparedService, step: _WriteStep) -> bool:
     """True if a release can have been where it has to make this step."""
     p = step.before
     is_known = step.run is None or step.run[1] in release.roles.handlers
     return is_known and p.version <= release.version and not find_undeclared(p, release.roles)
 
 
-async def _different(witnessed: Witnessed, step: _Step, log: _Log, archives: Mapping[str, bytes]) -> str | None:
+async def _different(
+    witnessed: ServiceEvidence, step: _WriteStep, log: _IndexedLog, archives: Mapping[str, bytes]
+) -> str | None:
     """Difference that the rerun makes, empty if there is none; `None` if the message in hand is not known any more.
 
     Of transitions that do not hold where the message in hand lay there may be several that it can have been: they say
@@ -290,14 +295,14 @@ async def _different(witnessed: Witnessed, step: _Step, log: _Log, archives: Map
     return f"{what}: a rerun writes something else: {_first_difference(step.content, made)}"
 
 
-def _has_resources(witnessed: Witnessed, run: RunKey) -> bool:
+def _has_resources(witnessed: ServiceEvidence, run: RunKey) -> bool:
     service, (kind, name, _) = witnessed.service, run
     role = service.roles.handlers[name]
     handler = service.handlers[role.undo.name if kind == "undo" and role.undo else name]
     return all(p.gives in witnessed.resources for p in handler.parameters if p.gives is not None)
 
 
-def _in_hand(service: PreparedService, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
+def _in_hand(service: PreparedService, step: _WriteStep, log: _IndexedLog) -> Iterator[tuple[Message, Position]]:
     """Messages under which a version can have been written, the likeliest first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(Position(*step.entry.position, step.entry.log_id))
@@ -326,7 +331,7 @@ def _messages(service: PreparedService, records: Sequence[Record]) -> Iterator[t
 
 
 async def _made(
-    witnessed: Witnessed, step: _Step, message: Message, position: Position, archives: Mapping[str, bytes]
+    witnessed: ServiceEvidence, step: _WriteStep, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
     """Progress that a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
@@ -340,14 +345,14 @@ async def _made(
     try:
         while not turn.is_complete and turn.progress is not None:  # what is to be read anew is another progress
             turn = await advance(service, turn)
-    except Written:
+    except RerunWritten:
         return store.progress
-    except _Failed:
+    except _RerunFailed:
         return None
     return None
 
 
-def _in_words(step: _Step) -> str:
+def _in_words(step: _WriteStep) -> str:
     if step.entry is not None:
         return f"transition {step.entry.n}, {step.entry.handler} {step.entry.outcome}"
     return f"the intent of {step.run[1] if step.run else 'somebody'} after {len(step.calls)} calls"

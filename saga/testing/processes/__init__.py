@@ -4,7 +4,7 @@ What the simulation only plays happens here: `kill -9`, frozen processes, locks 
 cannot be repeated byte for byte, and what would need a simulated disk, network or clock is left out (`LEFT_OUT`).
 """
 
-from saga.testing.processes.accidents import LEFT_OUT
+from saga.testing.processes.faults import LEFT_OUT
 from saga.testing.processes.process_world import ProcessWorld
 
 __all__ = ["LEFT_OUT", "ProcessWorld"]

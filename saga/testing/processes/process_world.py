@@ -23,23 +23,28 @@ from saga.messaging.names import PROGRESS
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.support.clock import SystemClock
-from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import UNSEEN_IN_PARTIAL, violations
-from saga.testing.processes.accidents import (
+from saga.testing.processes.faults import (
     FROZEN_S_MAX,
     FROZEN_S_MAX_SERVERS,
     LEFT_OUT,
     LEFT_OUT_ON_SERVERS,
-    Accidents,
+    ProcessFaults,
     left_out,
 )
-from saga.testing.processes.crew import WORKERS, Crew, Member
-from saga.testing.processes.remote_fakes import Outside
-from saga.testing.processes.servers import Giver, Place, Trouble
-from saga.testing.processes.shared_files import Changed, Group, SharedFiles
-from saga.testing.processes.shared_servers import SharedServers
-from saga.testing.processes.worker_setup import WorkerSetup, declarations_of, module_and_name, remote_fakes_of
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, Written
+from saga.testing.processes.remote_fakes import FakeServer
+from saga.testing.processes.servers import ServerAddresses, ServerFault, ServerProvider, SharedServers
+from saga.testing.processes.shared_files import GroupState, ServiceWrite, SharedFiles
+from saga.testing.processes.worker_processes import (
+    WORKERS,
+    WorkerPool,
+    WorkerProcess,
+    WorkerSetup,
+    declarations_of,
+    module_and_name,
+    remote_fakes_of,
+)
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,7 +64,7 @@ RUN_FOR_MAX = timedelta(seconds=10)
 """Longest time for `run_for`: more has to be simulated."""
 
 
-class Employed(NamedTuple):
+class StartedService(NamedTuple):
     """A service in this world."""
 
     declared: Declared
@@ -85,20 +90,20 @@ class ProcessWorld(World):
         faults: Mapping[str, float] = NO_FAULTS,
         *,
         deadline_s: float | None = None,
-        servers: Giver | None = None,
+        servers: ServerProvider | None = None,
     ) -> None:
         left_out(faults)
         self._seed, self._faults, self._giver = seed, faults, servers
         self._deadline_s = deadline_s or (DEADLINE_S_SERVERS if servers else DEADLINE_S)
-        self._place: Place | None = None
-        self._troubles: Mapping[str, Sequence[Trouble]] = {}
+        self._place: ServerAddresses | None = None
+        self._troubles: Mapping[str, Sequence[ServerFault]] = {}
         self._clock = SystemClock()
-        self._employed: dict[str, Employed] = {}
+        self._employed: dict[str, StartedService] = {}
         self._topics: dict[str, Topic] = {}
         """All to which something was published."""
-        self._pending: list[Outgoing | Changed] = []
+        self._pending: list[Outgoing | ServiceWrite] = []
         self._published: list[Outgoing] = []
-        self._changed: list[Changed] = []
+        self._changed: list[ServiceWrite] = []
         self._always: list[tuple[str, Callable[[], bool]]] = []
 
     def __enter__(self) -> Self:
@@ -108,10 +113,12 @@ class ProcessWorld(World):
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-world-")))
             self._shared = stack.enter_context(self._shared_in(folder, stack))
-            self._outside = stack.enter_context(Outside(folder / "outside.sock"))
-            self._crew = stack.enter_context(Crew(folder, self._clock, starts_max=STARTS_MAX if self._place else 1))
+            self._outside = stack.enter_context(FakeServer(folder / "outside.sock"))
+            self._crew = stack.enter_context(
+                WorkerPool(folder, self._clock, starts_max=STARTS_MAX if self._place else 1)
+            )
             self._stack = stack.pop_all()
-        self._accidents = Accidents(
+        self._accidents = ProcessFaults(
             seed=self._seed,
             rates=self._faults,
             crew=self._crew,
@@ -183,7 +190,7 @@ class ProcessWorld(World):
         for binding in map(binding_of, map(type, events)):
             self._topics[binding.contract.topic] = binding.library.topics[binding.contract.topic]
 
-    def _change(self, service: "Service[DataclassInstance | None]", written: Written) -> None:
+    def _change(self, service: "Service[DataclassInstance | None]", written: DocumentWrite) -> None:
         name = service.declared.name
         if name not in self._employed:
             raise SagaError(f"{name!r} was not started in this world")
@@ -193,7 +200,7 @@ class ProcessWorld(World):
             )
         if written.expires is not None:
             raise SagaError("what expires does so up to an hour after its time: let it in the simulated world")
-        self._pending.append(Changed(name, written))
+        self._pending.append(ServiceWrite(name, written))
 
     def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
         name = service.declared.name
@@ -271,7 +278,7 @@ class ProcessWorld(World):
         if not self._employed:
             raise SagaError(NOTHING_STARTED)
 
-    def _employ(self, service: "Service[DataclassInstance | None]", use: Sequence[object]) -> Employed:
+    def _employ(self, service: "Service[DataclassInstance | None]", use: Sequence[object]) -> StartedService:
         declared = service.declared
         if declared.name in self._employed:
             raise SagaError(f"service {declared.name!r} runs in this world already: start each once")
@@ -291,9 +298,9 @@ class ProcessWorld(World):
             outside=str(self._outside.socket),
             fakes=tuple(fakes),
         )
-        return Employed(declared, setup)
+        return StartedService(declared, setup)
 
-    def _hire(self, service: str) -> Member:
+    def _hire(self, service: str) -> WorkerProcess:
         return self._crew.hire(service, self._employed[service].setup)
 
     # ---------------------------------------------------------------- running
@@ -303,7 +310,7 @@ class ProcessWorld(World):
             said, self._pending = self._pending, []
             self._shared.publish(said, tuple(self._topics.values()))
             self._published += [each for each in said if isinstance(each, Outgoing)]
-            self._changed += [each for each in said if isinstance(each, Changed)]
+            self._changed += [each for each in said if isinstance(each, ServiceWrite)]
             self._accidents.begin()
 
     def _publish_again(self, chance: Random) -> None:
@@ -337,12 +344,12 @@ class ProcessWorld(World):
         """True if every worker is a member of its group and has its share, and no group is further behind."""
         groups = self._shared.groups()  # once: what is read together was true together
         return all(
-            (group := groups.get(service, Group())).is_whole(size) and group.lag <= lag_max
+            (group := groups.get(service, GroupState())).is_whole(size) and group.lag <= lag_max
             for service, size in self._crew.sizes.items()
         )
 
     def _is_whole_of(self, service: str) -> bool:
-        return self._shared.groups().get(service, Group()).is_whole(self._crew.sizes[service])
+        return self._shared.groups().get(service, GroupState()).is_whole(self._crew.sizes[service])
 
     def _is_quiet(self) -> bool:
         """True if no fault is to come or still felt, everything that is in the log is handled and committed, and
@@ -354,7 +361,7 @@ class ProcessWorld(World):
         if not self._is_whole(lag_max=0):
             return False
         groups = self._shared.groups()
-        return not any(groups.get(name, Group()).wakes and self._waits(name) for name in self._employed)
+        return not any(groups.get(name, GroupState()).wakes and self._waits(name) for name in self._employed)
 
     def _waits(self, service: str) -> bool:
         """True if a saga that this world has begun has a wake to come: those of others are of deadlines that are
@@ -371,7 +378,7 @@ class ProcessWorld(World):
         groups = self._shared.groups()
         lines = [f"the world has not become quiet within {self._deadline_s:g} s (faults: {self._faults_in_words()}):"]
         for service in self._employed:
-            group = groups.get(service, Group())
+            group = groups.get(service, GroupState())
             lines.append(
                 f"  {service}: {group.lag} records and {group.wakes} wakes not committed, "
                 f"{group.members} members in its group"

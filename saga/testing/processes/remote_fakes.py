@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from saga.declarations.limits import Limits, with_limits
 from saga.errors import SagaError
-from saga.testing.processes.worker_setup import CallLimits
+from saga.testing.processes.worker_processes import CallLimits
 
 HEADER_BYTES = 8
 """Bytes that tell the length of what follows."""
@@ -31,7 +31,7 @@ ON_SELF = (types.FunctionType, property, cached_property)
 """Special methods that would look at an instance that has nothing in it."""
 
 
-class Request(NamedTuple):
+class CallRequest(NamedTuple):
     """One call of a fake."""
 
     number: int
@@ -41,14 +41,14 @@ class Request(NamedTuple):
     kwargs: Mapping[str, object]
 
 
-class Reply(NamedTuple):
+class CallReply(NamedTuple):
     """End of a call: a value, or an exception."""
 
     value: object = None
     raised: Exception | None = None
 
 
-class Outside:
+class FakeServer:
     """Answers for the fakes of the test, one call after another, on a thread with a loop of its own.
 
     A call whose caller has gone, by a timeout or by `kill -9`, is cancelled where it waits, as it would be in the
@@ -139,13 +139,13 @@ class Outside:
             gone.cancel()
             await asyncio.gather(call, gone, return_exceptions=True)
 
-    async def _called(self, request: bytes) -> Reply:
+    async def _called(self, request: bytes) -> CallReply:
         async with self._turn:
             try:
                 number, method, args, kwargs = pickle.loads(request)
-                return Reply(await getattr(self.fakes[number], method)(*args, **kwargs))
+                return CallReply(await getattr(self.fakes[number], method)(*args, **kwargs))
             except Exception as why:  # noqa: BLE001 - whatever a fake raises is for the handler that called it
-                return Reply(raised=why)
+                return CallReply(raised=why)
 
 
 def remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
@@ -182,7 +182,7 @@ def _limits_of(said: CallLimits | None, made: Mapping[str, Callable[..., Any]]) 
 def _calling(gives: type, number: int, name: str, socket: Path) -> Callable[..., Awaitable[object]]:
     async def call(self: object, /, *args: object, **kwargs: object) -> object:
         try:
-            request = pickle.dumps(Request(number, name, args, kwargs))
+            request = pickle.dumps(CallRequest(number, name, args, kwargs))
         except PICKLING as why:
             raise SagaError(
                 f"the arguments of {gives.__name__}.{name} cannot go to the fake in the test's process ({why}): pass "
@@ -228,17 +228,17 @@ async def _received(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int.from_bytes(await reader.readexactly(HEADER_BYTES), "big"))
 
 
-def _reply_as_bytes(reply: Reply) -> bytes:
+def _reply_as_bytes(reply: CallReply) -> bytes:
     try:
         return pickle.dumps(reply)
     except PICKLING as why:
         what = "what it returned" if reply.raised is None else f"{type(reply.raised).__name__}: {reply.raised}"
-        return pickle.dumps(Reply(raised=SagaError(f"{what} cannot go to another process: {why}")))
+        return pickle.dumps(CallReply(raised=SagaError(f"{what} cannot go to another process: {why}")))
 
 
-def _reply_of_bytes(content: bytes, where: str) -> Reply:
+def _reply_of_bytes(content: bytes, where: str) -> CallReply:
     try:
-        reply: Reply = pickle.loads(content)
+        reply: CallReply = pickle.loads(content)
     except PICKLING as why:
         raise SagaError(
             f"what the fake of {where} answered cannot be read here ({type(why).__name__}: {why}): an exception needs "

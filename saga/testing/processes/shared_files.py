@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 import msgspec
 
@@ -14,19 +14,21 @@ from saga.broker.administration import Administration
 from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.broker.embedded.membership import Timing
 from saga.declarations.values import Declared
-from saga.engine.prepared_service import topics_of
+from saga.engine.prepared_service import prepare, topics_of
 from saga.errors import Conflict, Exists
-from saga.messages import Outgoing, Record, Topic
+from saga.messages import Outgoing, Partition, Record, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
+from saga.progress.document import progress_key
+from saga.progress.overflow import parse_saga
 from saga.store.port import Document
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock
-from saga.testing.invariants.evidence import Evidence
-from saga.testing.processes.evidence import Left, witnessed_at_the_end
-from saga.testing.world import Written, with_marks_of
+from saga.testing.invariants.evidence import Evidence, ServiceEvidence
+from saga.testing.world import DocumentWrite, with_marks_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
 
 TIMING = Timing(silence_s=1.5, drain_s=1.0, watch_s=0.05)
 """Times shorter than for real use: partitions of a dead or frozen worker are taken over while a test looks on."""
@@ -42,8 +44,11 @@ JOIN topics ON log >= first_log AND log < first_log + partitions
 GROUP BY groups.name, topics.name
 """
 
+Left: TypeAlias = Mapping[tuple[str, str], bytes]
+"""Collection and key of each document of a service, and its content."""
 
-class Group(NamedTuple):
+
+class GroupState(NamedTuple):
     """The consumer group of a service."""
 
     members: int = 0
@@ -59,11 +64,11 @@ class Group(NamedTuple):
         return self.members == size and self.moving == 0
 
 
-class Changed(NamedTuple):
+class ServiceWrite(NamedTuple):
     """Document that the test has an application write into a service's store, or remove."""
 
     service: str
-    written: Written
+    written: DocumentWrite
 
 
 class SharedFiles:
@@ -133,21 +138,21 @@ class SharedFiles:
                 if type(document) in collections:
                     await store.insert(collections[type(document)], key, msgspec.json.encode(document))
 
-    def publish(self, said: "Sequence[Outgoing | Changed]", topics: Sequence[Topic] = ()) -> None:
+    def publish(self, said: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic] = ()) -> None:
         """Begin to publish and to write, in this order; `topics`: those that may be missing. It goes on while the world
         waits: a frozen process may hold the lock, and only we can let it go on."""
         self._publishing.append(self._runner.get_loop().create_task(self._publish(said, topics)))
 
-    async def _publish(self, said: "Sequence[Outgoing | Changed]", topics: Sequence[Topic]) -> None:
+    async def _publish(self, said: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic]) -> None:
         await self._broker.ensure_topics(topics)
         for kind, group in groupby(said, type):
-            if kind is Changed:
-                for service, written in (each for each in group if isinstance(each, Changed)):
+            if kind is ServiceWrite:
+                for service, written in (each for each in group if isinstance(each, ServiceWrite)):
                     await self._write(service, written)
             else:
                 await self._broker.publish([each for each in group if isinstance(each, Outgoing)])
 
-    async def _write(self, service: str, written: Written) -> None:
+    async def _write(self, service: str, written: DocumentWrite) -> None:
         """Write or remove a document while the service may write it, too: its marks stay."""
         collection, key, content, _ = written
         async with SqliteStore(self.store_file(service), clock=self._clock) as store:
@@ -179,13 +184,13 @@ class SharedFiles:
 
     # ---------------------------------------------------------------- reading
 
-    def groups(self) -> dict[str, Group]:
+    def groups(self) -> dict[str, GroupState]:
         """Groups of all services that have had a member, all at one moment."""
-        groups: dict[str, Group] = {}
+        groups: dict[str, GroupState] = {}
         for name, topic, members, behind, moving in self._embedded.connection.execute(GROUPS).fetchall():
-            group = groups.get(name, Group())
+            group = groups.get(name, GroupState())
             lag, wakes = (0, behind) if is_wakes(topic) else (behind, 0)
-            groups[name] = Group(members, group.lag + lag, group.wakes + wakes, group.moving + moving)
+            groups[name] = GroupState(members, group.lag + lag, group.wakes + wakes, group.moving + moving)
         return groups
 
     def get(self, service: str, collection: str, key: str) -> bytes | None:
@@ -224,3 +229,19 @@ class SharedFiles:
 
     def _to_read(self, service: str) -> SqliteStore:
         return SqliteStore(self.store_file(service), clock=self._clock, readonly=True)
+
+
+def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Partition, int]) -> ServiceEvidence:
+    """Evidence of one service."""
+    mine = progress_key(declared.name, "")
+    archives: dict[str, list[tuple[str, bytes]]] = {}
+    for (collection, key), content in left.items():
+        if collection == ARCHIVES:
+            archives.setdefault(parse_saga(key), []).append((key, content))
+    return ServiceEvidence(
+        service=prepare(declared),
+        versions={key.removeprefix(mine): (content,) for (where, key), content in left.items() if where == PROGRESS},
+        archives=archives,
+        documents={at: (content,) for at, content in left.items() if at[0] not in (PROGRESS, ARCHIVES)},
+        committed=committed,
+    )

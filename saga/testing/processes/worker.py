@@ -23,10 +23,9 @@ from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
 from saga.telemetry.logs import Log
-from saga.testing.processes.crew import COULD_NOT_START
 from saga.testing.processes.remote_fakes import remote_fake
 from saga.testing.processes.shared_files import TIMING
-from saga.testing.processes.worker_setup import WorkerSetup
+from saga.testing.processes.worker_processes import COULD_NOT_START, WorkerSetup
 
 DRAIN_S = 2.0
 """Time that a worker that is taken away has to finish what it has begun."""

@@ -3,21 +3,343 @@
 import asyncio
 from asyncio import Future
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Self
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol, Self
 
-from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription, disagreement_error
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription, disagreement_error, find_disagreeing
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
-from saga.messages import Outgoing, Partition, Record, Topic
+from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.messaging.envelope import type_of
 from saga.messaging.names import is_wakes
-from saga.testing.simulation.cluster import LOOK_S, Cluster
-from saga.testing.simulation.groups import DRAIN_S
-from saga.testing.simulation.members import SimulatedMember
-from saga.testing.simulation.network import Backend, Effect, Network
+from saga.testing.simulation.cluster import DRAIN_S, LOOK_S, SILENCE_S, Cluster
+from saga.testing.simulation.loop import Process
+from saga.testing.simulation.network import HOP_S_FIRST, Backend, Effect, Network
 from saga.testing.simulation.plan import Planned, What
-from saga.testing.simulation.processes import Process
-from saga.testing.simulation.spoiled_messages import spoiled
+
+
+class MemberConnection(Protocol):
+    """Broker of the member's process: the cluster, and the way to it."""
+
+    process: Process
+    cluster: Cluster
+    network: Network
+
+    def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]": ...
+
+
+class SimulatedMember:
+    """See `saga.broker.port.Membership` for the promises."""
+
+    def __init__(self, broker: MemberConnection, subscription: Subscription, listener: Listener) -> None:
+        self.topics, self.identity = list(subscription.topics), subscription.identity
+        self._starts = subscription.starts
+        self.process = broker.process
+        self._broker, self._listener = broker, listener
+        self._cluster = broker.cluster
+        self._network = broker.network
+        self._group = broker.cluster.group(subscription.group)
+        self._id = 0
+        self._at: dict[Partition, int] = {}
+        """Partitions that are ours, with the offset to read next."""
+        self._log_ids: dict[Partition, str] = {}
+        """Id of the log in which each partition is read, as far as this member has looked."""
+        self._granted: dict[Partition, int] = {}
+        """Grant under which each partition was taken."""
+        self._left: set[Partition] = set()
+        """Partitions that were not left in good order before they were ours."""
+        self._readable: set[Partition] = set()
+        self._behind: dict[Partition, None] = {}
+        """Partitions with something to read, longest unread first."""
+        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._woken = False
+        self._next_s = 0.0
+        """Time before which no record is given, where they are given one by one."""
+        self._broken: BaseException | None = None
+        self._placed = False
+        """True once the group has said for the first time what is ours."""
+
+    # ---------------------------------------------------------------- the port
+
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while True:
+            self._check()
+            self._news.clear()
+            if self._woken:
+                self._woken = False
+                return []
+            if self._network.cut_for_s(self.process, "broker"):
+                raise BrokerUnavailable("planted: the broker cannot be reached")
+            every_s = self._network.every_s(self.process)
+            if every_s and loop.time() < self._next_s:
+                self._network.later(self._next_s - loop.time(), self._news.set)
+                await self._news.wait()
+                continue
+            if records := self._read(partitions, 1 if every_s else records_max):
+                self._next_s = loop.time() + every_s
+                topics = tuple(dict.fromkeys(record.topic for record in records))
+                if not self._network.seen(self.process, f"{len(records)} of {', '.join(topics)}", topics):
+                    await loop.create_future()  # it has died, and nothing of it goes on
+                return records
+            if loop.time() >= deadline_s:
+                return []
+            timer = self._network.idle_later(deadline_s - loop.time(), self._news.set)
+            try:
+                await self._news.wait()
+            finally:
+                timer.cancel()
+
+    def wake(self) -> None:
+        self._woken = True
+        self._news.set()
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        self._check()
+        if offsets:
+            id_, grants = self._id, {partition: self._granted.get(partition) for partition in offsets}
+            log_ids = {partition: self.log_id(partition) for partition in offsets}
+            await self._broker.asks(
+                "commit",
+                self._group.name,
+                tuple(dict.fromkeys(p.topic for p in offsets)),
+                lambda *_: self._group.commit(id_, offsets, grants, log_ids),
+            )
+
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        await self._marks(offsets, in_hand=True)
+        return [partition for partition in offsets if partition in self._left]
+
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
+        await self._marks(offsets, in_hand=False)
+
+    async def _marks(self, offsets: Mapping[Partition, int], *, in_hand: bool) -> None:
+        self._check()
+        if offsets:
+            id_, grants = self._id, {partition: self._granted.get(partition) for partition in offsets}
+            log_ids = {partition: self.log_id(partition) for partition in offsets}
+            await self._broker.asks(
+                "commit",
+                self._group.name,
+                tuple(dict.fromkeys(p.topic for p in offsets)),
+                lambda *_: self._group.mark(id_, offsets, grants, log_ids, in_hand=in_hand),
+            )
+
+    def log_id(self, partition: Partition) -> str:
+        return self._log_ids.get(partition, "")
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        if not self._placed:
+            return None
+        return {partition: self._cluster.behind(partition, at) for partition, at in self._at.items()}
+
+    def disagreeing_members(self) -> Sequence[str]:
+        others = self._group.members.values()
+        return find_disagreeing(self.identity, [other.identity for other in others if other is not self])
+
+    def polled_offsets(self) -> Mapping[Partition, int]:
+        return {partition: self._at[partition] for partition in self._readable}
+
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
+        await self._answers()
+        return {
+            Partition(topic, number): self._cluster.end(Partition(topic, number))
+            for topic in self.topics
+            for number in range(self._cluster.partitions_of(topic))
+        }
+
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        await self._answers()
+        log_of, committed = self._cluster.log_id, self._group.committed
+        ours = [p for p in partitions if self._group.committed_in.get(p, log_of(p.topic)) == log_of(p.topic)]
+        return {partition: committed.get(partition, 0) for partition in ours}
+
+    async def _answers(self) -> None:
+        """Wait as long as a question is on its way. Raises `BrokerUnavailable`. It is no operation that a plan counts:
+        asking changes nothing, and a schedule keeps its numbers."""
+        self._check()
+        arrived = asyncio.Event()
+        self._network.later(HOP_S_FIRST, arrived.set)
+        await arrived.wait()
+        if self._network.cut_for_s(self.process, "broker"):
+            raise BrokerUnavailable("planted: the broker cannot be reached")
+
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        broken = self._cluster.broken
+        return [
+            StalledPartition(*partition, at, f"planted: {partition.topic}/{partition.number} stands at offset {at}")
+            for partition, at in self._at.items()
+            if broken.get(partition) == at and self._cluster.has_more(partition, at)
+        ]
+
+    def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
+        records: list[Record] = []
+        if not self._behind:
+            return records
+        wanted = set(partitions)
+        for partition in [p for p in self._behind if p in wanted]:
+            at, begins = self._at[partition], self._cluster.begins(partition)
+            if begins > at:
+                self._listener.on_expired(partition, at, begins)
+                at = begins
+            # As on Kafka: until the member has looked, it takes what lies there for records of the log that it knows.
+            log_id = self._log_ids[partition]
+            read = self._cluster.read(partition, at, records_max - len(records))
+            some = [each if each.log_id == log_id else each._replace(log_id=log_id) for each in read]
+            self._at[partition] = at + len(some)
+            records += some
+            del self._behind[partition]
+            if self._cluster.broken.get(partition) == self._at[partition]:
+                self.wake()  # to be told; it is read again when it is mended
+            elif self._cluster.has_more(partition, self._at[partition]):
+                self._behind[partition] = None  # at the end: the others come first
+            if len(records) >= records_max:
+                break
+        return records
+
+    # ---------------------------------------------------------------- what the broker tells
+
+    def partitions_of(self, topic: str) -> int:
+        return self._cluster.partitions_of(topic)
+
+    def has_news(self, partition: Partition) -> None:
+        """Note that there is more to read in the partition."""
+        if partition in self._readable:
+            self._behind[partition] = None
+            self._news.set()
+
+    def told(self) -> None:
+        """Note that the group has changed: look, when the word has come through."""
+        cut_s = self._network.cut_for_s(self.process, "broker")
+        if self.process.alive:
+            self._network.later(cut_s + HOP_S_FIRST, self.told if cut_s else self._changed.set)
+
+    # ---------------------------------------------------------------- lifetime
+
+    def enter(self) -> None:
+        self._id = self._group.enter(self)
+
+    async def follow(self) -> None:
+        """Take and give up partitions as the group changes, until cancelled."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._step()
+                self._placed = True
+        except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
+            self._broken = why
+            self._news.set()
+
+    async def leave(self) -> None:
+        """Give back all partitions, and go."""
+        await self._revoke(list(self._at))
+        await self._reached()
+        self._group.leave(self._id)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    async def _reached(self) -> None:
+        """Return when the broker can be reached."""
+        while cut_s := self._network.cut_for_s(self.process, "broker"):
+            heals = asyncio.Event()
+            self._network.later(cut_s, heals.set)
+            await heals.wait()
+
+    async def _step(self) -> None:
+        """Bring our partitions in line with the group's decision."""
+        await self._reached()
+        if self._id not in self._group.members:  # taken for dead
+            self._lose(list(self._at))
+            self.enter()
+            return
+        await self._look_at_logs()
+        held = self._group.held_by(self._id)
+        self._lose([p for p in self._at if p not in held])
+        wanted = self._group.wanted_by(self._id)
+        if leaving := [p for p in self._at if p not in set(wanted)]:
+            await self._revoke(leaving)
+            await self._reached()
+            self._group.release(self._id, leaving)
+            self._listener.on_lost(leaving)
+            return
+        missing = [p for p in wanted if p not in self._at]
+        patience_s = self._group.since_s + DRAIN_S - asyncio.get_running_loop().time()
+        ready = [p for p in missing if patience_s <= 0 or self._group.owner.get(p) in (None, self._id)]
+        if ready:
+            await self._take(ready)
+        if len(ready) < len(missing):
+            self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.told)
+
+    async def _look_at_logs(self) -> None:
+        """Begin anew with partitions whose topic was deleted and created again."""
+        for partition, at in list(self._at.items()):
+            log_id = self._cluster.log_id(partition.topic)
+            if log_id != self._log_ids[partition]:
+                self._unread([partition])
+                self._log_ids[partition], self._at[partition] = log_id, 0
+                self._listener.on_lost([partition])
+                self._listener.on_replaced(partition, at)
+                await self._listener.on_assigned({partition: 0})
+                self._readable.add(partition)
+                self.has_news(partition)
+
+    async def _take(self, partitions: Sequence[Partition]) -> None:
+        taken = self._group.take(self._id, partitions, lambda p: self._cluster.since(p, self._starts.get(p.topic, 0)))
+        if not taken:
+            return
+        for partition, at in list(taken.items()):
+            log_id = self._log_ids[partition] = self._cluster.log_id(partition.topic)
+            if self._group.committed_in.get(partition, log_id) != log_id:
+                taken[partition] = 0
+                self._group.in_hand.discard(partition)
+                self._listener.on_replaced(partition, at)
+        self._at.update(taken)
+        self._granted.update({partition: self._group.grants[partition] for partition in taken})
+        self._left = (self._left - taken.keys()) | (self._group.in_hand & taken.keys())
+        await self._listener.on_assigned(taken)
+        self._readable.update(taken)
+        self._behind |= {p: None for p, at in taken.items() if self._cluster.has_more(p, at)}
+        self._news.set()
+
+    async def _revoke(self, partitions: Collection[Partition]) -> None:
+        if not partitions:
+            return
+        self._unread(partitions)
+        with suppress(TimeoutError):  # they are taken
+            async with asyncio.timeout(DRAIN_S):
+                await self._listener.on_revoked(partitions)
+        for partition in partitions:
+            self._at.pop(partition, None)
+
+    def _lose(self, partitions: Collection[Partition]) -> None:
+        if not partitions:
+            return
+        for partition in partitions:
+            del self._at[partition]
+        self._unread(partitions)
+        self._listener.on_lost(partitions)
+
+    def _unread(self, partitions: Collection[Partition]) -> None:
+        self._readable.difference_update(partitions)
+        for partition in partitions:
+            self._behind.pop(partition, None)
+
+    # ---------------------------------------------------------------- taken for dead
+
+    def silent_for(self, time_s: float) -> None:
+        """Fall silent for so long: if that is too long, the group goes on without this member."""
+        if time_s > SILENCE_S:
+            self._network.later(SILENCE_S, self.gone)
+
+    def gone(self) -> None:
+        """Be taken for dead by the group."""
+        self._group.leave(self._id)
+        self.told()
+
 
 LAG_S_MAX = 3600.0
 """Longest time by which readers of a partition are behind."""
@@ -144,3 +466,19 @@ class SimulatedBroker:
 
 def _type_of(message: Outgoing) -> str:
     return type_of(message) or "record"
+
+
+NEWER = b"\xc3\x01" + bytes(range(8))
+"""The head of a single object whose schema is in no contracts folder."""
+
+
+def spoiled(message: Outgoing, planned: Planned, drawn: float) -> Outgoing:
+    """Another message of the same saga and type: of a schema that is not known yet, or of bytes that are none."""
+    value = message.value or b""
+    headers = [(name, text) for name, text in message.headers if name != "ce_id"]
+    headers.append(("ce_id", f"spoiled-{planned.process}-{planned.number}".encode()))
+    if planned.kind == "newer schema":
+        named = [(n, t + b"9" if t and n == "ce_dataschema" else t) for n, t in headers]
+        return Outgoing(message.topic, message.key, NEWER + value[10:], tuple(named))
+    bad = (b"", value[: len(value) // 2], b"\x00" * len(value), b"not avro at all")[int(drawn * 4)]
+    return Outgoing(message.topic, message.key, bad, tuple(headers))

@@ -1,23 +1,166 @@
 """Logs, positions and groups of a simulated broker: one cluster, which the brokers of all processes share."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, record_size
-from saga.errors import BrokerError
+from saga.broker.port import RECORD_BYTES_MAX, MemberIdentity, record_size
+from saga.errors import BrokerError, Fenced
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.testing.simulation.clock import BEGINNING_MS
-from saga.testing.simulation.groups import Group
+from saga.testing.simulation.loop import BEGINNING_MS
 from saga.testing.simulation.network import Network
+
+DRAIN_S = 5.0
+"""Time that a partition waits for `Listener.on_revoked` of the member that is to lose it."""
+SILENCE_S = 10.0
+"""Silence after which a member is taken for dead."""
+
+
+class JoinedMember(Protocol):
+    """Member of a group, as the broker sees it."""
+
+    topics: list[str]
+    identity: MemberIdentity | None
+
+    def partitions_of(self, topic: str) -> int: ...
+
+    def told(self) -> None: ...
+
+    def has_news(self, partition: Partition) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+@dataclass(slots=True)
+class SimulatedGroup:
+    """One group, as the broker knows it. Nothing here takes time: members and network do what does."""
+
+    name: str
+    members: dict[int, JoinedMember] = field(default_factory=dict)
+    """Members by id, in the order in which they joined."""
+    owner: dict[Partition, int] = field(default_factory=dict)
+    """Member that has a partition now. Without an entry nobody has it."""
+    target: dict[Partition, int] = field(default_factory=dict)
+    """Member that is to have a partition."""
+    committed: dict[Partition, int] = field(default_factory=dict)
+    committed_in: dict[Partition, str] = field(default_factory=dict)
+    """Id of the log in which each position counts."""
+    since_s: float = 0.0
+    """Time at which the targets last changed."""
+    rotation: int = 0
+    grants: dict[Partition, int] = field(default_factory=dict)
+    """Times that a partition was given to somebody: a commit that was sent under an earlier grant is refused."""
+    in_hand: set[Partition] = field(default_factory=set)
+    """Partitions whose messages may be in hand: noted by their owner, until it leaves them in good order."""
+    _joined: int = 0
+
+    def enter(self, member: JoinedMember) -> int:
+        """Take in another member; its id."""
+        self._joined += 1
+        self.members[self._joined] = member
+        self.balance()
+        return self._joined
+
+    def leave(self, id_: int) -> None:
+        """Remove a member, whether it knows or not."""
+        if self.members.pop(id_, None) is not None:
+            self.owner = {partition: owner for partition, owner in self.owner.items() if owner != id_}
+            self.balance()
+
+    def balance(self) -> None:
+        """Share the partitions among the members: ranges, topic by topic, so that equal numbers go together."""
+        target: dict[Partition, int] = {}
+        ids = list(self.members)
+        topics = dict.fromkeys(topic for member in self.members.values() for topic in member.topics)
+        for index, topic in enumerate(topics):
+            takers = [id_ for id_ in ids if topic in self.members[id_].topics]
+            # After two moves partitions of equal number part, for as long: that they go together is only for speed.
+            shift = (self.rotation + self.rotation // 2 * index) % len(takers)
+            takers = takers[shift:] + takers[:shift]
+            count = self.members[takers[0]].partitions_of(topic)
+            for number in range(count):
+                target[Partition(topic, number)] = takers[number * len(takers) // count]
+        self.target, self.since_s = target, asyncio.get_running_loop().time()
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell each member to look: something has changed."""
+        for member in self.members.values():
+            member.told()
+
+    def held_by(self, id_: int) -> set[Partition]:
+        return {partition for partition, owner in self.owner.items() if owner == id_}
+
+    def wanted_by(self, id_: int) -> list[Partition]:
+        """Partitions that a member is to have, in the order of the topics."""
+        return [partition for partition, target in self.target.items() if target == id_]
+
+    def take(
+        self, id_: int, partitions: Sequence[Partition], begins: Callable[[Partition], int]
+    ) -> dict[Partition, int]:
+        """Give the member its share of these partitions; each with the position from which on to read. `begins`: where
+        the group begins in one in which it has none."""
+        if id_ not in self.members:
+            return {}
+        taken = [p for p in partitions if self.target.get(p) == id_]
+        for partition in taken:
+            self.owner[partition] = id_
+            self.grants[partition] = self.grants.get(partition, 0) + 1
+        for partition in taken:
+            if partition not in self.committed and (begin := begins(partition)):
+                self.committed[partition] = begin
+        return {partition: self.committed.get(partition, 0) for partition in taken}
+
+    def release(self, id_: int, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            if self.owner.get(partition) == id_:
+                del self.owner[partition]
+        self.tell()
+
+    def commit(
+        self,
+        id_: int,
+        offsets: Mapping[Partition, int],
+        grants: Mapping[Partition, int | None],
+        log_ids: Mapping[Partition, str],
+    ) -> None:
+        """Move the positions, under the grants that the member had when it asked. Raises `Fenced`."""
+        self._check(id_, offsets, grants)
+        self.committed.update(offsets)
+        self.committed_in.update(log_ids)
+
+    def mark(
+        self,
+        id_: int,
+        offsets: Mapping[Partition, int],
+        grants: Mapping[Partition, int | None],
+        log_ids: Mapping[Partition, str],
+        *,
+        in_hand: bool,
+    ) -> None:
+        """Commit these positions, and note whether something of the partitions may be in hand. Raises `Fenced`."""
+        self.commit(id_, offsets, grants, log_ids)
+        if in_hand:
+            self.in_hand.update(offsets)
+        else:
+            self.in_hand.difference_update(offsets)
+
+    def _check(self, id_: int, partitions: Iterable[Partition], grants: Mapping[Partition, int | None]) -> None:
+        for partition in partitions:
+            if self.owner.get(partition) != id_ or self.grants.get(partition) != grants[partition]:
+                raise Fenced(
+                    f"group {self.name!r}: {partition} is not this member's; what it did comes again elsewhere"
+                )
+
 
 LOOK_S = 5.0
 """Longest time until a member looks whether a topic has been created again."""
 
 
 @dataclass(slots=True)
-class Log:
+class PartitionLog:
     """One partition of the log."""
 
     id: str = ""
@@ -36,8 +179,8 @@ class Cluster:
 
     def __init__(self, network: Network, began_ms: int = BEGINNING_MS) -> None:
         """`began_ms`: time of day when the event loop's time was 0."""
-        self.topics: dict[str, list[Log]] = {}
-        self.groups: dict[str, Group] = {}
+        self.topics: dict[str, list[PartitionLog]] = {}
+        self.groups: dict[str, SimulatedGroup] = {}
         self.log: list[Record] = []
         """Everything that was appended, in that order."""
         self.spoiled: set[str] = set()
@@ -58,10 +201,10 @@ class Cluster:
                     f"topic {topic.name!r} has {len(there)} partitions, {topic.partitions} partitions are asked for"
                 )
 
-    def _created(self, topic: str, partitions: int) -> list[Log]:
+    def _created(self, topic: str, partitions: int) -> list[PartitionLog]:
         """New logs of a topic, which no log was before."""
         number = self._creations[topic] = self._creations.get(topic, 0) + 1
-        return [Log(id=f"{topic}-{number}") for _ in range(partitions)]
+        return [PartitionLog(id=f"{topic}-{number}") for _ in range(partitions)]
 
     def log_id(self, topic: str) -> str:
         """Id of the log of a topic."""
@@ -81,7 +224,7 @@ class Cluster:
             for member in group.members.values():
                 self._network.later(LOOK_S * self._network.chance.draw(f"{topic} {new[0].id}"), member.told)
 
-    def _finished(self, partition: Partition, log: Log) -> int:
+    def _finished(self, partition: Partition, log: PartitionLog) -> int:
         """Offset below which every group that reads a partition has finished with it; 0 if none reads it."""
         groups = [each for each in self.groups.values() if partition in each.target]
         ends = [
@@ -92,8 +235,8 @@ class Cluster:
     def partitions_of(self, topic: str) -> int:
         return len(self._logs(topic))
 
-    def group(self, name: str) -> Group:
-        return self.groups.setdefault(name, Group(name))
+    def group(self, name: str) -> SimulatedGroup:
+        return self.groups.setdefault(name, SimulatedGroup(name))
 
     def ends(self) -> dict[Partition, int]:
         """End of each partition: the offset that the next record would get."""
@@ -157,7 +300,7 @@ class Cluster:
         record = Record(message.topic, number, 0, message.key, message.value, message.headers, 0)
         self._append(logs[number], record, now_s + delay_s)
 
-    def _append(self, log: Log, record: Record, due_s: float) -> None:
+    def _append(self, log: PartitionLog, record: Record, due_s: float) -> None:
         """Append a record with what its place in the log and the time make of it; readers get it at `due_s`."""
         now_s = asyncio.get_running_loop().time()
         time_ms = self._began_ms + int(now_s * 1000)
@@ -167,14 +310,14 @@ class Cluster:
         log.due_s = max(log.due_s, due_s)
         self._network.later(log.due_s - now_s, lambda: self._delivered(log, record))
 
-    def _delivered(self, log: Log, record: Record) -> None:
+    def _delivered(self, log: PartitionLog, record: Record) -> None:
         log.visible = max(log.visible, record.offset + 1)
         partition = Partition(record.topic, record.partition)
         for group in self.groups.values():
             for member in group.members.values():
                 member.has_news(partition)
 
-    def _logs(self, topic: str) -> list[Log]:
+    def _logs(self, topic: str) -> list[PartitionLog]:
         logs = self.topics.get(topic)
         if logs is None:
             raise BrokerError(f"there is no topic {topic!r}: it has to be made first")

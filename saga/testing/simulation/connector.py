@@ -7,23 +7,70 @@ and then, and so tells a stretch again after its death. What it has merged once 
 
 import asyncio
 from asyncio import Future
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+from msgspec import Raw, Struct
+
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing
 from saga.messaging.names import ARCHIVES, PROGRESS, changes_of
 from saga.support.clock import Clock
-from saga.testing.connector_records import ConnectorRecord
 from saga.testing.simulation.broker import SimulatedBroker
-from saga.testing.simulation.clock import BEGINNING_MS
+from saga.testing.simulation.loop import BEGINNING_MS, Process
 from saga.testing.simulation.network import Backend, Network
-from saga.testing.simulation.noting import wake
 from saga.testing.simulation.plan import Planned
-from saga.testing.simulation.processes import Process
-from saga.testing.simulation.store import Disk, Mutation
+from saga.testing.simulation.store import Disk, Mutation, wake
+
+
+class ConnectorRecord(Struct, frozen=True, kw_only=True):
+    """One record of the connector."""
+
+    key: str
+    cas: int
+    """Version: nanoseconds since 1970, and unlike any other of the document."""
+    number: int
+    """Place in its part of the bucket."""
+    revision: int
+    """Number of this version among those of its document, removals counted."""
+    content: bytes | None
+    """JSON of the document; `None`: it is gone."""
+    expired: bool = False
+
+    def raw(self) -> bytes:
+        """Record of `RawJsonWithMetadataSourceHandler`."""
+        told = self._metadata()
+        if self.content is not None:
+            told["content"] = Raw(self.content)
+        return msgspec.json.encode(told)
+
+    def default(self, *, enveloped: bool) -> bytes:
+        """Record of `DefaultSchemaSourceHandler` through `JsonConverter`. `enveloped`: with schemas."""
+        told = self._metadata()
+        told["content"] = None if self.content is None else b64encode(self.content).decode()
+        if not enveloped:
+            return msgspec.json.encode(told)
+        return msgspec.json.encode({"schema": {"type": "struct", "name": "com.couchbase.DcpMessage"}, "payload": told})
+
+    def _metadata(self) -> dict[str, object]:
+        event = "mutation" if self.content is not None else "expiration" if self.expired else "deletion"
+        there: dict[str, object] = {"expiration": 0, "flags": 33_554_432, "lockTime": 0}
+        return {
+            "event": event,
+            "bucket": "shop",
+            "partition": 17,
+            "vBucketUuid": 77_000,
+            "key": self.key,
+            "cas": self.cas,
+            "bySeqno": self.number,
+            "revSeqno": self.revision,
+            **(there if self.content is not None else {}),
+        }
+
 
 READ_MAX = 20
 """Most mutations that are read together."""
@@ -36,7 +83,7 @@ TAKEN_OVER_S = 6.0
 Connect waits for minutes."""
 
 
-class Kept(NamedTuple):
+class LoggedMutation(NamedTuple):
     """A mutation as the store keeps it for connectors."""
 
     number: int
@@ -50,7 +97,7 @@ class Kept(NamedTuple):
         return self.made.collection, self.made.key
 
 
-class Connector:
+class SimulatedConnector:
     """Connector of one service: what outlives its process."""
 
     def __init__(self, service: str, disk: Disk, network: Network, now_s: Callable[[], float]) -> None:
@@ -59,7 +106,7 @@ class Connector:
         """Collections whose changes it tells."""
         self._backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
         self._own = Backend("broker", BrokerUnavailable, BrokerUnavailable)
-        self._kept: list[Kept] = []
+        self._kept: list[LoggedMutation] = []
         self._revisions: dict[tuple[str, str], int] = {}
         self._number = self._saved = 0
         self._waiting: list[Future[None]] = []
@@ -73,7 +120,7 @@ class Connector:
         where = (made.collection, made.key)
         self._number += 1
         self._revisions[where] = self._revisions.get(where, 0) + 1
-        self._kept.append(Kept(self._number, self._revisions[where], self._now_s(), made))
+        self._kept.append(LoggedMutation(self._number, self._revisions[where], self._now_s(), made))
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             wake(each)
@@ -144,7 +191,7 @@ class Connector:
 
         await self._network.ask(process, self._own, "commit", f"position of {process.name}", (), land)
 
-    def _record(self, kept: Kept) -> Outgoing:
+    def _record(self, kept: LoggedMutation) -> Outgoing:
         made = kept.made
         topic = changes_of(self._service, made.collection)
         record = ConnectorRecord(

@@ -7,16 +7,69 @@ process can die in the middle of anything, without any of its `finally` blocks, 
 import asyncio
 import heapq
 import warnings
-from asyncio import Future, Handle, Task, TimerHandle
+from asyncio import AbstractEventLoop, Future, Handle, Task, TimerHandle
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from random import Random  # noqa: TID251 - seeded: the one source of who runs next
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from saga.errors import SagaError
-from saga.testing.simulation.processes import CURRENT, Process
-from saga.testing.simulation.unsupported import WithoutSystem
+from saga.testing.simulation.plan import Chance
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    """One life of a worker, or of an application. Whatever it begins in the event loop carries it in its context."""
+
+    name: str
+    """Name, the same in each of its lives: `payment-1`."""
+    service: str
+    life: int = 1
+    """Number of this life."""
+    alive: bool = True
+    frozen: bool = False
+    skew_ms: int = 0
+    """Error of its clock."""
+    deferred: list[tuple[Handle, int]] = field(default_factory=list)
+    """Callbacks that came while it was frozen, with the task's number for a task's next step."""
+
+
+CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
+"""Process whose code runs; `None`: the world's own."""
+
+
+def _refuses(what: str) -> Any:  # any signature: the method only raises
+    def method(self: AbstractEventLoop, *_: object, **__: object) -> NoReturn:
+        raise SagaError(what)
+
+    return method
+
+
+_NETWORK = _refuses("a simulated world has no network: make it a resource and give the world a fake")
+_PROCESS = _refuses("a simulated world has no other programs: make it a resource and give the world a fake")
+_THREAD = _refuses("a simulated world has no threads: make it a resource and give the world a fake")
+_SIGNAL = _refuses("a simulated world gets no signals: its services are stopped by the world")
+_SETTING = _refuses("the event loop of a simulated world is as it is: services do not set it up")
+_ENDLESS = _refuses("a simulated world is run by its test: services neither run nor stop its event loop")
+
+
+class LoopWithoutSystem(AbstractEventLoop):
+    """Methods that would ask the operating system for something: each raises `SagaError`."""
+
+    add_reader = add_writer = remove_reader = remove_writer = _NETWORK
+    create_connection = create_server = create_datagram_endpoint = create_unix_connection = _NETWORK
+    create_unix_server = connect_accepted_socket = start_tls = getaddrinfo = getnameinfo = _NETWORK
+    sock_accept = sock_connect = sock_recv = sock_recv_into = sock_recvfrom = sock_recvfrom_into = _NETWORK
+    sock_sendall = sock_sendfile = sock_sendto = sendfile = _NETWORK
+    subprocess_exec = subprocess_shell = connect_read_pipe = connect_write_pipe = _PROCESS
+    call_soon_threadsafe = set_default_executor = _THREAD
+    add_signal_handler = remove_signal_handler = _SIGNAL
+    get_exception_handler = set_exception_handler = get_task_factory = set_task_factory = _SETTING
+    run_forever = stop = _ENDLESS
+
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -35,7 +88,7 @@ class WorldEnded(BaseException):
     """Thrown into all that was still running when its world ended, or had died in it."""
 
 
-class Timer(TimerHandle):
+class SimulatedTimer(TimerHandle):
     """A timer, with its process and whether anybody waits for it."""
 
     __slots__ = ("idle", "pending", "process")
@@ -48,7 +101,7 @@ class Timer(TimerHandle):
         return NotImplemented
 
 
-class Numbered(Task[T]):
+class NumberedTask(Task[T]):
     """A task that knows how many were made before it."""
 
     def __init__(self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], number: int, **given: Any) -> None:
@@ -56,14 +109,14 @@ class Numbered(Task[T]):
         super().__init__(coro, **given)
 
 
-class SimulatedLoop(WithoutSystem):
+class SimulatedLoop(LoopWithoutSystem):
     """See the module. Whatever would ask the operating system for something raises."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
         self._ready: deque[tuple[Process | None, Handle, int]] = deque()
         """Callbacks that are ready: process, handle, and the task's number for a task's next step."""
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, SimulatedTimer]] = []
         self._now_s = 0.0
         self._number = 0
         self._awaited = 0
@@ -218,9 +271,9 @@ class SimulatedLoop(WithoutSystem):
         context: Context | None,
         *,
         idle: bool,
-    ) -> Timer:
+    ) -> SimulatedTimer:
         context = copy_context() if context is None else context
-        timer = Timer(when_s, callback, args, self, context)
+        timer = SimulatedTimer(when_s, callback, args, self, context)
         timer.process, timer.idle = context.get(CURRENT), idle
         timer.pending = timer.process is None or timer.process.alive
         if timer.pending:
@@ -229,13 +282,13 @@ class SimulatedLoop(WithoutSystem):
             heapq.heappush(self._timers, (when_s, self._number, timer))
         return timer
 
-    def _forget(self, timer: Timer) -> None:
+    def _forget(self, timer: SimulatedTimer) -> None:
         if timer.pending:
             timer.pending = False
             self._awaited -= not timer.idle
 
     def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
-        assert isinstance(handle, Timer)
+        assert isinstance(handle, SimulatedTimer)
         self._forget(handle)
 
     # ---------------------------------------------------------------- what asyncio asks of a loop
@@ -248,7 +301,7 @@ class SimulatedLoop(WithoutSystem):
         handle = Handle(callback, args, self, context)
         process = context.get(CURRENT)
         task = getattr(callback, "__self__", None)
-        step = task.number if isinstance(task, Numbered) else 0
+        step = task.number if isinstance(task, NumberedTask) else 0
         if process is None or (process.alive and not process.frozen):
             self._ready.append((process, handle, step))
         elif process.alive:
@@ -287,7 +340,7 @@ class SimulatedLoop(WithoutSystem):
         context = copy_context() if context is None else context
         self._made += 1
         named = str(name) if name is not None else "task"
-        task: Numbered[T] = Numbered(coro, self._made, loop=self, name=named, context=context)
+        task: NumberedTask[T] = NumberedTask(coro, self._made, loop=self, name=named, context=context)
         if len(self._tasks) > self._tasks_max:
             self._tasks = [(owner, each) for owner, each in self._tasks if not each.done()]
             self._tasks_max = max(TASKS_MAX, 2 * len(self._tasks))
@@ -347,3 +400,33 @@ def _thrown_out(coroutine: Any) -> None:
             coroutine.throw(WorldEnded())
         except BaseException:  # noqa: BLE001 - whatever it says now
             return
+
+
+BEGINNING_MS = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+"""Time of day at which every simulated world begins."""
+
+
+class SimulatedClock:
+    """See `saga.support.clock.Clock` for the promises."""
+
+    __slots__ = ("_chance", "_draws", "_process")
+
+    def __init__(self, process: Process, chance: Chance) -> None:
+        self._process, self._chance, self._draws = process, chance, 0
+
+    def now_ms(self) -> int:
+        return BEGINNING_MS + int(asyncio.get_running_loop().time() * 1000) + self._process.skew_ms
+
+    def monotonic_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def chance(self) -> float:
+        self._draws += 1
+        return self._chance.draw(f"{self._process.name} {self._process.life}?{self._draws}")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)  # noqa: TID251 - on a loop whose time is virtual
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        async with asyncio.timeout(seconds):
+            return await what

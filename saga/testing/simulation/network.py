@@ -6,16 +6,75 @@ by then: what is on its way lands all the same. This is the one place where faul
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeAlias
 
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.plan import READS, WRITES, Operation, Plan, Planned, What
-from saga.testing.simulation.processes import Process
-from saga.testing.simulation.trace import Asked, Injected, Noted, Trace
+from saga.telemetry.events import Moment
+from saga.testing.simulation.loop import Process, SimulatedLoop
+from saga.testing.simulation.plan import READS, WRITES, Chance, Operation, Plan, Planned, What
+
+
+class OperationRecord(NamedTuple):
+    """An operation took effect, or was refused."""
+
+    time_s: float
+    operation: Operation
+    said: str
+    """Result: `done`, or the name of the exception."""
+
+
+class InjectedFault(NamedTuple):
+    """A fault happened."""
+
+    time_s: float
+    operation: Operation
+    planned: Planned
+    details: str
+
+
+class TraceNote(NamedTuple):
+    """Something else: a process began, was thawed, a service reported."""
+
+    time_s: float
+    process: str
+    what: str
+    moment: Moment | None = None
+
+
+@dataclass(slots=True)
+class Trace:
+    """Everything that happened in one run."""
+
+    lines: list[OperationRecord | InjectedFault | TraceNote] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[InjectedFault]:
+        """Faults that were planted, in order."""
+        return [line for line in self.lines if isinstance(line, InjectedFault)]
+
+    def fingerprint(self) -> str:
+        """Text that is the same for two runs in which the same happened, at the same times, in the same order."""
+        digest = blake2b(digest_size=16)
+        for line in self.lines:
+            digest.update("\n".join(_as_text(line)).encode())
+        return digest.hexdigest()
+
+
+def _as_text(line: OperationRecord | InjectedFault | TraceNote) -> Iterator[str]:
+    yield f"{line.time_s:.9f}"
+    if isinstance(line, TraceNote):
+        yield line.process
+        yield line.what
+        yield type(line.moment).__name__
+    else:
+        yield f"{line.operation.process}#{line.operation.number}"
+        yield line.operation.what
+        yield line.operation.where
+        yield str(line.planned) if isinstance(line, InjectedFault) else line.said
+
 
 HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
 """Shortest time that a message is on its way, and the most that chance adds."""
@@ -117,7 +176,7 @@ class Network:
             there_s, back_s = (there_s + 3 * draws[2], back_s) if draws[3] < 0.5 else (there_s, back_s + 3 * draws[2])
         refused = self._refusal(process, backend, what, planned)
         if refused is not None:
-            self.trace.lines.append(Asked(loop.time(), operation, refused))
+            self.trace.lines.append(OperationRecord(loop.time(), operation, refused))
             error = backend.unavailable(f"planted: {refused}")
             self.later(there_s + (draws[2] if refused == OUT_OF_REACH else back_s), lambda: _raise(answer, error))
             return answer
@@ -129,7 +188,7 @@ class Network:
         def land() -> None:
             given = self._given(operation, planned, effect, draws)
             if planned is not None and planned.kind == "crash" and process.alive:
-                self.trace.lines.append(Injected(loop.time(), operation, planned, ""))
+                self.trace.lines.append(InjectedFault(loop.time(), operation, planned, ""))
                 self._crash(process, draws)
             elif isinstance(given, Future):
                 given.add_done_callback(
@@ -150,12 +209,12 @@ class Network:
         """Note that a poll gives something; true if the process lives to see it."""
         operation = self.numbered(process, "poll", where, names)
         planned = None if self.plan is None else self.plan.at(operation, asyncio.get_running_loop().time())
-        self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, "done"))
+        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, "done"))
         if planned is not None:
             draws = self.chance.draws(f"{process.name}#{operation.number}")
             self._disrupt(process, None, operation, planned, draws)
             if planned.kind == "crash" and planned.after:
-                self.trace.lines.append(Injected(asyncio.get_running_loop().time(), operation, planned, ""))
+                self.trace.lines.append(InjectedFault(asyncio.get_running_loop().time(), operation, planned, ""))
                 self._crash(process, draws)
         return process.alive
 
@@ -172,7 +231,7 @@ class Network:
 
     def note(self, process: str, what: str) -> None:
         """Add a line to the timeline."""
-        self.trace.lines.append(Noted(asyncio.get_running_loop().time(), process, what))
+        self.trace.lines.append(TraceNote(asyncio.get_running_loop().time(), process, what))
 
     def cut_for_s(self, process: Process, backend: str) -> float:
         """Seconds until the process reaches the backend again; 0: it does."""
@@ -196,7 +255,7 @@ class Network:
             given, said = effect(planned, draws), "done"
         except Exception as why:  # noqa: BLE001 - whatever the backend answers is on its way back
             given, said = why, type(why).__name__
-        self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
+        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, said))
         return given
 
     def _answers(  # an operation on its way: who asked whom for what
@@ -212,7 +271,7 @@ class Network:
         """Send back an answer to which the outside has come."""
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
         said = type(given).__name__ if isinstance(given, Exception) else "answered"
-        self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
+        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, said))
         self._comes_back(process, backend, operation, answer, back_s, lost, given)
 
     def _comes_back(  # an operation on its way: who asked whom for what
@@ -318,7 +377,7 @@ class Network:
                 details = f"{where} takes {more_s:.1f} s longer for {time_s:.1f} s"
             case _:
                 pass
-        self.trace.lines.append(Injected(now_s, operation, planned, details))
+        self.trace.lines.append(InjectedFault(now_s, operation, planned, details))
 
     def _crash(self, process: Process, draws: tuple[float, float, float, float]) -> None:
         self.disruptions.crash(process, 0.05 + RESTART_S * draws[3])

@@ -1,12 +1,39 @@
 """Faults of operations: drawn from the seed at the rates asked for, or as a schedule says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+from hashlib import blake2b
+from struct import unpack
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, get_args
 
 from saga.errors import SagaError
-from saga.testing.fault_kinds import KINDS, FaultKind, Faults, Rule
-from saga.testing.simulation.chance import Chance
+from saga.testing.fault_kinds import KINDS, FaultKind, FaultRule, Faults
+
+
+class Chance:
+    """All draws of one run."""
+
+    __slots__ = ("_key", "seed")
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._key = seed.to_bytes(8, "little", signed=True)
+
+    def draw(self, what: str) -> float:
+        """A number from 0 to 1, not 1 itself.
+
+        >>> Chance(1).draw("payment-1#3") == Chance(1).draw("payment-1#3") != Chance(2).draw("payment-1#3")
+        True
+        """
+        (number,) = unpack("<Q", blake2b(what.encode(), digest_size=8, key=self._key).digest())
+        drawn: float = (number >> 11) / (1 << 53)
+        return drawn
+
+    def draws(self, what: str) -> tuple[float, float, float, float]:
+        """Four numbers at once: cheaper than four questions."""
+        a, b, c, d = unpack("<IIII", blake2b(what.encode(), digest_size=16, key=self._key).digest())
+        return a / (1 << 32), b / (1 << 32), c / (1 << 32), d / (1 << 32)
+
 
 What: TypeAlias = Literal["get", "insert", "replace", "remove", "changes", "publish", "poll", "commit", "step"]
 
@@ -103,12 +130,12 @@ class Plan(Protocol):
 
 
 @dataclass(slots=True)
-class Drawn:
+class RandomPlan:
     """Plan that draws for each operation: at most one fault each."""
 
     faults: Faults
     chance: Chance
-    _fitting: dict[tuple[str, What, tuple[str, ...]], tuple[Rule, ...]] = field(default_factory=dict)
+    _fitting: dict[tuple[str, What, tuple[str, ...]], tuple[FaultRule, ...]] = field(default_factory=dict)
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
         key = (operation.service, operation.what, operation.names)
@@ -127,7 +154,7 @@ class Drawn:
             drawn -= rule.rate
         return None
 
-    def _rules(self, operation: Operation) -> tuple[Rule, ...]:
+    def _rules(self, operation: Operation) -> tuple[FaultRule, ...]:
         names = (operation.service, *operation.names)
         return tuple(
             rule
@@ -138,7 +165,7 @@ class Drawn:
         )
 
 
-class Scheduled:
+class ScheduledPlan:
     """Plan of these faults and no others."""
 
     def __init__(self, planned: Sequence[Planned]) -> None:
@@ -148,3 +175,26 @@ class Scheduled:
         planned = self._planned.get((operation.process, operation.number))
         # Where less went wrong before, another operation may have this number.
         return planned if planned is not None and operation.what in POSSIBLE[planned.kind] else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Schedule of one run, to be had again at any time. Without `drawn`, exactly the planted faults happen."""
+
+    seed: int
+    drawn: Faults | None = None
+    """Faults to be drawn from the seed, instead of planted ones."""
+    planted: tuple[Planned, ...] = ()
+    without: frozenset[int] = frozenset()
+    """Numbers of the events of the test that are left out."""
+
+    @classmethod
+    def parsed(cls, seed: int, faults: Iterable[str], without: Iterable[int]) -> Self:
+        """Read a schedule from a regression test. Raises `SagaError` for a text that is no fault."""
+        return cls(seed=seed, planted=tuple(map(Planned.parsed, faults)), without=frozenset(without))
+
+    def plan(self) -> Plan | None:
+        """Plan that decides, operation by operation."""
+        if self.drawn is not None:
+            return RandomPlan(self.drawn, Chance(self.seed)) if self.drawn.rules else None
+        return ScheduledPlan(self.planted) if self.planted else None

@@ -1,12 +1,31 @@
 """Report of a failing run: seed, invariant, faults, timeline, and how to have it again."""
 
-from collections.abc import Collection
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
 
-from saga.testing.simulation.all_runs import Failed, Tally
-from saga.testing.simulation.run import Run
-from saga.testing.simulation.simulated_world import Broken
-from saga.testing.simulation.timeline import timeline
-from saga.testing.world import Written
+from saga.errors import SagaError
+from saga.messaging.names import PROGRESS
+from saga.progress.document import Intent, SagaProgress, decode_progress, decode_transition
+from saga.telemetry.events import (
+    BreakerTurned,
+    ControlTurned,
+    DeadLettered,
+    Escalated,
+    Moment,
+    PutOff,
+    ReplayEnded,
+    Retrying,
+    Stuck,
+    Unavailable,
+)
+from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
+from saga.testing.simulation.plan import APPLICATION, Schedule
+from saga.testing.simulation.runs import FailedScenario, Run, Tally
+from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
+from saga.testing.world import DocumentWrite
 
 DEAD_MAX, REASON_MAX = 3, 160
 """Reasons of dead letters that are told at most, and characters of each."""
@@ -14,7 +33,7 @@ SAGAS_MAX = 3
 """Most sagas for one timeline: of more it shows those that the failure names."""
 
 
-def report(failed: Failed, name: str) -> str:
+def report(failed: FailedScenario, name: str) -> str:
     """Report for a person, complete: nothing has to be run again to understand it."""
     small, first = failed.shrunk.run, failed.first
     lines = [f"seed {first.schedule.seed} of {name} fails: {_said(small.failure)}"]
@@ -69,7 +88,7 @@ def counted(count: int, what: str) -> str:
 
 
 def _said(failure: BaseException | None) -> str:
-    text = f"{type(failure).__name__}: {failure}" if not isinstance(failure, Broken) else str(failure)
+    text = f"{type(failure).__name__}: {failure}" if not isinstance(failure, CheckFailed) else str(failure)
     return text.split("\n")[0]
 
 
@@ -79,15 +98,187 @@ def _published(run: Run) -> list[int]:
 
 def _kind_of_said(run: Run) -> str:
     """Word for one of all that the test has said."""
-    written = [isinstance(each, Written) for each in run.world.published]
+    written = [isinstance(each, DocumentWrite) for each in run.world.published]
     return "document" if written and all(written) else "event or document" if any(written) else "event"
 
 
 def _sagas(run: Run) -> Collection[str]:
     """Sagas that the timeline is to be about; none: all."""
-    if isinstance(run.failure, Broken) and run.failure.saga:
+    if isinstance(run.failure, CheckFailed) and run.failure.saga:
         return [run.failure.saga]
     sagas = run.world.sagas()
     if len(sagas) <= SAGAS_MAX:
         return []
     return [saga for saga in sagas if saga in str(run.failure)]
+
+
+LINES_MAX = 200
+
+
+def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
+    """Lines of these sagas, of all of them by default; every fault is told."""
+    lines = list(_lines(world, sagas))
+    if len(lines) > LINES_MAX:
+        half = LINES_MAX // 2
+        lines[half:-half] = [f"   ... {len(lines) - LINES_MAX} more lines ..."]
+    return lines
+
+
+def _lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for line in world.trace.lines:
+        at = f"{line.time_s:12.4f} s  "
+        match line:
+            case InjectedFault():
+                details = f": {line.details}" if line.details else ""
+                about = f"{line.operation.what} {line.operation.where}"
+                yield f"{at}*** {line.planned} *** ({about}){details}"
+            case TraceNote():
+                told = line.what or _moment(line.moment, sagas)
+                if told:
+                    yield f"{at}{line.process:<14} {told}"
+            case OperationRecord():
+                for told in _asked(world, line, sagas, seen):
+                    yield f"{at}{line.operation.process:<14} {told}"
+
+
+def _asked(world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
+    """Meaning of an operation for people; most mean nothing."""
+    operation = line.operation
+    if operation.what == "publish" and operation.process == APPLICATION and line.said == "done":
+        if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
+            yield f"publishes {operation.where}"
+    elif operation.what in ("replace", "remove") and operation.process == APPLICATION and line.said == "done":
+        document, _, service = operation.where.rpartition(" of ")
+        if not sagas or document.partition("/")[2] in sagas or _has_sagas_of_fields(world, service, document):
+            yield f"{'writes' if operation.what == 'replace' else 'removes'} {operation.where}"
+    elif operation.what == "step":
+        if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
+            yield f"calls {operation.where}" if line.said == "done" else f"{operation.where}: {line.said}"
+    elif operation.what in ("insert", "replace") and operation.where.startswith(f"{PROGRESS}/"):
+        yield from _written(world, line, sagas, seen)
+
+
+def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> bool:
+    """True if a document may be of any saga: its key does not tell."""
+    collection = document.partition("/")[0]
+    return any(kind.collection == collection and kind.saga for kind in world.declared[service].documents)
+
+
+def _written(
+    world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
+) -> Iterator[str]:
+    """Meaning of a write of a progress."""
+    key = line.operation.where.removeprefix(f"{PROGRESS}/")
+    service, _, saga = key.partition("::")
+    if sagas and saga not in sagas:
+        return
+    if line.said != "done":
+        yield f"finds that {key} {'is there already' if line.said == 'Exists' else 'is another one by now'}"
+        return
+    number = seen[key] = seen.get(key, -1) + 1
+    versions = world.workers.disks[service].versions[PROGRESS, key]
+    before = decode_progress(versions[number - 1]) if number else SagaProgress(service=service, saga=saga)
+    after = decode_progress(versions[number])
+    if after.n < before.n:  # forgotten, and begun anew
+        before = SagaProgress(service=service, saga=saga)
+    for raw in after.transitions[max(0, before.n - after.first) :]:
+        entry = decode_transition(raw)
+        emits = f", emits {', '.join(event.type for event in entry.events)}" if entry.events else ""
+        reason = f" ({entry.reason})" if entry.reason else ""
+        yield f"{saga}: {entry.handler}({entry.type}) {entry.outcome}{reason}{emits}"
+    if after.n == before.n:
+        for intent in after.intents:
+            if intent not in before.intents and intent.kind == "lieu":
+                yield f"{saga}: {intent.handler} is dead: what it did is put right, or shown to a person"
+            elif intent not in before.intents and intent.begins is not None:
+                yield f"{saga}: {_name(world, service, intent)} begins {intent.begins.kind} {intent.begins.name}"
+
+
+def _name(world: SimulatedWorld, service: str, intent: Intent) -> str:
+    """Name of the handler that runs: a compensation is a handler of its own."""
+    undoing = world.declared[service].compensations if intent.kind == "undo" else ()
+    return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
+
+
+def _moment(moment: Moment | None, sagas: Collection[str]) -> str:
+    """Moment in words; nothing for one of another saga."""
+    if sagas and getattr(moment, "saga", None) not in (None, *sagas):
+        return ""
+    match moment:
+        case Retrying():
+            return f"{moment.saga}: {moment.handler} failed, attempt {moment.attempt}: {moment.error}"
+        case PutOff():
+            return f"{moment.saga}: {moment.handler} is put off: {moment.error}"
+        case BreakerTurned():
+            return f"the breaker of {moment.resource} is {moment.state}"
+        case ControlTurned():
+            return f"{moment.control} of {moment.name} is {'on' if moment.is_on else 'off'}"
+        case DeadLettered():
+            return f"{moment.saga}: DEAD LETTER {moment.type}: {moment.reason}"
+        case Escalated():
+            return f"{moment.saga}: ESCALATED {moment.handler}: {moment.reason}"
+        case ReplayEnded():
+            return f"{moment.saga}: what was replayed of {moment.handler} {moment.result}"
+        case Stuck():
+            return f"{moment.saga}: STUCK: {moment.error}"
+        case Unavailable():
+            return f"{moment.what} unavailable: {moment.error}"
+        case _:
+            return ""
+
+
+WHY_MAX = 110
+"""Most characters about why it failed: one line."""
+_TEST = '''"""A run of {name} that failed once, kept.
+
+{why}
+"""
+
+from saga.testing import World, replay
+
+from {module} import {name} as scenario
+
+
+@replay(
+    seed={seed},
+    faults={faults},
+    without={without},
+)
+def test_{stem}(world: World) -> None:
+    scenario(world)
+'''
+
+
+def saved(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
+    """Write the test; its path. The same schedule gives the same file.
+
+    Raises `SagaError` for a test in a class, or one that takes more than a world: another could not call it.
+    """
+    name = scenario.__qualname__
+    if not name.isidentifier():
+        raise SagaError(f"{name} cannot be imported by another test: write the scenario as a function of its module")
+    others = [p.name for p in inspect.signature(scenario).parameters.values() if p.default is p.empty]
+    if others != ["world"]:
+        raise SagaError(f"{name} takes {', '.join(others)}: a test that was saved gives nothing but a world")
+    planted = [str(fault) for fault in schedule.planted]
+    told = repr((schedule.seed, planted, sorted(schedule.without)))
+    stem = f"{name.removeprefix('test_')}_{blake2b(told.encode(), digest_size=3).hexdigest()}"
+    path = Path(scenario.__code__.co_filename).parent / f"test_schedule_{stem}.py"
+    text = _TEST.format(
+        name=name,
+        why=re.sub(r'[\\"]', "'", why.split("\n")[0])[:WHY_MAX].strip(),
+        module=scenario.__module__,
+        seed=schedule.seed,
+        faults=_as_list(f'"{fault}"' for fault in planted),
+        without=_as_list(map(str, sorted(schedule.without))),
+        stem=stem,
+    )
+    path.write_text(text)
+    return path
+
+
+def _as_list(literals: Iterable[str]) -> str:
+    """List in source, as the formatter leaves it."""
+    lines = "".join(f"        {literal},\n" for literal in literals)
+    return f"[\n{lines}    ]" if lines else "[]"

@@ -22,24 +22,17 @@ from saga.messaging.names import PROGRESS
 from saga.messaging.transition_events import TOPIC
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
-from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.invariants.rerun import rerun_differences
 from saga.testing.simulation.broker import SimulatedBroker
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.clock import BEGINNING_MS
 from saga.testing.simulation.cluster import Cluster
-from saga.testing.simulation.evidence import evidence_of
 from saga.testing.simulation.guard import Guard
-from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
-from saga.testing.simulation.network import Network
-from saga.testing.simulation.plan import APPLICATION, Plan
-from saga.testing.simulation.processes import CURRENT, Process
-from saga.testing.simulation.schedules import Schedule
-from saga.testing.simulation.trace import Trace
-from saga.testing.simulation.workers import Accident, Workers
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, Written
+from saga.testing.simulation.loop import BEGINNING_MS, CURRENT, NotQuiet, Process, SimulatedLoop
+from saga.testing.simulation.network import Network, Trace
+from saga.testing.simulation.plan import APPLICATION, Chance, Plan, Schedule
+from saga.testing.simulation.workers import Accident, Workers, evidence_of
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -52,14 +45,14 @@ WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Always:
+class AlwaysCheck:
     """An invariant of the user's own."""
 
     what: str
     holds: Callable[[], bool]
 
 
-class Broken(AssertionError):
+class CheckFailed(AssertionError):
     """Raised when an invariant does not hold."""
 
     def __init__(self, invariant: str, what: str, saga: str | None = None) -> None:
@@ -67,18 +60,18 @@ class Broken(AssertionError):
         self.invariant, self.saga = invariant, saga
 
 
-class _Said(NamedTuple):
+class _PublishedEvent(NamedTuple):
     """Event that the test publishes, and who begins a saga with it."""
 
     event: Event
     principal: str | None
 
 
-class _Changed(NamedTuple):
+class _ApplicationWrite(NamedTuple):
     """Document that the test has an application write into a service's store, or remove."""
 
     service: str
-    written: Written
+    written: DocumentWrite
 
 
 class SimulatedWorld(World):
@@ -99,17 +92,17 @@ class SimulatedWorld(World):
         if tells:
             self.workers.tells = TOPIC._replace(partitions=PARTITIONS)
             self.cluster.ensure([self.workers.tells])
-        self.published: list[Event | Written] = []
+        self.published: list[Event | DocumentWrite] = []
         """All that the test has published, and written into stores, in order."""
         self.left_out: frozenset[int] = frozenset()
         """Numbers of events and documents of the test that are left out: a run is shrunk so."""
-        self._said: list[_Said | _Changed | Outgoing] = []
+        self._said: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
         self._saying: asyncio.Task[None] | None = None
         """Task of the application, which says one thing after another, however much time a test lets pass in
         between."""
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
-        self._always: list[Always] = []
+        self._always: list[AlwaysCheck] = []
         self._use: tuple[object, ...] = ()
         self._real: tuple[type, ...] = ()
         self.saving: Callable[[], Path] | None = None
@@ -192,7 +185,7 @@ class SimulatedWorld(World):
         for event in events:
             to_record(event, BEGINNING_MS)  # what may not be said is told where it is said
             if len(self.published) not in self.left_out:
-                self._said.append(_Said(event, principal))
+                self._said.append(_PublishedEvent(event, principal))
             self.published.append(event)
 
     def use_connector(self) -> None:
@@ -200,8 +193,8 @@ class SimulatedWorld(World):
             raise SagaError("services have begun without it: world.use_connector() comes before world.start(...)")
         self.workers.connected = True
 
-    def _change(self, service: "Service[DataclassInstance | None]", written: Written) -> None:
-        changed = _Changed(self._started(service).name, written)
+    def _change(self, service: "Service[DataclassInstance | None]", written: DocumentWrite) -> None:
+        changed = _ApplicationWrite(self._started(service).name, written)
         if len(self.published) not in self.left_out:
             self._said.append(changed)
         self.published.append(written)
@@ -236,7 +229,7 @@ class SimulatedWorld(World):
         self._loop.inside(lambda: self.workers.meets(worker, accident))
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        self._always.append(Always(what, holds))
+        self._always.append(AlwaysCheck(what, holds))
         self._loop.after = self._look
 
     def save_schedule(self) -> Path:
@@ -273,7 +266,7 @@ class SimulatedWorld(World):
             more = f" (and {others} more)" if others else ""
             where = f" in {first.service}" if first.service else ""
             of_saga = f" of {first.saga}" if first.saga else ""
-            raise Broken(first.invariant, f"{first.what}{of_saga}{where}{more}", first.saga)
+            raise CheckFailed(first.invariant, f"{first.what}{of_saga}{where}{more}", first.saga)
 
     def schedule(self) -> Schedule:
         """Schedule of this run, to have it again."""
@@ -329,13 +322,15 @@ class SimulatedWorld(World):
                 self._guard.check()
         self._look()
 
-    async def _says(self, events: Sequence[_Said | _Changed | Outgoing], before: "asyncio.Task[None] | None") -> None:
+    async def _says(
+        self, events: Sequence[_PublishedEvent | _ApplicationWrite | Outgoing], before: "asyncio.Task[None] | None"
+    ) -> None:
         if before is not None:
             await before
         broker = SimulatedBroker(self.cluster, self._application, self.network, self._retention_s())
         async with broker:
             for said in events:
-                if isinstance(said, _Changed):
+                if isinstance(said, _ApplicationWrite):
                     await self.workers.changes(self._application, said.service, said.written)
                     continue
                 record = said if isinstance(said, Outgoing) else await self._record_of(*said)
@@ -363,7 +358,7 @@ class SimulatedWorld(World):
     def _look(self) -> None:
         for always in self._always:
             if not always.holds():
-                raise Broken("your own invariant", f"{always.what} - does not hold at {self._loop.time():.3f} s")
+                raise CheckFailed("your own invariant", f"{always.what} - does not hold at {self._loop.time():.3f} s")
 
     def _check_started(self) -> None:
         if not self.declared:

@@ -2,11 +2,13 @@
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Self
 
+from saga.changes.port import RecordedChange
+from saga.changes.records import DocumentChange
 from saga.errors import (
     Ambiguous,
     ConfigurationError,
@@ -17,10 +19,11 @@ from saga.errors import (
     StoreUnavailable,
     TooLarge,
 )
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Document
+from saga.testing.simulation.loop import BEGINNING_MS, Process
 from saga.testing.simulation.network import Backend, Effect, Network
 from saga.testing.simulation.plan import What
-from saga.testing.simulation.processes import Process
 from saga.testing.world import with_marks_of
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
@@ -30,7 +33,7 @@ WRITES_MAX = 100
 """Number of writes beyond which those that have come to their end are forgotten."""
 
 
-class Kept(NamedTuple):
+class StoredDocument(NamedTuple):
     """A document."""
 
     content: bytes
@@ -54,7 +57,7 @@ class Mutation(NamedTuple):
 class Disk:
     """Documents of one service, which its workers share."""
 
-    documents: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    documents: dict[tuple[str, str], StoredDocument] = field(default_factory=dict)
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     """Every content that took effect, oldest first."""
     document_bytes_max: int = DOCUMENT_BYTES_MAX
@@ -62,7 +65,7 @@ class Disk:
     """Functions that are told of each change of a document."""
     _cas: int = 0
 
-    def there(self, collection: str, key: str, now_s: float) -> Kept | None:
+    def there(self, collection: str, key: str, now_s: float) -> StoredDocument | None:
         kept = self.documents.get((collection, key))
         if kept is not None and kept.expires_s is not None and now_s >= kept.expires_s:
             self._gone("expiry", collection, key)
@@ -77,7 +80,7 @@ class Disk:
             )
         self._cas += 1
         before = self.documents.get((collection, key))
-        self.documents[collection, key] = Kept(content, self._cas, expires_s)
+        self.documents[collection, key] = StoredDocument(content, self._cas, expires_s)
         self.versions.setdefault((collection, key), []).append(content)
         if before is None:
             self._tell(Mutation("insert", collection, key, self._cas, None, content))
@@ -188,7 +191,7 @@ class SimulatedStore:
             if kept is not None:
                 yield key, Document(kept.content, kept.cas)
 
-    def _of(self, collection: str, key: str, cas: int) -> Kept:
+    def _of(self, collection: str, key: str, cas: int) -> StoredDocument:
         """The version with this `cas`. Raises `Conflict`."""
         kept = self._disk.there(collection, key, _now_s())
         if kept is None or kept.cas != cas:
@@ -214,3 +217,106 @@ def _check(expiry_s: float | None) -> None:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+class RecordedChanges:
+    """Changes that one disk has noted, for each service that watches some of its collections."""
+
+    def __init__(self, disk: Disk, now_s: Callable[[], float]) -> None:
+        self._disk, self._now_s, self._number = disk, now_s, 0
+        self.watched: dict[str, set[str]] = {}
+        self.noted: dict[str, list[RecordedChange]] = {}
+        self.leaders: dict[str, ChangeRecordingStore] = {}
+        """Store of the process that takes the changes on, for each service."""
+        self.waiting: list[Future[None]] = []
+        """Futures of those that wait until something is noted."""
+        disk.told.append(self._note)
+
+    def watch(self, service: str, collections: Collection[str], from_beginning: bool) -> None:
+        before = self.watched.setdefault(service, set())
+        self.noted.setdefault(service, [])
+        for collection in sorted(set(collections) - before) if from_beginning else ():
+            for there, key in list(self._disk.documents):
+                kept = self._disk.there(there, key, self._now_s()) if there == collection else None
+                if kept is not None:
+                    self._add(service, Mutation("insert", collection, key, kept.cas, None, kept.content))
+        self.watched[service] = before | set(collections)
+
+    def unwatch(self, service: str, collections: Collection[str]) -> None:
+        self.watched[service] = self.watched.get(service, set()) - set(collections)
+        self.noted[service] = [each for each in self.noted.get(service, []) if each.collection not in collections]
+
+    def _note(self, mutation: Mutation) -> None:
+        if mutation.collection not in (PROGRESS, ARCHIVES):
+            for service, collections in self.watched.items():
+                if mutation.collection in collections:
+                    self._add(service, mutation)
+
+    def _add(self, service: str, made: Mutation) -> None:
+        self._number += 1
+        time_ms = BEGINNING_MS + int(self._now_s() * 1000)
+        changed = DocumentChange(
+            kind=made.kind, key=made.key, version=made.cas, time_ms=time_ms, before=made.before, after=made.after
+        )
+        self.noted[service].append(RecordedChange(self._number, made.collection, changed))
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            wake(each)
+
+
+class ChangeRecordingStore(SimulatedStore):
+    """See `saga.changes.port.ChangeSource` for the promises. One for each process; all of a service have one disk."""
+
+    def __init__(self, disk: Disk, process: Process, network: Network, notes: RecordedChanges) -> None:
+        super().__init__(disk, process, network)
+        self._notes = notes
+
+    async def __aexit__(self, *exc: object) -> None:
+        await super().__aexit__(*exc)
+        for service in [service for service, leader in self._notes.leaders.items() if leader is self]:
+            del self._notes.leaders[service]
+
+    async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
+        self._notes.watch(service, collections, from_beginning)
+
+    def watched(self, service: str) -> Collection[str]:
+        return self._notes.watched.get(service, set())
+
+    async def unwatch(self, service: str, collections: Collection[str]) -> None:
+        self._notes.unwatch(service, collections)
+
+    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
+        noted = self._notes.noted.get(service, [])
+        if before_ms is not None and (not noted or noted[0].changed.time_ms >= before_ms):
+            return ()
+        return tuple(noted[:count_max])
+
+    async def forget(self, service: str, number: int) -> None:
+        def land(*_: object) -> None:
+            self._notes.noted[service] = [each for each in self._notes.noted[service] if each.number > number]
+
+        await self._ask("remove", "changes", service, land)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait until something is noted; no longer than `seconds` where something lies there already. That keeps the
+        world going only if it is for this process to take it on."""
+        waiting: Future[None] = asyncio.get_running_loop().create_future()
+        self._notes.waiting.append(waiting)
+        lying = [service for service, noted in self._notes.noted.items() if noted]
+        if any(self._notes.leaders.get(service) is self for service in lying):
+            asyncio.get_running_loop().call_later(seconds, wake, waiting)
+        elif lying:
+            self._network.idle_later(seconds, lambda: wake(waiting))
+        await waiting
+
+    def leads(self, service: str) -> bool:
+        leader = self._notes.leaders.get(service)
+        if leader is None or not leader._process.alive:
+            self._notes.leaders[service] = self
+        return self._notes.leaders[service] is self
+
+
+def wake(waiting: "Future[None]") -> None:
+    """Let whoever waits for something to be noted go on."""
+    if not waiting.done():
+        waiting.set_result(None)

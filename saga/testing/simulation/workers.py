@@ -2,9 +2,9 @@
 them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -17,21 +17,24 @@ from saga.engine.persistence.service_record import ServiceRecord
 from saga.engine.ports import ExternalCall
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import StoreUnavailable
-from saga.messages import Topic
+from saga.messages import Partition, Topic
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.progress.document import progress_key
+from saga.progress.overflow import parse_saga
 from saga.telemetry.events import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
+from saga.testing.invariants.evidence import Evidence, ServiceEvidence
 from saga.testing.simulation.broker import SimulatedBroker
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.clock import SimulatedClock
 from saga.testing.simulation.cluster import Cluster
-from saga.testing.simulation.connector import TAKEN_OVER_S, Connector
-from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network
-from saga.testing.simulation.noting import Notes, NotingStore
-from saga.testing.simulation.plan import What
-from saga.testing.simulation.processes import CURRENT, Process
-from saga.testing.simulation.store import Disk, SimulatedStore
-from saga.testing.simulation.trace import Noted
-from saga.testing.world import Written
+from saga.testing.simulation.connector import TAKEN_OVER_S, SimulatedConnector
+from saga.testing.simulation.loop import CURRENT, Process, SimulatedClock, SimulatedLoop
+from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network, TraceNote
+from saga.testing.simulation.plan import Chance, What
+from saga.testing.simulation.store import ChangeRecordingStore, Disk, RecordedChanges, SimulatedStore
+from saga.testing.world import DocumentWrite
+
+if TYPE_CHECKING:  # its library is an extra
+    from saga.testing.simulation.keys import SimulatedKeys
+
 
 NOTICED_S = 10.0
 """Longest time until a group notices that a member has died."""
@@ -48,12 +51,9 @@ OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
 """Accidents that can happen to a worker at any moment, whatever it does."""
 
-if TYPE_CHECKING:  # its library is an extra
-    from saga.testing.simulation.keys import SimulatedKeys
-
 
 @dataclass(slots=True, eq=False)
-class Release:
+class DeployedRelease:
     """Release of a service."""
 
     number: int
@@ -70,7 +70,7 @@ class WorkerLife:
     process: Process
     broker: SimulatedBroker
     stop: asyncio.Event
-    release: "Release"
+    release: "DeployedRelease"
     task: "asyncio.Task[None] | None" = None
 
 
@@ -89,19 +89,19 @@ class Workers(Disruptions):
         self.disks: dict[str, Disk] = {}
         self.connected = False
         """True if connectors tell the changes of documents; else the stores note them."""
-        self._notes: dict[str, Notes] = {}
+        self._notes: dict[str, RecordedChanges] = {}
         """Changes that stores have noted, by service."""
-        self._connectors: dict[str, Connector] = {}
+        self._connectors: dict[str, SimulatedConnector] = {}
         """Connectors by the names of their processes."""
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
-        self.releases: dict[str, list[Release]] = {}
+        self.releases: dict[str, list[DeployedRelease]] = {}
         """Releases of each service that were deployed here."""
-        self.newest: dict[str, Release] = {}
+        self.newest: dict[str, DeployedRelease] = {}
         """Release of each service that was deployed last."""
         self.tells: Topic | None = None
         """Topic on which they tell their transitions."""
-        self._next: dict[str, Release] = {}
+        self._next: dict[str, DeployedRelease] = {}
         """Release as which each worker begins its next life."""
         self.keys: SimulatedKeys | None = None
         """Keys of sealed values; `None`: nothing is sealed."""
@@ -110,7 +110,7 @@ class Workers(Disruptions):
 
     def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
         """Begin so many workers of a service."""
-        first = self.newest[declared.name] = Release(1, prepare(declared), use)
+        first = self.newest[declared.name] = DeployedRelease(1, prepare(declared), use)
         self.releases[declared.name] = [first]
         self.disks[declared.name] = Disk()
         self._cluster.group(declared.name).rotation = int(4 * self._chance.draw(f"{declared.name} begins"))
@@ -125,7 +125,7 @@ class Workers(Disruptions):
         known = self.releases[declared.name]
         release = next((each for each in known if each.prepared.declared is declared), None)
         if release is None:
-            release = Release(len(known) + 1, prepare(declared), use)
+            release = DeployedRelease(len(known) + 1, prepare(declared), use)
             known.append(release)
         self.newest[declared.name] = release
         self._take_changes(release)
@@ -134,21 +134,21 @@ class Workers(Disruptions):
                 after_s = ROLLOUT_S * self._chance.draw(f"{name} becomes {release.number} at {self._loop.time()}") ** 3
                 self._network.later(after_s, partial(self._rolled_out, name, release))
 
-    def _take_changes(self, release: Release) -> None:
+    def _take_changes(self, release: DeployedRelease) -> None:
         """Have changes of documents told to a service that takes them."""
         service, name = release.prepared.name, f"{release.prepared.name}-connector"
         collections = {kind.collection for event in release.prepared.changes.values() if (kind := kind_of(event))}
         if name in self._connectors:
             self._connectors[name].collections |= collections
         elif collections and self.connected:
-            self._connectors[name] = Connector(service, self.disks[service], self._network, self._loop.time)
+            self._connectors[name] = SimulatedConnector(service, self.disks[service], self._network, self._loop.time)
             self._connectors[name].collections |= collections
             self._next[name] = release
             self._begin(name, name, 1)
         elif collections and service not in self._notes:
-            self._notes[service] = Notes(self.disks[service], self._loop.time)
+            self._notes[service] = RecordedChanges(self.disks[service], self._loop.time)
 
-    async def changes(self, application: Process, service: str, written: Written) -> None:
+    async def changes(self, application: Process, service: str, written: DocumentWrite) -> None:
         """Have an application write or remove a document, until the store has taken it."""
         disk, where = self.disks[service], f"{written.collection}/{written.key} of {service}"
         backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
@@ -168,11 +168,11 @@ class Workers(Disruptions):
                 continue
             return
 
-    def _rolled_out(self, name: str, release: Release) -> None:
+    def _rolled_out(self, name: str, release: DeployedRelease) -> None:
         if self.newest[self._lives[name].process.service] is release:  # else the next one came in between
             self._become(name, release)
 
-    def _become(self, name: str, release: Release) -> None:
+    def _become(self, name: str, release: DeployedRelease) -> None:
         """Restart a worker in good order as this release, if it is another one."""
         self._next[name] = release
         life = self._lives[name]
@@ -224,7 +224,7 @@ class Workers(Disruptions):
         disk, notes = self.disks[process.service], self._notes.get(process.service)
         if notes is None:
             return SimulatedStore(disk, process, self._network)
-        return NotingStore(disk, process, self._network, notes)
+        return ChangeRecordingStore(disk, process, self._network, notes)
 
     def _ended(self, life: WorkerLife, task: "asyncio.Task[None]") -> None:
         why = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -247,7 +247,7 @@ class Workers(Disruptions):
 
     def _reported(self, process: Process, moment: Moment) -> None:
         if not isinstance(moment, EVERYDAY) and not self._loop.is_closed():
-            self._network.trace.lines.append(Noted(self._loop.time(), process.name, "", moment))
+            self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))
 
     def _outside(self, process: Process, step: ExternalCall) -> Awaitable[Any]:
         """Make the call of a step: it goes on when its caller dies."""
@@ -359,3 +359,52 @@ class Workers(Disruptions):
         self._network.later(0.0, lambda: self._become(process.name, other))
         self._network.later(time_s, lambda: self._become(process.name, self.newest[process.service]))
         return f"{process.name} is restarted as release {other.number}, for {time_s:.1f} s"
+
+
+def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
+    """Everything that the services of these workers wrote and said."""
+    return Evidence(
+        services={
+            name: replace(
+                _witnessed(newest, workers.releases[name], workers.disks[name], cluster.group(name).committed),
+                keys=workers.keys,
+            )
+            for name, newest in workers.newest.items()
+        },
+        log=cluster.log,
+        ends=cluster.ends(),
+        spoiled=frozenset(cluster.spoiled),
+    )
+
+
+def _witnessed(
+    newest: DeployedRelease, releases: Sequence[DeployedRelease], disk: Disk, committed: Mapping[Partition, int]
+) -> ServiceEvidence:
+    service = newest.prepared
+    versions: dict[str, list[bytes]] = {}
+    archives: dict[str, list[tuple[str, bytes]]] = {}
+    documents: dict[tuple[str, str], list[bytes]] = {}
+    given = {
+        r.gives: fake
+        for release in releases
+        for r in release.prepared.declared.resources
+        for fake in release.fakes
+        if isinstance(fake, r.gives)
+    }
+    mine = progress_key(service.name, "")
+    for (collection, key), contents in disk.versions.items():
+        if collection == PROGRESS:
+            versions[key.removeprefix(mine)] = contents
+        elif collection == ARCHIVES:
+            archives.setdefault(parse_saga(key), []).append((key, contents[-1]))
+        else:
+            documents[collection, key] = contents
+    return ServiceEvidence(
+        service=service,
+        releases=tuple(release.prepared for release in releases),
+        resources=given,
+        versions=versions,
+        archives=archives,
+        documents=documents,
+        committed=committed,
+    )

@@ -8,7 +8,7 @@ from saga.errors import ConfigurationError, Conflict
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
-from saga.testing.conformance.store import DAY_S, Opens, Passes, StoreConformance
+from saga.testing.conformance.store import DAY_S, OpenStore, PassTime, StoreConformance
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.couchbase.conftest import Stores
 
@@ -25,11 +25,11 @@ class TestCouchbaseStore(StoreConformance):
     expiries_s = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 11 * 365 * DAY_S)
 
     @pytest.fixture
-    def opens(self, stores: Stores) -> Opens:
+    def opens(self, stores: Stores) -> OpenStore:
         return stores
 
     @pytest.fixture
-    def passes(self, mock: CouchbaseMock) -> Passes:
+    def passes(self, mock: CouchbaseMock) -> PassTime:
         async def passes(seconds: float) -> None:
             mock.time_travel(round(seconds))
 
@@ -39,7 +39,9 @@ class TestCouchbaseStore(StoreConformance):
     async def test_a_replace_can_keep_the_expiry(self) -> None:  # type: ignore[override]  # takes no store
         """Left out."""
 
-    async def test_a_replace_that_cannot_keep_the_expiry_clears_it(self, store: CouchbaseStore, passes: Passes) -> None:
+    async def test_a_replace_that_cannot_keep_the_expiry_clears_it(
+        self, store: CouchbaseStore, passes: PassTime
+    ) -> None:
         cas = await store.insert("saga", "a", b"0", expiry_s=5)
         cas = await store.replace("saga", "a", b"1", cas=cas, keep_expiry=True)
         await passes(5 + self.expiry_grain_s)

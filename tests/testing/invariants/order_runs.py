@@ -31,7 +31,7 @@ from saga.messaging.timers import Wake
 from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition, encode, progress_key
 from saga.progress.overflow import parse_saga
 from saga.store.port import Document
-from saga.testing.invariants.evidence import Evidence, Witnessed
+from saga.testing.invariants.evidence import Evidence, ServiceEvidence
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced
@@ -197,7 +197,7 @@ class Shop:
             for (collection, key), contents in ever.items():
                 if collection == "saga-archive":
                     archives.setdefault(parse_saga(key), []).append((key, contents[-1]))
-            witnessed[name] = Witnessed(
+            witnessed[name] = ServiceEvidence(
                 service=service,
                 resources=service.resources,
                 versions={key.removeprefix(prefix): tuple(v) for (c, key), v in ever.items() if c == "saga"},

@@ -7,11 +7,20 @@ import pytest
 from saga.errors import SagaError
 from saga.testing import World, faults
 from saga.testing.decorators import Crashes, Mode, Seeds
-from saga.testing.simulation import all_runs as module
-from saga.testing.simulation.all_runs import Failed, Tally, points_of, run_all
-from saga.testing.simulation.run import Care, Run, Scenario, run
-from saga.testing.simulation.schedules import Schedule
-from saga.testing.simulation.shrinking import RUNS_MAX, shrink
+from saga.testing.simulation import runs as module
+from saga.testing.simulation.plan import Schedule
+from saga.testing.simulation.runs import (
+    RUNS_MAX,
+    FailedScenario,
+    Run,
+    RunOptions,
+    Scenario,
+    Tally,
+    points_of,
+    run,
+    run_all,
+    shrink,
+)
 from services.payment import payment
 from services.payment.bank import Bank
 from services.simulate import an_order as books_order
@@ -22,20 +31,20 @@ MANY = faults.of("delay", "duplicate", rate=0.2)
 BREAKING = MANY | faults.of("crash", rate=0.2)
 
 
-def tried(asked: Scenario, mode: Mode, tally: Tally | None = None) -> Failed | None:
-    return run_all(asked, mode, Tally() if tally is None else tally, Care())
+def tried(asked: Scenario, mode: Mode, tally: Tally | None = None) -> FailedScenario | None:
+    return run_all(asked, mode, Tally() if tally is None else tally, RunOptions())
 
 
-def failing(asked: Scenario, mode: Mode) -> Failed:
+def failing(asked: Scenario, mode: Mode) -> FailedScenario:
     failed = tried(asked, mode)
     assert failed is not None, "no run fails"
     return failed
 
 
-def failures(asked: Scenario) -> list[Failed]:
+def failures(asked: Scenario) -> list[FailedScenario]:
     """Those of the first few seeds. A crash at some place may take several events to come to pass, so not each of them
     can be shrunk to one."""
-    several = [run_all(asked, Seeds(1, BREAKING), Tally(), Care(), [seed]) for seed in range(3)]
+    several = [run_all(asked, Seeds(1, BREAKING), Tally(), RunOptions(), [seed]) for seed in range(3)]
     return [failed for failed in several if failed is not None]
 
 
@@ -57,7 +66,7 @@ def test_nothing_more_can_be_left_out_of_a_shrunk_run() -> None:
     assert len(small.planted) > 1
     smaller = [replace(small, planted=(*small.planted[:n], *small.planted[n + 1 :])) for n in range(len(small.planted))]
     smaller += [replace(small, without=small.without | {n}) for n in range(3) if n not in small.without]
-    assert [run(asked, schedule, Care()).failure for schedule in smaller] == [None] * len(smaller)
+    assert [run(asked, schedule, RunOptions()).failure for schedule in smaller] == [None] * len(smaller)
 
 
 def test_a_shrunk_run_fails_in_the_way_of_the_first_though_a_smaller_one_fails_in_another() -> None:
@@ -80,7 +89,7 @@ def test_a_shrunk_run_fails_in_the_way_of_the_first_though_a_smaller_one_fails_i
 def test_a_shrunk_run_fails_again_when_it_is_run_from_its_schedule() -> None:
     asked = scenario(orders=3, asked_max=1)
     small = failing(asked, Seeds(100, BREAKING)).shrunk.run
-    again = run(asked, small.schedule, Care())
+    again = run(asked, small.schedule, RunOptions())
     assert str(again.failure) == str(small.failure)
     assert again.world.trace.fingerprint() == small.world.trace.fingerprint()
 
@@ -89,15 +98,15 @@ def test_shrinking_ends_after_so_many_runs_with_the_smallest_found() -> None:
     asked = scenario(orders=4, asked_max=1)
     failed = failing(asked, Seeds(100, BREAKING))
     assert failed.shrunk.runs < RUNS_MAX
-    cut_short = shrink(asked, failed.first, Care(), runs_max=3)
+    cut_short = shrink(asked, failed.first, RunOptions(), runs_max=3)
     assert cut_short.runs == 3
     assert cut_short.run.failure is not None
 
 
 def test_a_crash_everywhere_finds_what_goes_wrong_at_one_point_only() -> None:
     asked, tally = scenario(orders=2, asked_max=1), Tally()
-    points = points_of(run(asked, Schedule(seed=0), Care()))
-    wrong = [p for p in points if run(asked, Schedule(seed=0, planted=(p,)), Care()).failure is not None]
+    points = points_of(run(asked, Schedule(seed=0), RunOptions()))
+    wrong = [p for p in points if run(asked, Schedule(seed=0, planted=(p,)), RunOptions()).failure is not None]
     assert 0 < len(wrong) <= 2 < len(points)
     failed = tried(asked, Crashes(pairs=False), tally)
     assert failed is not None
@@ -123,14 +132,14 @@ def pairs_tried(monkeypatch: pytest.MonkeyPatch, seed: int) -> tuple[Tally, list
     """The numbers of the points at which the first of two crashes is."""
     seen: list[Schedule] = []
 
-    def watched(scenario: Scenario, schedule: Schedule, care: Care) -> Run:
+    def watched(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
         seen.append(schedule)
         return run(scenario, schedule, care)
 
     monkeypatch.setattr(module, "run", watched)
     monkeypatch.setattr(module, "PAIRS_MAX", 40)
     tally = Tally()
-    assert run_all(scenario(orders=1, asked_max=9), Crashes(pairs=True), tally, Care(), [seed]) is None
+    assert run_all(scenario(orders=1, asked_max=9), Crashes(pairs=True), tally, RunOptions(), [seed]) is None
     points = list(dict.fromkeys(schedule.planted for schedule in seen if len(schedule.planted) == 1))
     return tally, [points.index(schedule.planted[:1]) for schedule in seen if len(schedule.planted) == 2]
 
@@ -152,7 +161,7 @@ def test_points_are_counted_for_all_seeds() -> None:
     counts = []
     for seeds in ([0], [1], [0, 1]):
         tally = Tally()
-        assert run_all(scenario(orders=1, asked_max=2), Crashes(pairs=False), tally, Care(), seeds) is None
+        assert run_all(scenario(orders=1, asked_max=2), Crashes(pairs=False), tally, RunOptions(), seeds) is None
         counts.append(tally.points)
     assert counts[2] == counts[0] + counts[1]
 

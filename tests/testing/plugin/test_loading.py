@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-LEAF = {"saga", "saga.testing", "saga.testing.plugin", "saga.testing.pytest_names"}
+LEAF = {"saga", "saga.testing", "saga.testing.plugin"}
 PLAIN = "def test_plain() -> None: ...\n"
 WORLD = """
 from tests.testing.plugin.buggy_service import scenario

@@ -9,8 +9,7 @@ from saga import SagaError
 from saga.testing import World
 from saga.testing.decorators import Seeds
 from saga.testing.fault_kinds import Faults
-from saga.testing.simulation.all_runs import Tally, run_all
-from saga.testing.simulation.run import Care
+from saga.testing.simulation.runs import RunOptions, Tally, run_all
 from tests.testing.plugin.buggy_service import Drawer, an_order, scenario, till
 
 numbers = count()
@@ -45,7 +44,7 @@ def _from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def once(run: Callable[[World], None]) -> None:
-    run_all(run, Seeds(1, Faults()), Tally(), Care())
+    run_all(run, Seeds(1, Faults()), Tally(), RunOptions())
 
 
 def test_a_fake_that_asks_a_global_is_noticed_with_the_place_where_the_runs_part() -> None:

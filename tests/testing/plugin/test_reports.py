@@ -6,13 +6,10 @@ from collections.abc import Callable
 from saga.testing import World, faults
 from saga.testing.decorators import Crashes, Seeds
 from saga.testing.fault_kinds import Faults
-from saga.testing.simulation.all_runs import Tally, run_all
-from saga.testing.simulation.plan import Planned
-from saga.testing.simulation.reports import report, summary
-from saga.testing.simulation.run import Care, Run, run
-from saga.testing.simulation.schedules import Schedule
-from saga.testing.simulation.timeline import LINES_MAX, timeline
-from saga.testing.simulation.trace import Asked
+from saga.testing.simulation.network import OperationRecord
+from saga.testing.simulation.plan import Planned, Schedule
+from saga.testing.simulation.reports import LINES_MAX, report, summary, timeline
+from saga.testing.simulation.runs import Run, RunOptions, Tally, run, run_all
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -44,7 +41,7 @@ def told(lines: list[str]) -> list[str]:
 
 
 def test_a_timeline_has_the_transitions_of_all_services_in_order() -> None:
-    lines = lines_of(run(orders(1), Schedule(seed=0), Care()))
+    lines = lines_of(run(orders(1), Schedule(seed=0), RunOptions()))
     times = [float(line.split()[0]) for line in lines]
     assert times == sorted(times)
     transitions = [line for line in told(lines) if " handled" in line]
@@ -63,11 +60,11 @@ def test_a_timeline_has_the_transitions_of_all_services_in_order() -> None:
 def test_a_fault_is_marked_where_it_happens() -> None:
     step = next(
         line.operation
-        for line in run(orders(1), Schedule(seed=0), Care()).world.trace.lines
-        if isinstance(line, Asked) and line.operation.what == "step"
+        for line in run(orders(1), Schedule(seed=0), RunOptions()).world.trace.lines
+        if isinstance(line, OperationRecord) and line.operation.what == "step"
     )
     planted = Planned(step.process, step.number, "crash", after=True)
-    lines = told(lines_of(run(orders(1), Schedule(seed=0, planted=(planted,)), Care())))
+    lines = told(lines_of(run(orders(1), Schedule(seed=0, planted=(planted,)), RunOptions())))
     (at,) = (n for n, line in enumerate(lines) if f"*** {planted} *** (step {step.where})" in line)
     assert lines[at - 1] == f"{step.service}: calls {step.where}"
     assert lines.index(f"{step.service}: begins again") > at
@@ -75,7 +72,7 @@ def test_a_fault_is_marked_where_it_happens() -> None:
 
 
 def test_a_timeline_of_one_saga_leaves_the_others_out_but_no_fault() -> None:
-    done = run(orders(3), Schedule(seed=2, drawn=faults.of("delay", "duplicate", rate=0.1)), Care())
+    done = run(orders(3), Schedule(seed=2, drawn=faults.of("delay", "duplicate", rate=0.1)), RunOptions())
     lines = lines_of(done, "order-1")
     assert sum("***" in line for line in lines) == len(done.schedule.planted) > 0
     rest = "\n".join(told([line for line in lines if "***" not in line]))
@@ -86,11 +83,11 @@ def test_a_timeline_of_one_saga_leaves_the_others_out_but_no_fault() -> None:
 
 def test_the_same_run_has_the_same_timeline_each_time() -> None:
     schedule = Schedule(seed=7, drawn=faults.everything())
-    assert lines_of(run(orders(2), schedule, Care())) == lines_of(run(orders(2), schedule, Care()))
+    assert lines_of(run(orders(2), schedule, RunOptions())) == lines_of(run(orders(2), schedule, RunOptions()))
 
 
 def test_a_long_timeline_is_cut_in_the_middle() -> None:
-    done = run(orders(20), Schedule(seed=0), Care())
+    done = run(orders(20), Schedule(seed=0), RunOptions())
     lines = lines_of(done)
     assert len(lines) == LINES_MAX + 1
     assert re.fullmatch(r" +\.\.\. \d+ more lines \.\.\.", lines[LINES_MAX // 2])
@@ -104,7 +101,7 @@ def test_a_report_names_of_many_sagas_the_one_that_the_failure_names() -> None:
         outcomes = [world.outcome(f"order-{n}") for n in range(6)]
         assert outcomes != [OrderConfirmed] * 6, "order-4 is wrong"
 
-    failed = run_all(asked, Seeds(1, Faults()), Tally(), Care())
+    failed = run_all(asked, Seeds(1, Faults()), Tally(), RunOptions())
     assert failed is not None
     lines = report(failed, "test_it").splitlines()
     assert lines[:3] == [
@@ -117,7 +114,7 @@ def test_a_report_names_of_many_sagas_the_one_that_the_failure_names() -> None:
 
 def test_a_report_is_the_same_each_time() -> None:
     def told() -> str:
-        failed = run_all(scenario(3, 1), Seeds(50, faults.of("crash", "delay", rate=0.1)), Tally(), Care())
+        failed = run_all(scenario(3, 1), Seeds(50, faults.of("crash", "delay", rate=0.1)), Tally(), RunOptions())
         assert failed is not None
         return report(failed, "test_it")
 
@@ -126,7 +123,7 @@ def test_a_report_is_the_same_each_time() -> None:
 
 def test_a_summary_counts_points_and_pairs() -> None:
     tally = Tally()
-    assert run_all(scenario(1, 99), Crashes(pairs=True), tally, Care()) is None
+    assert run_all(scenario(1, 99), Crashes(pairs=True), tally, RunOptions()) is None
     assert tally.pairs == tally.pairs_in_all > 0
     assert (
         f"a crash at each of {tally.points} points; two crashes at {tally.pairs:,} of {tally.pairs:,} pairs"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from saga.support.clock import SystemClock
-from saga.testing.processes.crew import Member
+from saga.testing.processes.worker_processes import WorkerProcess
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -39,29 +39,29 @@ class Hands:
     def is_steady(self) -> bool:
         return not any(member.frozen for member in self.members)
 
-    def hire(self, service: str) -> Member:
+    def hire(self, service: str) -> WorkerProcess:
         hired = self._member(service, 3)
         self.members.append(hired)
         self.note("hire", hired.name)
         return hired
 
-    def restart(self, member: Member) -> Member:
+    def restart(self, member: WorkerProcess) -> WorkerProcess:
         self.note("crash", member.name)
         again = self._member(member.service, member.number)
         self.members[self.members.index(member)] = again
         return again
 
-    def freeze(self, member: Member) -> None:
+    def freeze(self, member: WorkerProcess) -> None:
         self.note("freeze", member.name)
         member.frozen = True
 
-    def thaw(self, member: Member) -> None:
+    def thaw(self, member: WorkerProcess) -> None:
         self.note("thaw", member.name)
         member.frozen = False
 
-    def dismiss(self, member: Member) -> None:
+    def dismiss(self, member: WorkerProcess) -> None:
         self.note("dismiss", member.name)
         self.members.remove(member)
 
-    def _member(self, service: str, number: int) -> Member:
-        return Member(service, number, cast("Popen[bytes]", None))
+    def _member(self, service: str, number: int) -> WorkerProcess:
+        return WorkerProcess(service, number, cast("Popen[bytes]", None))

@@ -6,18 +6,18 @@ from typing import cast
 
 import pytest
 
-from saga.testing.processes.accidents import FAULTS_MAX, FROZEN_S_MAX, Accidents, count_of, left_out
-from saga.testing.processes.crew import Crew
+from saga.testing.processes.faults import FAULTS_MAX, FROZEN_S_MAX, ProcessFaults, count_of, left_out
+from saga.testing.processes.worker_processes import WorkerPool
 from tests.testing.processes.noted_crew import HandClock, Hands
 
 
-def accidents(rates: Mapping[str, float], *, seed: int = 0) -> tuple[Accidents, Hands, HandClock]:
+def accidents(rates: Mapping[str, float], *, seed: int = 0) -> tuple[ProcessFaults, Hands, HandClock]:
     clock = HandClock()
     hands = Hands(["payment", "order"])
-    made = Accidents(
+    made = ProcessFaults(
         seed=seed,
         rates=rates,
-        crew=cast(Crew, hands),
+        crew=cast(WorkerPool, hands),
         clock=clock,
         hire=hands.hire,
         publish_again=lambda chance: hands.note("again"),
@@ -25,7 +25,7 @@ def accidents(rates: Mapping[str, float], *, seed: int = 0) -> tuple[Accidents, 
     return made, hands, clock
 
 
-def run(made: Accidents, clock: HandClock) -> None:
+def run(made: ProcessFaults, clock: HandClock) -> None:
     made.begin()
     for _ in range(2000):
         if made.are_over:

@@ -8,8 +8,8 @@ from saga.progress.document import progress_key
 from saga.testing.fault_kinds import EVERYTHING, FaultKind, Faults, faults
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
-from saga.testing.processes.evidence import Left, witnessed_at_the_end
 from saga.testing.processes.process_world import outcomes_of
+from saga.testing.processes.shared_files import Left, witnessed_at_the_end
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order import order
 from services.order.events import OrderCancelled, OrderConfirmed

@@ -15,8 +15,8 @@ import pytest
 from saga import limited
 from saga.declarations.limits import Limits, limits_of
 from saga.errors import SagaError
-from saga.testing.processes.remote_fakes import Outside, remote_fake
-from saga.testing.processes.worker_setup import CallLimits
+from saga.testing.processes.remote_fakes import FakeServer, remote_fake
+from saga.testing.processes.worker_processes import CallLimits
 
 
 class Refused(Exception):
@@ -85,20 +85,20 @@ CALLS = {"ask": None, "count": CallLimits(call="FakeShop.count", at_once_max=1, 
 
 
 @pytest.fixture
-def outside() -> Iterator[Outside]:
-    with tempfile.TemporaryDirectory() as folder, Outside(Path(folder) / "s") as outside:
+def outside() -> Iterator[FakeServer]:
+    with tempfile.TemporaryDirectory() as folder, FakeServer(Path(folder) / "s") as outside:
         yield outside
 
 
 @pytest.fixture
-def fake(outside: Outside) -> FakeShop:
+def fake(outside: FakeServer) -> FakeShop:
     fake = FakeShop()
     outside.fakes += [object(), fake]
     return fake
 
 
 @pytest.fixture
-def shop(outside: Outside, fake: FakeShop) -> Shop:
+def shop(outside: FakeServer, fake: FakeShop) -> Shop:
     made = remote_fake(Shop, 1, CALLS, outside.socket)
     assert isinstance(made, Shop)
     return made
@@ -131,7 +131,7 @@ class Counter(Protocol):
     async def count(self) -> int: ...
 
 
-async def test_a_fake_of_a_protocol_is_called_too(outside: Outside, fake: FakeShop) -> None:
+async def test_a_fake_of_a_protocol_is_called_too(outside: FakeServer, fake: FakeShop) -> None:
     counter = remote_fake(Counter, 1, {"count": None}, outside.socket)
     assert await counter.count() == 0  # type: ignore[attr-defined] # made of its name
 
@@ -182,7 +182,7 @@ async def test_an_exception_that_cannot_be_made_again_is_told(shop: Shop, fake: 
         await shop.ask("tea")
 
 
-async def test_nothing_changes_while_it_is_looked_at(outside: Outside, shop: Shop, fake: FakeShop) -> None:
+async def test_nothing_changes_while_it_is_looked_at(outside: FakeServer, shop: Shop, fake: FakeShop) -> None:
     with outside.still():
         call = asyncio.ensure_future(shop.ask("tea"))  # noqa: TID251 - it is to wait
         for _ in range(100):
@@ -196,6 +196,6 @@ def test_a_path_that_is_too_long_for_a_socket_is_told() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         pytest.raises(SagaError, match="choose a shorter path for temporary files"),
-        Outside(Path(folder) / ("s" * 120)),
+        FakeServer(Path(folder) / ("s" * 120)),
     ):
         pass

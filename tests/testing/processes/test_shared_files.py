@@ -18,7 +18,7 @@ from saga.progress.journal import TransitionDetails, WriteContext
 from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.testing.invariants.progress_lives import broken_chain, lives_of
+from saga.testing.invariants.evidence import broken_chain, lives_of
 from saga.testing.processes.shared_files import SharedFiles
 from services.order import order
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of

@@ -11,10 +11,9 @@ from saga.errors import SagaError, StoreUnavailable
 from saga.messages import Outgoing, Topic
 from saga.support.clock import SystemClock
 from saga.testing.processes import ProcessWorld
-from saga.testing.processes.accidents import Accidents
-from saga.testing.processes.crew import Crew
-from saga.testing.processes.servers import Trouble, giver_of
-from saga.testing.processes.worker_setup import WorkerSetup
+from saga.testing.processes.faults import ProcessFaults
+from saga.testing.processes.servers import ServerFault, giver_of
+from saga.testing.processes.worker_processes import WorkerPool, WorkerSetup
 from tests.servers.world_servers import servers
 from tests.testing.processes.noted_crew import HandClock, Hands
 from tests.testing.processes.test_process_world import orders_are_paid_once_or_not_at_all
@@ -60,12 +59,12 @@ async def test_workers_reach_both_servers_only_by_what_can_be_cut_and_the_world_
             await broker.publish([AN_EVENT])
 
 
-def accidents(troubles: Mapping[str, Sequence[Trouble]]) -> tuple[Accidents, HandClock]:
+def accidents(troubles: Mapping[str, Sequence[ServerFault]]) -> tuple[ProcessFaults, HandClock]:
     clock = HandClock()
-    made = Accidents(
+    made = ProcessFaults(
         seed=1,
         rates=dict.fromkeys(troubles, 0.02),
-        crew=cast(Crew, Hands(["payment"])),
+        crew=cast(WorkerPool, Hands(["payment"])),
         clock=clock,
         hire=Hands([]).hire,
         publish_again=lambda chance: None,
@@ -77,8 +76,8 @@ def accidents(troubles: Mapping[str, Sequence[Trouble]]) -> tuple[Accidents, Han
 def test_troubles_of_servers_come_one_after_the_other_and_each_ends() -> None:
     done = list[str]()
 
-    def trouble(name: str) -> Trouble:
-        return Trouble(name, (0.5, 0.5), lambda: done.append(f"{name} begins"), lambda: done.append(f"{name} ends"))
+    def trouble(name: str) -> ServerFault:
+        return ServerFault(name, (0.5, 0.5), lambda: done.append(f"{name} begins"), lambda: done.append(f"{name} ends"))
 
     made, clock = accidents({"partition": [trouble("cut")], "late answer": [trouble("frozen")]})
     made.begin()
@@ -94,7 +93,7 @@ def test_a_worker_that_cannot_start_is_started_again_so_many_times(tmp_path: Pat
     nobody = WorkerSetup(
         modules=("services.payment",), attribute="nobody", declarations=(), outside=str(tmp_path), fakes=()
     )
-    with Crew(tmp_path, CLOCK, starts_max=3) as crew:
+    with WorkerPool(tmp_path, CLOCK, starts_max=3) as crew:
         member = crew.hire("payment", nobody)
         first = member.process.pid
         for _ in range(2):

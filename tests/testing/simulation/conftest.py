@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.processes import Process
+from saga.testing.simulation.loop import Process, SimulatedLoop
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from decimal import Decimal
 
 from saga.messages import Event
 from saga.testing.fault_kinds import Faults, faults
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn, Plan
+from saga.testing.simulation.plan import Chance, Plan, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -51,7 +50,7 @@ def ran(seed: int, plan: Plan | None = None, *, left: int = 7) -> tuple[Simulate
 
 
 def drawn(seed: int, asked: Faults) -> Plan:
-    return Drawn(asked, Chance(seed))
+    return RandomPlan(asked, Chance(seed))
 
 
 def fingerprint(seed: int) -> str:

@@ -10,16 +10,12 @@ from typing import Literal, TypeVar
 from saga.broker.port import Subscription
 from saga.messages import Outgoing, Partition, Topic
 from saga.testing.fault_kinds import FaultKind
-from saga.testing.simulation.broker import SimulatedBroker
-from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.broker import SimulatedBroker, SimulatedMember
 from saga.testing.simulation.cluster import Cluster
-from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.members import SimulatedMember
-from saga.testing.simulation.network import Disruptions, Network
-from saga.testing.simulation.plan import Planned, Scheduled
-from saga.testing.simulation.processes import CURRENT, Process
+from saga.testing.simulation.loop import CURRENT, Process, SimulatedLoop
+from saga.testing.simulation.network import Disruptions, Network, Trace
+from saga.testing.simulation.plan import Chance, Planned, ScheduledPlan
 from saga.testing.simulation.store import Disk, SimulatedStore
-from saga.testing.simulation.trace import Trace
 
 T = TypeVar("T")
 
@@ -75,7 +71,7 @@ class FaultGround:
     @classmethod
     def with_(cls, seed: int, *planned: Planned) -> "FaultGround":
         loop = SimulatedLoop(seed)
-        network = Network(Chance(seed), Scheduled(planned), Trace())
+        network = Network(Chance(seed), ScheduledPlan(planned), Trace())
         noting = Noting(loop)
         network.disruptions = noting
         cluster = Cluster(network)

@@ -9,17 +9,15 @@ from saga.messages import Partition, Record
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
-from saga.testing.conformance.changes import ChangesConformance, OpensNoting
-from saga.testing.conformance.store import Opens, Passes, StoreConformance
-from saga.testing.conformance.unreadable_records import Damage
+from saga.testing.conformance.changes import ChangesConformance, OpenChangeStore
+from saga.testing.conformance.damaged_logs import Damage
+from saga.testing.conformance.store import OpenStore, PassTime, StoreConformance
 from saga.testing.simulation.broker import SimulatedBroker
-from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.cluster import Cluster
-from saga.testing.simulation.network import Network
-from saga.testing.simulation.noting import Notes, NotingStore
-from saga.testing.simulation.processes import Process
-from saga.testing.simulation.store import Disk, SimulatedStore
-from saga.testing.simulation.trace import Trace
+from saga.testing.simulation.loop import Process
+from saga.testing.simulation.network import Network, Trace
+from saga.testing.simulation.plan import Chance
+from saga.testing.simulation.store import ChangeRecordingStore, Disk, RecordedChanges, SimulatedStore
 
 
 @pytest.fixture
@@ -33,11 +31,11 @@ class TestSimulatedStore(StoreConformance):
         return Disk()
 
     @pytest.fixture
-    def opens(self, disk: Disk, network: Network) -> Opens:
+    def opens(self, disk: Disk, network: Network) -> OpenStore:
         return lambda: SimulatedStore(disk, Process("test", "test"), network)
 
     @pytest.fixture
-    def passes(self, disk: Disk) -> Passes:
+    def passes(self, disk: Disk) -> PassTime:
         async def passes(seconds: float) -> None:
             """The loop's time is the real one here, so the documents come nearer to their end instead."""
             for key, kept in disk.documents.items():
@@ -49,10 +47,10 @@ class TestSimulatedStore(StoreConformance):
 
 class TestSimulatedChanges(ChangesConformance):
     @pytest.fixture
-    async def opens(self, network: Network) -> OpensNoting:
+    async def opens(self, network: Network) -> OpenChangeStore:
         disk = Disk()
-        notes = Notes(disk, asyncio.get_running_loop().time)
-        return lambda: NotingStore(disk, Process("test", "test"), network, notes)
+        notes = RecordedChanges(disk, asyncio.get_running_loop().time)
+        return lambda: ChangeRecordingStore(disk, Process("test", "test"), network, notes)
 
 
 class TestSimulatedBroker(BrokerConformance):

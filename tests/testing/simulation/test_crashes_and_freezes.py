@@ -9,10 +9,9 @@ import pytest
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.testing.simulation import workers
-from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.processes import Process
+from saga.testing.simulation.loop import Process, SimulatedLoop
+from saga.testing.simulation.network import TraceNote
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Noted
 from tests.testing.simulation.orders import an_order, begun
 from tests.testing.simulation.planted_faults import begin, context_of, passes, ticks
 
@@ -167,7 +166,9 @@ def test_a_worker_that_ends_in_good_order_and_then_dies_of_a_late_answer_begins_
             life.task.add_done_callback(partial(_dies, world, life.process))
         world.publish(an_order(1))
         world.run_until_quiet()
-        again = [line.process for line in world.trace.lines if isinstance(line, Noted) and line.what == "begins again"]
+        again = [
+            line.process for line in world.trace.lines if isinstance(line, TraceNote) and line.what == "begins again"
+        ]
         assert sorted(again) == sorted(world.workers.names())
 
 

@@ -9,9 +9,9 @@ import pytest
 from saga.messages import Event, texts_of
 from saga.telemetry.events import Lost
 from saga.testing.fault_kinds import EVERYTHING, FaultKind
-from saga.testing.simulation.plan import APPLICATION, POSSIBLE, WAYS, Operation, Planned, Scheduled
+from saga.testing.simulation.network import OperationRecord, TraceNote
+from saga.testing.simulation.plan import APPLICATION, POSSIBLE, WAYS, Operation, Planned, ScheduledPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Asked, Noted
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderConfirmed
@@ -40,7 +40,7 @@ class Order:
 
     def noted(self, what: str) -> list[str]:
         """The processes of which that is noted."""
-        return [line.process for line in self.world.trace.lines if isinstance(line, Noted) and line.what == what]
+        return [line.process for line in self.world.trace.lines if isinstance(line, TraceNote) and line.what == what]
 
     def reasons(self) -> list[str]:
         """Reasons of the dead letters."""
@@ -49,11 +49,11 @@ class Order:
 
     def lost(self) -> bool:
         """True if a worker was taken for dead, and found out."""
-        return any(isinstance(line, Noted) and isinstance(line.moment, Lost) for line in self.world.trace.lines)
+        return any(isinstance(line, TraceNote) and isinstance(line.moment, Lost) for line in self.world.trace.lines)
 
 
 def ordered(*planned: Planned, seed: int = SEED) -> Order:
-    with SimulatedWorld(seed, Scheduled(planned), guarded=False) as world:
+    with SimulatedWorld(seed, ScheduledPlan(planned), guarded=False) as world:
         bank = begun(world)
         world.publish(an_order(0))
         world.run_until_quiet()
@@ -64,7 +64,7 @@ def ordered(*planned: Planned, seed: int = SEED) -> Order:
 def operations(seed: int = SEED) -> tuple[Operation, ...]:
     """Operations of the services where nothing goes wrong: the same, up to the first fault, where something does."""
     lines = ordered(seed=seed).world.trace.lines
-    return tuple({line.operation: None for line in lines if isinstance(line, Asked)})
+    return tuple({line.operation: None for line in lines if isinstance(line, OperationRecord)})
 
 
 def operation(service: str, what: str, seed: int = SEED) -> Operation:
@@ -121,7 +121,7 @@ def test_of_a_crash_before_a_step_the_outside_hears_nothing_and_of_one_after_it_
     calls: dict[bool, int] = {}
     for after in (False, True):
         found = ordered(fault(met, "crash", after))
-        asked = [line for line in found.world.trace.lines if isinstance(line, Asked) and line.said == "done"]
+        asked = [line for line in found.world.trace.lines if isinstance(line, OperationRecord) and line.said == "done"]
         calls[after] = sum(line.operation.where == met.where for line in asked)
         assert found.outcome is OrderConfirmed
     assert calls == {False: 1, True: 2}

@@ -9,8 +9,7 @@ import pytest
 
 from saga.errors import SagaError
 from saga.testing.simulation import loop as loop_module
-from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
-from saga.testing.simulation.processes import Process
+from saga.testing.simulation.loop import NotQuiet, Process, SimulatedLoop
 from tests.testing.simulation.planted_faults import begin, passes, ticks
 
 DAY_S = 86_400.0

@@ -4,8 +4,8 @@ import pytest
 
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
-from saga.testing.simulation.groups import DRAIN_S, SILENCE_S
-from saga.testing.simulation.members import SimulatedMember
+from saga.testing.simulation.broker import SimulatedMember
+from saga.testing.simulation.cluster import DRAIN_S, SILENCE_S
 from tests.testing.simulation.planted_faults import (
     NAME,
     OTHER,

@@ -9,7 +9,7 @@ from shutil import which
 import pytest
 
 from saga.testing.fault_kinds import faults
-from saga.testing.simulation.plan import Scheduled
+from saga.testing.simulation.plan import ScheduledPlan
 from tests.testing.simulation.orders import drawn, fingerprint, ran
 
 ROOT = Path(__file__).parents[3]
@@ -58,7 +58,7 @@ def test_a_seed_is_followed_without_faults_too() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_faults_that_were_drawn_give_the_same_run_when_they_are_planted(seed: int) -> None:
     first, _ = ran(seed, drawn(seed, faults.everything()))
-    again, _ = ran(seed, Scheduled([line.planned for line in first.trace.faults]))
+    again, _ = ran(seed, ScheduledPlan([line.planned for line in first.trace.faults]))
     assert first.trace.faults
     assert again.fingerprint() == first.fingerprint()
 

@@ -2,8 +2,8 @@
 
 from saga.messages import Partition
 from saga.telemetry.events import GoesOn, Moment, StandsStill
+from saga.testing.simulation.network import TraceNote
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.simulation.trace import Noted
 from services.order.events import OrderConfirmed
 from tests.testing.simulation.orders import an_order, begun
 
@@ -31,4 +31,4 @@ def test_what_stands_is_told_once_by_each_who_reads_it_and_when_it_goes_on_too()
 
 
 def moments(world: SimulatedWorld) -> list[Moment]:
-    return [line.moment for line in world.trace.lines if isinstance(line, Noted) and line.moment is not None]
+    return [line.moment for line in world.trace.lines if isinstance(line, TraceNote) and line.moment is not None]

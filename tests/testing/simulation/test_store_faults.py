@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from saga.errors import Ambiguous, Exists, StoreUnavailable
-from saga.testing.simulation.clock import SimulatedClock
+from saga.testing.simulation.loop import SimulatedClock
 from saga.testing.simulation.network import HOP_S_FIRST
 from saga.testing.simulation.store import SimulatedStore
 from tests.testing.simulation.planted_faults import (

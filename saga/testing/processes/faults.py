@@ -11,8 +11,8 @@ from typing import Literal, get_args
 
 from saga.errors import SagaError
 from saga.support.clock import Clock
-from saga.testing.processes.crew import Crew, Member
-from saga.testing.processes.servers import Trouble
+from saga.testing.processes.servers import ServerFault
+from saga.testing.processes.worker_processes import WorkerPool, WorkerProcess
 
 AccidentKind = Literal["crash", "duplicate", "freeze", "rebalance"]
 """`crash`: a worker is killed by SIGKILL and started again. `duplicate`: an event of a client is published once more.
@@ -92,7 +92,7 @@ def count_of(rate: float) -> int:
 
 
 @dataclass(slots=True)
-class Due:
+class ScheduledFault:
     """A fault that is to happen, and its time."""
 
     at_s: float
@@ -100,34 +100,34 @@ class Due:
 
 
 @dataclass(slots=True)
-class Guest:
+class ExtraWorker:
     """A third worker, which leaves again."""
 
-    member: Member
+    member: WorkerProcess
     leaves_at_s: float | None = None
     """Time at which it leaves; `None`: it has not got its share of the work yet."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Accidents:
+class ProcessFaults:
     """Faults that happen to the processes of a crew, each at its time."""
 
     seed: int
     rates: Mapping[str, float]
     """Chance of each kind, as in the simulation; see `count_of`."""
-    crew: Crew
+    crew: WorkerPool
     clock: Clock
-    hire: Callable[[str], Member]
+    hire: Callable[[str], WorkerProcess]
     """Starts one more worker of a service."""
     publish_again: Callable[[Random], None]
     """Publishes one of the clients' events once more."""
-    troubles: Mapping[str, Sequence[Trouble]] = field(default_factory=dict)
+    troubles: Mapping[str, Sequence[ServerFault]] = field(default_factory=dict)
     """Troubles that servers can have, by kind."""
     frozen_s_max: float = FROZEN_S_MAX
     happened: list[str] = field(default_factory=list)
     """Faults that have happened, in words and in order."""
-    _due: list[Due] = field(default_factory=list)
-    _guests: list[Guest] = field(default_factory=list)
+    _due: list[ScheduledFault] = field(default_factory=list)
+    _guests: list[ExtraWorker] = field(default_factory=list)
     _drawn: int = 0
     _in_trouble: bool = False
     _chance: Random = field(init=False)
@@ -151,7 +151,7 @@ class Accidents:
         at_s = self.clock.monotonic_s()
         for kind in kinds:
             at_s += self._chance.uniform(0, GAP_S_MAX)
-            self._due.append(Due(at_s, self._act_of(kind)))
+            self._due.append(ScheduledFault(at_s, self._act_of(kind)))
 
     def happen(self, is_whole: Callable[[str], bool]) -> None:
         """Let happen all that is due. `is_whole`: tells if all workers of a service have their share of its work."""
@@ -200,34 +200,34 @@ class Accidents:
             return
         self.crew.freeze(victim)
         for_s = self._chance.uniform(0, self.frozen_s_max)
-        self._due.append(Due(self.clock.monotonic_s() + for_s, lambda: self.crew.thaw(victim)))
+        self._due.append(ScheduledFault(self.clock.monotonic_s() + for_s, lambda: self.crew.thaw(victim)))
         self.happened.append(f"{victim.name} frozen for {for_s:.1f} s")
 
     def _rebalance(self) -> None:
         service = self._chance.choice(sorted(self.crew.sizes))
         guest = self.hire(service)
-        self._guests.append(Guest(guest))
+        self._guests.append(ExtraWorker(guest))
         self.happened.append(f"{guest.name} joined")
 
     def _trouble(self, kind: str) -> None:
         """Begin a trouble of servers, one after the other: two on one server would end each other."""
         if self._in_trouble:
-            self._due.append(Due(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))
+            self._due.append(ScheduledFault(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))
             return
         trouble = self._chance.choice(self.troubles[kind])
         for_s = self._chance.uniform(*trouble.lasts_s)
         self._in_trouble = True
         trouble.begin()
-        self._due.append(Due(self.clock.monotonic_s() + for_s, lambda: self._end_of(trouble)))
+        self._due.append(ScheduledFault(self.clock.monotonic_s() + for_s, lambda: self._end_of(trouble)))
         self.happened.append(f"{trouble.what} for {for_s:.1f} s" if for_s else trouble.what)
 
-    def _end_of(self, trouble: Trouble) -> None:
+    def _end_of(self, trouble: ServerFault) -> None:
         trouble.end()
         self._in_trouble = False
 
-    def _dismiss(self, member: Member) -> None:
+    def _dismiss(self, member: WorkerProcess) -> None:
         self.crew.dismiss(member)
         self.happened.append(f"{member.name} told to leave")
 
-    def _any_of(self, members: Sequence[Member]) -> Member | None:
+    def _any_of(self, members: Sequence[WorkerProcess]) -> WorkerProcess | None:
         return self._chance.choice(members) if members else None

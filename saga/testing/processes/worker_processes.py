@@ -1,0 +1,329 @@
+"""Setup of a worker process: the service that it runs, its files or servers, and the fakes for its resources."""
+
+import importlib
+import inspect
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+from msgspec import Struct
+
+from saga.declarations.limits import Limits, limits_of
+from saga.declarations.values import Declared
+from saga.errors import SagaError
+from saga.policies.last_good import LastGood
+from saga.service import Service
+from saga.support.clock import Clock
+from saga.testing.processes.servers import ServerAddresses
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class CallLimits(Struct, frozen=True, kw_only=True):
+    """Limits of one call of a fake, as JSON has them."""
+
+    call: str
+    timeout_s: float | None = None
+    at_once_max: int | None = None
+    rate_per_s: float | None = None
+    remembered: LastGood | None = None
+    instead: str | None = None
+    """Name of the method that is called in its place while it is refused."""
+
+
+class RemoteFake(Struct, frozen=True, kw_only=True):
+    """A fake of the test, as a worker sees it: calls that go to the test's process."""
+
+    resource: str
+    """Name of the resource in whose place it is."""
+    number: int
+    """Number of the fake in the test."""
+    calls: dict[str, CallLimits | None]
+    """Names of its public async methods, each with the limits of its own."""
+
+
+class WorkerSetup(Struct, frozen=True, kw_only=True):
+    """Setup of one worker process, in a JSON file."""
+
+    modules: tuple[str, ...]
+    """Modules to be imported for the service to be whole, the one that holds it first."""
+    attribute: str
+    declarations: tuple[str, ...]
+    """Declarations of the service in the test's process, to be compared."""
+    broker: str = ""
+    store: str = ""
+    """Files of broker and store; empty where there are servers."""
+    place: ServerAddresses | None = None
+    """Addresses of servers, if there are any."""
+    outside: str
+    """Socket on which the test's process answers for its fakes."""
+    fakes: tuple[RemoteFake, ...]
+
+    def write(self, file: Path) -> None:
+        """Write it for a process that is about to start."""
+        file.write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, file: Path) -> "WorkerSetup":
+        """Read a file that `write` wrote."""
+        return msgspec.json.decode(file.read_bytes(), type=cls)
+
+    def service(self) -> Declared:
+        """Import it. Raises `SagaError` for one that is another one here than in the test's process."""
+        module, *_ = [importlib.import_module(name) for name in self.modules]
+        service = getattr(module, self.attribute, None)
+        if not isinstance(service, Service):
+            raise SagaError(
+                f"{self.modules[0]}.{self.attribute} is no service when the module is imported afresh: declare it at "
+                "the module's top level"
+            )
+        if declarations_of(service.declared) != self.declarations:
+            raise SagaError(
+                f"service {service.declared.name!r} declares {_listed(declarations_of(service.declared))} when "
+                f"{', '.join(self.modules)} are imported afresh, and {_listed(self.declarations)} in the test: "
+                "let its declarations depend on nothing but these modules"
+            )
+        return service.declared
+
+
+def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple[str, ...], str]:
+    """The modules that declare a service, the one that holds it first, and its name there.
+
+    Raises `SagaError` for a service that another process could not import.
+    """
+    declared = service.declared
+    functions = [
+        *(handler.function for handler in declared.reactions),
+        *(resource.opener for resource in declared.resources),
+    ]
+    modules = dict.fromkeys(function.__module__ for function in functions)
+    for name in modules:
+        for attribute, value in vars(sys.modules[name]).items() if name in sys.modules else ():
+            if value is service and name != "__main__":
+                return (name, *(other for other in modules if other not in (name, "__main__"))), attribute
+    where = f" (looked for in {', '.join(modules)})" if modules else ""
+    raise SagaError(
+        f"service {declared.name!r} cannot be run by another process, for no module of its handlers holds it{where}: "
+        "move it to the top level of a module that can be imported, with its handlers"
+    )
+
+
+def declarations_of(declared: Declared) -> tuple[str, ...]:
+    """Names of all that a service declares, sorted: modules may be imported in another order elsewhere."""
+    return tuple(
+        sorted(
+            [
+                *(handler.name for handler in declared.reactions),
+                *(resource.name for resource in declared.resources),
+                *(document.collection for document in declared.documents),
+            ]
+        )
+    )
+
+
+def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFake, ...]:
+    """Fakes of `use` for the resources of a service: for each resource the first that is an instance."""
+    found = []
+    for resource in declared.resources:
+        number = next((n for n, fake in enumerate(use) if isinstance(fake, resource.gives)), None)
+        if number is not None:
+            found.append(RemoteFake(resource=resource.name, number=number, calls=_calls_of(use[number])))
+    return tuple(found)
+
+
+def _calls_of(fake: object) -> dict[str, CallLimits | None]:
+    public = {name: inspect.getattr_static(fake, name, None) for name in dir(fake) if not name.startswith("_")}
+    return {name: _as_json(limits_of(method)) for name, method in public.items() if _is_async(method)}
+
+
+def _as_json(limits: Limits | None) -> CallLimits | None:
+    if limits is None:
+        return None
+    other = limits.fallback
+    return CallLimits(
+        call=limits.call,
+        timeout_s=limits.timeout_s,
+        at_once_max=limits.at_once_max,
+        rate_per_s=limits.rate_per_s,
+        remembered=other if isinstance(other, LastGood) else None,
+        instead=None if other is None or isinstance(other, LastGood) else other.__name__,
+    )
+
+
+def _is_async(method: object) -> bool:
+    """True for an async function, also behind decorators that tell what they wrap."""
+    return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+WORKERS = 2
+"""Workers of each service, from the start."""
+STOP_S_MAX = 5.0
+"""Time after SIGTERM at which a worker that has not ended is killed."""
+COULD_NOT_START = 2
+"""Exit code of a worker that says it could not start."""
+LOG_LINES, LOG_CHARACTERS = 4, 400
+"""Last lines that are shown of a worker's log, and characters of each."""
+
+
+@dataclass(slots=True, eq=False)
+class WorkerProcess:
+    """One worker process."""
+
+    service: str
+    number: int
+    """Number within its service; a worker that is started again keeps it, and its log."""
+    process: subprocess.Popen[bytes]
+    starts: int = 1
+    """Number of starts since it was hired or killed."""
+    frozen: bool = False
+    ends_by_s: float | None = None
+    """Time at which it has ended at the latest, by the clock's monotonic time; `None`: it is to stay."""
+
+    @property
+    def name(self) -> str:
+        """Name: `payment-1`."""
+        return f"{self.service}-{self.number}"
+
+    def __str__(self) -> str:
+        state = "frozen" if self.frozen else "told to end" if self.ends_by_s is not None else "running"
+        return f"{self.name} ({state}, process {self.process.pid})"
+
+
+class WorkerPool:
+    """All worker processes of a world. Leaving the `with` block ends them, whatever state they are in."""
+
+    def __init__(self, folder: Path, clock: Clock, *, starts_max: int = 1) -> None:
+        """`starts_max`: most starts of a worker that says it could not start, for a server does not answer."""
+        self._folder, self._clock, self._starts_max = folder, clock, starts_max
+        self._members: list[WorkerProcess] = []
+        self._started = Counter[str]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            for member in self._members:
+                self.thaw(member)
+                member.process.send_signal(signal.SIGTERM)
+            until_s = self._clock.monotonic_s() + STOP_S_MAX
+            for member in self._members:
+                with suppress(subprocess.TimeoutExpired):
+                    member.process.wait(max(0.0, until_s - self._clock.monotonic_s()))
+        finally:
+            for member in list(self._members):
+                self._end(member)
+
+    @property
+    def members(self) -> Sequence[WorkerProcess]:
+        """Workers that are there, running or frozen; not those that are told to end."""
+        return [member for member in self._members if member.ends_by_s is None]
+
+    @property
+    def is_steady(self) -> bool:
+        """True if nobody is frozen or about to end."""
+        return not any(member.frozen or member.ends_by_s is not None for member in self._members)
+
+    @property
+    def sizes(self) -> Counter[str]:
+        """Number of workers of each service."""
+        return Counter(member.service for member in self.members)
+
+    def hire(self, service: str, setup: WorkerSetup) -> WorkerProcess:
+        """Start one more worker."""
+        self._started[service] += 1
+        file = self._folder / f"{service}.json"
+        if not file.exists():
+            setup.write(file)
+        member = WorkerProcess(service, self._started[service], self._process(service, self._started[service]))
+        self._members.append(member)
+        return member
+
+    def _process(self, service: str, number: int) -> subprocess.Popen[bytes]:
+        found = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        with (self._folder / f"{service}-{number}.log").open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the workers in order. Its
+            # standard input ends with us, however we end, and the worker with it.
+            return subprocess.Popen(
+                [sys.executable, "-m", "saga.testing.processes.worker", str(self._folder / f"{service}.json")],
+                env={**os.environ, "PYTHONPATH": found},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def restart(self, member: WorkerProcess) -> WorkerProcess:
+        """Kill it with `kill -9`, and start it again; the new one."""
+        self._end(member)
+        again = WorkerProcess(member.service, member.number, self._process(member.service, member.number))
+        self._members.append(again)
+        return again
+
+    def freeze(self, member: WorkerProcess) -> None:
+        """Stop it with SIGSTOP: it keeps its locks, and knows nothing of it."""
+        member.process.send_signal(signal.SIGSTOP)
+        member.frozen = True
+
+    def thaw(self, member: WorkerProcess) -> None:
+        """Let a frozen one go on, with SIGCONT."""
+        if member.frozen:
+            member.process.send_signal(signal.SIGCONT)
+            member.frozen = False
+
+    def dismiss(self, member: WorkerProcess) -> None:
+        """End it with SIGTERM: it drains, leaves its group, and ends."""
+        self.thaw(member)
+        member.process.send_signal(signal.SIGTERM)
+        member.ends_by_s = self._clock.monotonic_s() + STOP_S_MAX
+
+    def check(self) -> None:
+        """Forget those that have ended as they were told. Raises `SagaError` for one that has ended by itself."""
+        for member in list(self._members):
+            code = member.process.poll()
+            if member.ends_by_s is not None:
+                is_late = code is None and self._clock.monotonic_s() > member.ends_by_s
+                # By the signal itself: it was still starting.
+                if is_late or code in (0, -signal.SIGTERM) or (code == COULD_NOT_START and self._starts_max > 1):
+                    self._end(member)
+                    continue
+            if code == COULD_NOT_START and member.ends_by_s is None and member.starts < self._starts_max:
+                _close(member.process)
+                member.process = self._process(member.service, member.number)
+                member.starts += 1
+            elif code is not None:
+                raise SagaError(f"worker {member.name} ended by itself, with {code}; {self.last_words(member)}")
+
+    def last_words(self, member: WorkerProcess) -> str:
+        """The end of its log, for people."""
+        lines = (self._folder / f"{member.name}.log").read_text("utf-8", "replace").splitlines()
+        if not lines:
+            return "its log is empty"
+        return "\n".join(["the end of its log:", *(f"  {line[:LOG_CHARACTERS]}" for line in lines[-LOG_LINES:])])
+
+    def _end(self, member: WorkerProcess) -> None:
+        """Kill one that has not ended with SIGKILL, which nobody can catch; nothing is left of it."""
+        self._members.remove(member)
+        _close(member.process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()

@@ -1,0 +1,374 @@
+"""All runs of a scenario: one for each seed, or with a crash at every point; the first failure is shrunk and told."""
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from traceback import extract_tb
+from typing import TypeAlias, TypeVar
+
+from saga.errors import SagaError
+from saga.progress.decisions import TOO_OLD
+from saga.telemetry.events import DeadLettered
+from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
+from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
+from saga.testing.simulation.plan import APPLICATION, POSSIBLE, Operation, Plan, Planned, Schedule
+from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
+from saga.testing.world import DocumentWrite
+
+Scenario: TypeAlias = Callable[[SimulatedWorld], None]
+Line: TypeAlias = OperationRecord | InjectedFault | TraceNote
+ELSEWHERE = (
+    "something in a service, its fakes or the test takes its answer from elsewhere: a global that the test does not "
+    "make anew, the order of a set, an id() or a hash()"
+)
+FAILURES: tuple[type[BaseException], ...] = (Exception,)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Result of one run."""
+
+    schedule: Schedule
+    """Schedule of the same run again: the faults that happened are planted in it."""
+    failure: BaseException | None
+    world: SimulatedWorld
+
+    @property
+    def signature(self) -> tuple[type, str]:
+        """Signature that tells one failure from another while a run is shrunk: its kind, and the invariant or the
+        line."""
+        assert self.failure is not None
+        if isinstance(self.failure, CheckFailed):
+            return CheckFailed, self.failure.invariant
+        raised = extract_tb(self.failure.__traceback__)[-1]
+        return type(self.failure), f"{raised.filename}:{raised.lineno}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Care with which a run is watched: each part costs time."""
+
+    guarded: bool = False
+    """True to notice stray real time, chance, threads and network."""
+    rerun: bool = False
+    """True to make each transition again, which must have the same bytes."""
+    failures: tuple[type[BaseException], ...] = FAILURES
+    """Exceptions that count as a failure of the scenario, beside a broken invariant."""
+
+
+def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
+    """Run the scenario once. An exception that fails it is in the result, not raised."""
+    failure: BaseException | None = None
+    with _no_collector(), SimulatedWorld(schedule.seed, schedule.plan(), guarded=care.guarded) as world:
+        world.left_out = schedule.without
+        try:
+            scenario(world)
+            world.verify(rerun=care.rerun)
+        except care.failures as why:
+            failure = why
+    return Run(world.schedule(), failure, world)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Block without Python's cyclic collector, which takes a sixth of a run's time, and finds little before the world
+    has ended."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
+    """Make the same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
+    if first.failure is not None:
+        return  # told as what it is
+    again = run(scenario, schedule, RunOptions())
+    if first.world.fingerprint() != again.world.fingerprint():
+        said = _parted(schedule.seed, first.world.trace.lines, again.world.trace.lines)
+        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+    if again.failure is not None:
+        said = f"seed {schedule.seed} fails the second time only: {again.failure}"
+        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+
+
+def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
+    """Place where two runs of one seed part, in words."""
+    for one, two in zip(ones, twos, strict=False):
+        if one != two:
+            return f"seed {seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}"
+    if len(ones) == len(twos):
+        return f"seed {seed} does the same the second time, and writes or says something else"
+    longer, which = (ones, "first") if len(ones) > len(twos) else (twos, "second")
+    return f"seed {seed} goes on longer the {which} time:\n  {longer[min(len(ones), len(twos))]}"
+
+
+Item = TypeVar("Item")
+Sought: TypeAlias = tuple[str, str, str]
+"""Identity of an operation whatever its number: its service, what it does, to what."""
+
+RUNS_MAX = 300
+"""Most runs for shrinking; it ends then with the smallest that it has found."""
+
+
+@dataclass(slots=True)
+class Shrunk:
+    """The smallest run found."""
+
+    run: Run
+    runs: int
+    """Number of runs that it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedSchedule(Schedule):
+    """Schedule whose planted faults happen to the same operations as before, though these may have other numbers now.
+
+    Whatever is left out of a run gives other numbers to all that follows it.
+    """
+
+    places: tuple[tuple[Sought, int], ...]
+    """Identity of the operation that each planted fault meets, and how many such operations come before."""
+
+    def plan(self) -> Plan:
+        return _Recognising(dict(zip(self.places, self.planted, strict=True)))
+
+
+class _Recognising:
+    def __init__(self, sought: dict[tuple[Sought, int], Planned]) -> None:
+        self._sought = sought
+        self._seen: Counter[Sought] = Counter()
+
+    def at(self, operation: Operation, now_s: float) -> Planned | None:
+        sought = _sought(operation)
+        planned = self._sought.get((sought, self._seen[sought]))
+        self._seen[sought] += 1
+        if planned is None or operation.what not in POSSIBLE[planned.kind]:
+            return None
+        return planned._replace(process=operation.process, number=operation.number)
+
+
+def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = RUNS_MAX) -> Shrunk:
+    """Leave out faults and events as long as the run fails in the same way."""
+    found = Shrunk(failing, 0)
+    events = range(len(failing.world.published))
+
+    calm: dict[frozenset[int], bool] = {frozenset(): True}
+
+    def is_calm(without: frozenset[int]) -> bool:
+        """True if all is well without these events, and without faults. A scenario that says what becomes of an event
+        fails without it, whatever else is the matter: such a run would explain nothing."""
+        if without not in calm:
+            if found.runs >= runs_max:
+                return False
+            found.runs += 1
+            calm[without] = run(scenario, Schedule(seed=failing.schedule.seed, without=without), care).failure is None
+        return calm[without]
+
+    def fails(planted: Sequence[Planned], without: frozenset[int]) -> bool:
+        """True if it fails with the faults at the same numbers, or at the same operations."""
+        if not isinstance(failing.failure, CheckFailed) and not is_calm(without):
+            return False
+        by_number = Schedule(seed=failing.schedule.seed, planted=tuple(planted), without=without)
+        return tried(by_number) or bool(planted and tried(_moved(found.run, by_number)))
+
+    def tried(schedule: Schedule) -> bool:
+        if found.runs >= runs_max:
+            return False
+        found.runs += 1
+        smaller = run(scenario, schedule, care)
+        if smaller.failure is None or smaller.signature != failing.signature:
+            return False
+        found.run = smaller
+        return True
+
+    while True:
+        before = found.run.schedule
+        _without(lambda: found.run.schedule.planted, lambda kept: fails(kept, found.run.schedule.without))
+        _without(
+            lambda: [n for n in events if n not in found.run.schedule.without],
+            lambda kept: fails(found.run.schedule.planted, frozenset(events) - set(kept)),
+        )
+        if found.run.schedule == before or found.runs >= runs_max:
+            return found
+
+
+def _moved(of: Run, schedule: Schedule) -> MovedSchedule:
+    """A schedule whose faults are some of this run's."""
+    places = _places(of)
+    return MovedSchedule(
+        seed=schedule.seed,
+        planted=schedule.planted,
+        without=schedule.without,
+        places=tuple(places[planted] for planted in schedule.planted),
+    )
+
+
+def _places(of: Run) -> dict[Planned, tuple[Sought, int]]:
+    """Operation that each fault of a run meets."""
+    numbers: dict[tuple[str, int], int] = {}
+    seen: Counter[Sought] = Counter()
+    places: dict[Planned, tuple[Sought, int]] = {}
+    for line in of.world.trace.lines:
+        if isinstance(line, TraceNote):
+            continue
+        operation = line.operation
+        asked, sought = (operation.process, operation.number), _sought(operation)
+        if asked not in numbers:
+            numbers[asked] = seen[sought]
+            seen[sought] += 1
+        if isinstance(line, InjectedFault):
+            places[line.planned] = sought, numbers[asked]
+    return places
+
+
+def _sought(operation: Operation) -> Sought:
+    return operation.service, operation.what, operation.where
+
+
+def _without(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:
+    """Leave out halves, quarters and so on, down to single ones. `items` gives what is left."""
+    size = len(items())
+    while size:
+        at = 0
+        while at < len(items()):
+            left = [*items()[:at], *items()[at + size :]]
+            if not fails(left):
+                at += size
+        size //= 2
+
+
+CAREFUL = 3
+"""Number of first runs that are guarded, and made again transition by transition."""
+PAIRS_POINTS_MAX = 60
+"""Most points of a short run: in one with no more, pairs of crashes are tried, too."""
+PAIRS_MAX = 2_000
+"""Most pairs that are tried; the seed says which."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of all runs: published events, written documents, faults, dead letters."""
+
+    runs: int = 0
+    events: int = 0
+    documents: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    points: int = 0
+    """Points at which a process died, for `crash_everywhere`."""
+    pairs: int = 0
+    pairs_in_all: int = 0
+    dead: Counter[str] = field(default_factory=Counter)
+    """Reasons that messages were given up: a saga that stands still because of one is no failure, but it is told."""
+
+    ended: bool = False
+    """True if any saga has come to an outcome, or none is there to come to."""
+
+    def add(self, done: Run) -> None:
+        self.runs += 1
+        self.ended = self.ended or not done.world.decides or any(map(done.world.outcome, done.world.sagas()))
+        said = [each for n, each in enumerate(done.world.published) if n not in done.schedule.without]
+        written = sum(isinstance(each, DocumentWrite) for each in said)
+        self.events, self.documents = self.events + len(said) - written, self.documents + written
+        self.faults.update(planted.kind for planted in done.schedule.planted)
+        for line in done.world.trace.lines:
+            if isinstance(line, TraceNote) and isinstance(line.moment, DeadLettered):
+                self.dead[_why_dead(line.moment)] += 1
+
+
+def _why_dead(letter: DeadLettered) -> str:
+    """Reason of a dead letter without the saga's name, so that those of different sagas are one."""
+    if letter.reason.startswith(TOO_OLD):
+        return f"{TOO_OLD}, after an expiry"
+    return f"{letter.service}.{letter.handler or letter.type}: {letter.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedScenario:
+    """The first run that failed, and the smallest that fails in the same way."""
+
+    first: Run
+    shrunk: Shrunk
+
+
+def run_all(
+    scenario: Scenario, mode: Mode, tally: Tally, care: RunOptions, seeds: Sequence[int] | None = None
+) -> FailedScenario | None:
+    """Run a scenario as its decorator says, or under these seeds only; `None`: all is well.
+
+    Raises `SagaError` if no saga ended at all, but for dead letters.
+    """
+    for schedule in _schedules(scenario, mode, seeds, tally, care):
+        careful = tally.runs < CAREFUL
+        watched = replace(care, guarded=careful, rerun=careful)
+        done = run(scenario, schedule, watched)
+        if tally.runs == 0:
+            check_repeatable(scenario, schedule, done)
+        tally.add(done)
+        if done.failure is not None:
+            return FailedScenario(done, shrink(scenario, done, watched))
+    if tally.dead and not tally.ended:
+        [(why, _)] = tally.dead.most_common(1)
+        raise SagaError(
+            f"no saga ended in {tally.runs:,} runs: each stands still because of a dead letter, so nothing was tested; "
+            f"most of them: {why}"
+        )
+    return None
+
+
+def _schedules(
+    scenario: Scenario, mode: Mode, seeds: Sequence[int] | None, tally: Tally, care: RunOptions
+) -> Iterator[Schedule]:
+    match mode:
+        case Seeds(count, faults):
+            for number in range(count) if seeds is None else seeds:
+                yield Schedule(seed=number, drawn=faults)
+        case Replayed(number, faults, without):
+            yield Schedule.parsed(number, faults, without)
+        case Crashes(pairs):
+            for number in seeds or (0,):
+                yield from _crashes(scenario, Schedule(seed=number), pairs, tally, care)
+
+
+def _crashes(
+    scenario: Scenario, schedule: Schedule, pairs: bool | None, tally: Tally, care: RunOptions
+) -> Iterator[Schedule]:
+    """Schedules of `crash_everywhere`: without a crash, then with one at each point, then with two."""
+    yield schedule
+    points = points_of(run(scenario, schedule, care))
+    tally.points += len(points)
+    follow: list[Schedule] = []
+    for point in points:
+        one = replace(schedule, planted=(point,))
+        yield one
+        if pairs or (pairs is None and len(points) <= PAIRS_POINTS_MAX):
+            after = points_of(run(scenario, one, care), since=point)
+            follow += [replace(one, planted=(point, second)) for second in after]
+    tally.pairs_in_all += len(follow)
+    step = max(1, -(-len(follow) // PAIRS_MAX))
+    for two in follow[schedule.seed % step :: step]:
+        tally.pairs += 1
+        yield two
+
+
+def points_of(done: Run, since: Planned | None = None) -> list[Planned]:
+    """Points at which a process can die in such a run: before and after each operation, in order."""
+    points: dict[Planned, None] = {}
+    begun = since is None
+    for line in done.world.trace.lines:
+        if not isinstance(line, OperationRecord):
+            begun = begun or getattr(line, "planned", None) == since
+            continue
+        operation = line.operation
+        if not begun or operation.process == APPLICATION:
+            continue
+        for after in (False, True) if operation.what != "poll" else (True,):
+            points[Planned(operation.process, operation.number, "crash", after)] = None
+    if since is not None:
+        points.pop(since, None)
+    return list(points)
