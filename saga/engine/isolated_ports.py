@@ -99,14 +99,14 @@ class IsolatedAssignment:
 
 
 async def asked(*what: object) -> Any:
-    """Raise `Asked`, whatever is asked for."""
+    """Raise `NotIsolated` for any call."""
     raise NotIsolated
 
 
 def make_isolated_ports(
     service: str, documents: RecordedDocuments, clock: RecordedClock, record_bytes_max: int, keys: Keys | None = None
 ) -> Ports:
-    """Ports that raise `Asked` wherever a run asks for the outside."""
+    """Ports that raise `NotIsolated` for everything that leaves the run."""
     return Ports(
         store=cast(Store, documents),  # what a turn uses of a store
         publisher=DiscardingPublisher(record_bytes_max),
