@@ -21,7 +21,7 @@ from saga.messaging.transition_events import TOPIC
 from saga.store.port import Document
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.telemetry.events import Handled, Moment, to_all
+from saga.telemetry.events import Handled, TelemetryEvent, to_all
 from saga.telemetry.traces import Traces
 
 
@@ -34,9 +34,9 @@ class Counted:
     published: int = 0
     handled: int = 0
     last_handled_s: float = 0.0
-    troubles: list[Moment] = field(default_factory=list)
+    troubles: list[TelemetryEvent] = field(default_factory=list)
 
-    def report(self, moment: Moment) -> None:
+    def report(self, moment: TelemetryEvent) -> None:
         """Listen to the runtime: whatever is worse than a handled message is a trouble."""
         if isinstance(moment, Handled):
             self.handled += 1

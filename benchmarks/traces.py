@@ -19,7 +19,7 @@ from benchmarks.services import waiting_order
 from saga.clients.events import to_record
 from saga.messages import Outgoing
 from saga.support.clock import SystemClock
-from saga.telemetry.traces import exporting
+from saga.telemetry.traces import export_spans
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced
@@ -73,7 +73,7 @@ async def _example(exporter: SpanExporter | None, header: str | None) -> float:
     services = [s.declared for s in (waiting_order, example_payment, inventory, example_shipping)]
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
-        listener = None if exporter is None else await stack.enter_async_context(exporting("bench", clock, exporter))
+        listener = None if exporter is None else await stack.enter_async_context(export_spans("bench", clock, exporter))
         use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
         async with running(Path(folder), services, use, traces=listener) as run:
             await run.stores["inventory"].insert("stock", "item-0", msgspec.json.encode(Stock(left=1_000_000)))

@@ -10,7 +10,7 @@ from saga.declarations.values import Declared
 from saga.engine.lifecycle import ServiceOptions
 from saga.engine.prepared_service import topics_of
 from saga.support.clock import SystemClock
-from saga.telemetry.events import Assigned, Handled, Moment
+from saga.telemetry.events import Assigned, Handled, TelemetryEvent
 from services.inventory import inventory
 from services.payment import payment as example_payment
 from services.payment.bank import Bank
@@ -28,11 +28,11 @@ TROUBLES = ("DeadLettered", "Stuck", "Unavailable", "Escalated", "Lost", "Retryi
 
 async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None) -> None:
     """Run the services of `cast`, or one of them, on the outside in memory."""
-    clock, settings, troubles = SystemClock(), ground.settings, list[Moment]()
+    clock, settings, troubles = SystemClock(), ground.settings, list[TelemetryEvent]()
     services = [declared for declared in CAST[cast] if only in (None, declared.name)]
     waiting = {declared.name for declared in services}
 
-    def report(moment: Moment) -> None:
+    def report(moment: TelemetryEvent) -> None:
         if isinstance(moment, Handled):
             asked.done(repeated=not moment.outcomes)
         elif isinstance(moment, Assigned):

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from saga.cli.options import broker_option, stores_option
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_json, print_lines
 from saga.clients.subscription import check_group
 from saga.configuration import wiring
 from saga.configuration.settings import address_given, told_given
@@ -81,7 +81,7 @@ def kafka(  # an argument for each option of the command
     for group in groups:
         check_group(group)
     address = address_given("broker", broker)
-    _tell(needed.kafka_access(services, who, address, principal, events, groups, told_given()), as_json)
+    _tell(needed.list_kafka_access(services, who, address, principal, events, groups, told_given()), as_json)
 
 
 @access.command()
@@ -128,12 +128,12 @@ def couchbase(  # an argument for each option of the command
     Exit code 2: asked wrongly; what to do is on standard error.
     """
     services = wiring.load_services(modules)
-    _tell(needed.couchbase_access(services, who, address_given("store", store), user, form), as_json)
+    _tell(needed.list_couchbase_access(services, who, address_given("store", store), user, form), as_json)
 
 
 def _tell(granted: Sequence[GrantedAccess], as_json: bool) -> None:
     if as_json:
-        tell_json({"access": [asdict(each) for each in granted]})
+        print_json({"access": [asdict(each) for each in granted]})
         return
     for each in granted:
-        tell(f"# {each.user}: {each.who} of {', '.join(each.services)}", *each.commands)
+        print_lines(f"# {each.user}: {each.who} of {', '.join(each.services)}", *each.commands)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import click
 
 from saga.cli.options import broker_option, stores_option
-from saga.cli.printing import tell
+from saga.cli.printing import print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
 from saga.ops import connectors
-from saga.ops.connectors import changed_collections, make_connector
+from saga.ops.connectors import list_watched_collections, make_connector
 from saga.support.clock import SystemClock
 
 
@@ -48,11 +48,11 @@ def connector(modules: tuple[str, ...], user: str | None, broker: str | None, st
     """
     settings = Settings.from_environment(broker=broker, store=store)
     services = wiring.load_services(modules)
-    taking = [each for each in services if changed_collections(each)]
+    taking = [each for each in services if list_watched_collections(each)]
     if not taking:
         raise ConfigurationError("there is nothing to bring:", [f"{each.name!r} takes no Change" for each in services])
     for made in [make_connector(each, settings, user) for each in taking]:
-        tell(*json.dumps(made._asdict(), indent=2).splitlines())
+        print_lines(*json.dumps(made._asdict(), indent=2).splitlines())
 
 
 @changes.command()
@@ -79,7 +79,7 @@ def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
         raise ConfigurationError("nothing was dropped:", [f"{module} declares more than one service: name one's own"])
     asyncio.run(_drop(service, collections, Settings.from_environment(store=store)))
     for collection in collections:
-        tell(f"changes of {collection} are noted for {service.name} no more")
+        print_lines(f"changes of {collection} are noted for {service.name} no more")
 
 
 async def _drop(service: Declared, collections: Sequence[str], settings: Settings) -> None:

@@ -1,25 +1,62 @@
-"""Contracts: check that their versions fit each other, and write event classes from them."""
+"""`saga contracts`: create, change, compare, check, release and register contracts; write event classes from them."""
 
+import asyncio
 import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from saga.cli.contract_problems import broken_releases, end_with, folder_of, form_options, shown, usable
-from saga.cli.contract_versions import bump, diff, new, release
-from saga.cli.contracts_register import register_contracts
-from saga.cli.printing import tell
-from saga.contracts.checks import CHECK_RULES, REASON, ContractProblem, counted, describe_modes, find_incompatible, lint
+from saga.choreography.consumers import Affected, affected
+from saga.choreography.folder import FOLDER, manifests_in
+from saga.cli.printing import print_json, print_lines
+from saga.configuration.settings import Settings
+from saga.contracts.checks import (
+    CHECK_RULES,
+    REASON,
+    RELEASED_FILE,
+    ContractProblem,
+    check_released,
+    counted,
+    describe_modes,
+    find_incompatible,
+    find_line,
+    lint,
+    lint_version,
+    problems_to_json,
+    problems_to_sarif,
+    read_released,
+)
 from saga.contracts.checks import LINT_RULES as LINT_RULES
+from saga.contracts.checks import release as write_released
 from saga.contracts.codegen import find_generated, generate, is_generated, list_classes, why_unknown
-from saga.contracts.library import Library
-from saga.errors import ContractError
+from saga.contracts.compatibility import CompatibilityFinding, SchemaChange, list_changes, promised_directions
+from saga.contracts.contract import Version
+from saga.contracts.library import Library, find_folder, find_library
+from saga.contracts.loading import make_version, read_version
+from saga.contracts.schema_parser import KINDS, format_schema, make_first_version, parse_field
+from saga.errors import ContractError, DeclarationError
+from saga.ops.schema_registration import Registration, find_registrable, register
+from saga.support.clock import SystemClock
 
 PROMISES = (
     'What a version promises is its "compatible", by default full_transitive: it reads messages of all earlier '
     f"versions, and they read its messages, because {REASON}. docs/contracts.md says which change is safe, in which "
     "order."
 )
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def format_options(command: F) -> F:
+    """Give a command the flags `--json` and `--sarif`."""
+    sarif = click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for what shows it in reviews.")
+    return click.option("--json", "form", flag_value="json", help="Print JSON.")(sarif(command))
 
 
 @click.group()
@@ -47,32 +84,32 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
     saga contracts generate
         writes every generated module below the current folder anew
     """
-    modules = _generated(module)
+    modules = _find_generated(module)
     if module is not None and not module.exists() and not names:
         raise click.UsageError(f"{module} is not there yet; name its classes")
     if names and module is not None:
-        wrong = [why for name in names if (why := why_unknown(_library(module), name)) is not None]
+        wrong = [why for name in names if (why := why_unknown(_load_library_of(module), name)) is not None]
         if wrong:
             raise click.UsageError("; ".join(wrong))
     problems = []
     for path in modules:
         try:
-            source = generate(_library(path), names or list_classes(path.read_text("utf-8")))
+            source = generate(_load_library_of(path), names or list_classes(path.read_text("utf-8")))
         except (ContractError, SyntaxError) as why:
             problems.append(f"{path}: {why}")
             continue
         if path.exists() and path.read_text("utf-8") == source:
-            tell(f"{path} is as the contracts say")
+            print_lines(f"{path} is as the contracts say")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source, "utf-8")
-        tell(f"{path} written")
-    _end(problems)
+        print_lines(f"{path} written")
+    _exit_with(problems)
 
 
 @contracts.command()
 @click.argument("module", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@form_options
+@format_options
 def check(module: Path | None, form: str | None) -> None:
     """Check that versions of contracts fit each other, and that generated modules are what they say.
 
@@ -87,53 +124,51 @@ def check(module: Path | None, form: str | None) -> None:
     """
     problems: list[ContractProblem] = []
     if module is not None:
-        modules = _generated(module)
+        modules = _find_generated(module)
         library = None
     else:
         modules = [path.relative_to(Path.cwd()) for path in find_generated(Path.cwd())]
-        library, problems = usable(Path.cwd() / "any.py")
+        library, problems = try_load_contracts(Path.cwd() / "any.py")
     good, bad, versions = [], [], 0
     if library is not None:
         found, versions = library.contracts.values(), len(library.by_path)
         breaks = find_incompatible(found)
-        problems += shown(library.folder, [*breaks, *broken_releases(library)])
+        problems += locate_problems(library.folder, [*breaks, *find_broken_releases(library)])
         good += [
             f"{counted(len(found), 'contract')} in {counted(versions, 'version')}: all fit each other",
             *describe_modes(found),
         ]
         bad += [PROMISES] if breaks else []
     # A folder that cannot be read is one problem, not one in each of its modules.
-    problems += [drift for path in modules if not problems or library is not None for drift in _drift(path)]
+    problems += [drift for path in modules if not problems or library is not None for drift in _find_drift(path)]
     good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
-    end_with(problems, form, rules=CHECK_RULES, good=good, bad=bad, versions=versions, modules=len(modules))
+    print_problems_and_exit(
+        problems, form, rules=CHECK_RULES, good=good, bad=bad, versions=versions, modules=len(modules)
+    )
 
 
 @contracts.command("lint")
-@form_options
+@format_options
 def lint_(form: str | None) -> None:
     """Check the style of contracts: names, descriptions, key, sensitive fields, units of numbers.
 
     Looks at the newest version of each contract; older ones are as they are. A field or a record, with all in it, is
     left out of a rule by "lint": ["unit"] in the schema. Exits with 1 if something is found, each with its rule.
     """
-    library, problems = usable(Path.cwd() / "any.py")
+    library, problems = try_load_contracts(Path.cwd() / "any.py")
     found = () if library is None else library.contracts.values()
     if library is not None:
-        problems += shown(library.folder, lint(found))
+        problems += locate_problems(library.folder, lint(found))
     good = [f"{counted(len(found), 'contract')}: nothing to say"]
     bad = ['a field or a record is left out of a rule by "lint": ["RULE"] in it']
-    end_with(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
+    print_problems_and_exit(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
 
 
-for command in (new, bump, release, diff, register_contracts):
-    contracts.add_command(command)
-
-
-def _drift(path: Path) -> list[ContractProblem]:
+def _find_drift(path: Path) -> list[ContractProblem]:
     """Difference of a generated module from what the contracts say, if there is one."""
     found = path.read_text("utf-8", "replace")
     try:
-        wanted = generate(folder_of(path), list_classes(found))
+        wanted = generate(load_contracts(path), list_classes(found))
     except (ContractError, SyntaxError) as why:
         first, *lines = str(why).split("\n")
         return [ContractProblem(rule="drift", file=path.as_posix(), says=first, lines=tuple(lines))]
@@ -146,7 +181,7 @@ def _drift(path: Path) -> list[ContractProblem]:
     return [ContractProblem(rule="drift", file=path.as_posix(), says=says, lines=tuple(lines))]
 
 
-def _generated(module: Path | None) -> list[Path]:
+def _find_generated(module: Path | None) -> list[Path]:
     """Modules to work on: the one that is named, or all below the current folder."""
     if module is not None:
         if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
@@ -161,18 +196,410 @@ def _generated(module: Path | None) -> list[Path]:
     return found
 
 
-def _library(module: Path) -> Library:
+def _load_library_of(module: Path) -> Library:
     """Contracts of a module; without any the command makes no sense, with broken ones the answer is no."""
     try:
-        return folder_of(module)
+        return load_contracts(module)
     except ContractError as why:
-        tell(*str(why).split("\n"), err=True)
+        print_lines(*str(why).split("\n"), err=True)
         raise click.exceptions.Exit(1) from why
 
 
-def _end(problems: list[str]) -> None:
+def _exit_with(problems: list[str]) -> None:
     """Print what is wrong, if anything, and end with 1."""
     for problem in problems:
-        tell(*problem.split("\n"), err=True)
+        print_lines(*problem.split("\n"), err=True)
     if problems:
         raise click.exceptions.Exit(1)
+
+
+# -------------------------------------------------------------------- contract problems
+
+
+def print_problems_and_exit(
+    problems: Sequence[ContractProblem],
+    form: str | None,
+    *,
+    rules: Mapping[str, str],
+    good: Iterable[str],
+    bad: Iterable[str] = (),
+    **counts: int,
+) -> None:
+    """Print problems, or that there are none, and end: with 1 if there are any. `rules`: those that were applied, each
+    with a sentence; `good` and `bad`: lines for people, if there are no problems, and behind those there are; `counts`:
+    what was looked at, for JSON."""
+    match form:
+        case "json":
+            print_json({**counts, "problems": problems_to_json(problems)})
+        case "sarif":
+            print_json(problems_to_sarif(problems, rules, version("saga-choreography")))
+        case _ if problems:
+            for problem in problems:
+                print_lines(*str(problem).split("\n"), err=True)
+            print_lines(*bad, err=True)
+        case _:
+            print_lines(*good)
+    if problems:
+        raise click.exceptions.Exit(1)
+
+
+def load_contracts(module: Path) -> Library:
+    """Contracts of a module. Without any the command makes no sense; raises `ContractError` if they cannot be used."""
+    try:
+        return find_library(module.parent)
+    except DeclarationError as why:
+        raise click.UsageError(str(why)) from why
+
+
+def try_load_contracts(module: Path) -> tuple[Library | None, list[ContractProblem]]:
+    """Contracts of a module, or all that keeps them from being used."""
+    try:
+        return load_contracts(module), []
+    except ContractError as why:
+        parts = [problem.partition(": ") for problem in why.problems]
+        problems = [ContractProblem(rule="contract", file=file, says=says) for file, _, says in parts]
+        return None, locate_problems(find_folder(module.parent), problems)
+
+
+def find_broken_releases(library: Library) -> list[ContractProblem]:
+    """Problems of released versions that have changed, or are gone; or of the file that says which are released."""
+    try:
+        return check_released(library.by_path, read_released(library.folder) or {})
+    except ContractError as why:
+        return [ContractProblem(rule="released", file=RELEASED_FILE, says=why.problems[0].partition(": ")[2])]
+
+
+def locate_problems(folder: Path, problems: Iterable[ContractProblem]) -> list[ContractProblem]:
+    """Problems in a folder of contracts, with the paths of files as they are from here, and with lines."""
+    place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return [
+        replace(problem, file=(place / problem.file).as_posix(), line=_find_line(folder / problem.file, problem.at))
+        for problem in problems
+    ]
+
+
+def _find_line(file: Path, at: str) -> int:
+    return find_line(file.read_text("utf-8", "replace"), at) if at and file.is_file() else 1
+
+
+# -------------------------------------------------------------------- contract versions
+
+
+_ANY = "any.py"
+
+
+@click.command("new")
+@click.argument("place", metavar="TOPIC/NAME")
+@click.option("--owner", required=True, help="Name of the service that emits it.")
+@click.option("--key", required=True, help="Field of the saga id, which is the name of the kind of saga: order_id.")
+@click.option("--doc", required=True, help="What happened, in a sentence.")
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="NAME:TYPE:DESCRIPTION",
+    help=f"A field beside the key, as quantity:int:How many of it. Types: {KINDS}; [] behind one for many, ? for what "
+    "may be absent.",
+)
+@click.option("--starts", is_flag=True, help="It begins a saga.")
+@click.option("--outcome", type=click.Choice(["success", "failure"]), help="It ends a saga.")
+@click.option("--produced-externally", is_flag=True, help="Clients, and services that do not own it, may publish it.")
+@click.option("--consumed-externally", is_flag=True, help="Consumers outside of this repository read it.")
+def new_contract(place: str, doc: str, fields: tuple[str, ...], key: str, **terms: Any) -> None:
+    """Write the first version of a contract: contracts/TOPIC/NAME.v1.avsc.
+
+    \b
+    saga contracts new orders/OrderShipped --owner order --key order_id --doc "The goods are on their way." \\
+        --field "tracking:string:Where to ask for them."
+    """
+    topic, slash, name = place.partition("/")
+    if not (topic and slash and name) or "/" in name:
+        raise click.UsageError(f"{place!r} is not TOPIC/NAME, as orders/OrderPlaced")
+    try:
+        parts = [parse_field(text) for text in fields]
+    except ValueError as why:
+        raise click.UsageError(str(why)) from why
+    id_ = {"name": key, "type": "string", "doc": f"The {key.removesuffix('_id')}, and with it the saga."}
+    given = {"doc": doc, "topic": topic, "key": key, **terms}
+    for attribute, option in (("produced_by", "produced_externally"), ("consumed_by", "consumed_externally")):
+        given[attribute] = "external" if given.pop(option) else None
+    schema = make_first_version(name, given, [id_, *parts])
+    folder, path = _find_folder(), f"{topic}/{name}.v1"
+    problems = lint_version(make_version(schema, path, name, 1))
+    if problems:
+        raise click.UsageError("\n".join(str(problem) for problem in problems))
+    file = folder / f"{path}.avsc"
+    if file.exists():
+        raise click.UsageError(f"{file} is there already; the next version of it: saga contracts bump {name}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(format_schema(schema), "utf-8")
+    try:
+        Library.load(folder)
+    except ContractError:
+        file.unlink()
+        raise
+    print_lines(f"{_to_relative(file)} written", f"next: saga contracts generate MODULE {name}")
+
+
+@click.command("bump")
+@click.argument("name")
+def bump_contract(name: str) -> None:
+    """Begin the next version of a contract: a copy of its newest one, to be changed."""
+    library = _load_library_here()
+    contract = library.contracts.get(name)
+    if contract is None:
+        raise click.UsageError(f"there is no contract {name} in {library.folder}")
+    newest, known = contract.newest, read_released(library.folder)
+    if known is not None and newest.path not in known:
+        print_lines(f"{newest.path} is not released: change it as it is, nobody relies on it yet", err=True)
+        raise click.exceptions.Exit(1)
+    old = library.folder / f"{newest.path}.avsc"
+    file = old.with_name(f"{name}.v{newest.number + 1}.avsc")
+    file.write_text(old.read_text("utf-8"), "utf-8")
+    print_lines(
+        f"{_to_relative(file)} written, as v{newest.number} is; change it, and then:",
+        f"  saga contracts diff {name}.v{newest.number} {name}.v{newest.number + 1}",
+        "  saga contracts check",
+        "  saga contracts generate",
+    )
+
+
+@click.command("release")
+def release_contracts() -> None:
+    """Say that all versions there are now are released: they may not change any more, nor go.
+
+    Writes contracts/released.json, with a digest of each, to be committed; descriptions do not count. From then on
+    `saga contracts check` tells what has changed. Exits with 1, and writes nothing, if versions do not fit each other,
+    or a released one is not what it was.
+    """
+    library = _load_library_here()
+    problems = [*find_incompatible(library.contracts.values()), *find_broken_releases(library)]
+    for problem in locate_problems(library.folder, problems):
+        print_lines(*str(problem).split("\n"), err=True)
+    if problems:
+        raise click.exceptions.Exit(1)
+    names = write_released(library.folder, library.by_path.values())
+    for path in names:
+        print_lines(f"{path} is released")
+    print_lines(f"{counted(len(library.by_path), 'version')} in {_to_relative(library.folder / RELEASED_FILE)}")
+
+
+@click.command("diff")
+@click.argument("old")
+@click.argument("new_", metavar="NEW")
+@click.option(
+    "--manifests",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the manifests of all services, which say who reads what. By default manifests/ beside contracts/.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -> None:
+    """Show what changed between two versions, field by field, what it breaks in which direction, and for whom.
+
+    OLD and NEW are versions of the contracts here (OrderPlaced.v1), or files (before/OrderPlaced.v1.avsc). For whom
+    is told by manifests: each service that hears the contract, with the fields that its code may read. Exits with 1 if
+    something breaks what NEW promises of OLD.
+
+    \b
+    saga contracts diff OrderPlaced.v1 OrderPlaced.v2
+    """
+    one, other = _find_version(old), _find_version(new_)
+    if one.name != other.name:
+        raise click.UsageError(f"{old} and {new_} are two contracts: {one.name} and {other.name}")
+    changes = list_changes(one, other)
+    promised = [
+        way for way in promised_directions(other.compatible) if way == "forward" or one.number not in other.upcasts
+    ]
+    broken = [f for change in changes for way in promised for f in getattr(change, way) if f.breaks]
+    place = manifests or _find_folder().parent / FOLDER
+    heard = affected(changes, one, other, manifests_in(place).values())
+    if as_json:
+        told = {
+            "old": one.path,
+            "new": other.path,
+            "compatible": other.compatible,
+            "changes": _changes_to_json(changes),
+        }
+        print_json({**told, "consumers": consumers_to_json(heard)})
+    else:
+        print_lines(f"{one.path} -> {other.path} ({other.compatible}): {counted(len(changes), 'change')}")
+        for change in changes:
+            print_lines(f"  {change.path or other.name}  {change.says}", *_describe_effects(change, one, other))
+        if one.number in other.upcasts:
+            print_lines(f"messages of v{one.number} are read by an upcaster")
+        if place.is_dir():
+            print_consumers(heard, _to_relative(place), other)
+        print_lines(f"{counted(len(broken), 'broken promise')}" if broken else "nothing that is promised breaks")
+    if broken:
+        raise click.exceptions.Exit(1)
+
+
+def _describe_effects(change: SchemaChange, old: Version, new_: Version) -> list[str]:
+    """Lines that say what a change does to whom."""
+    lines = []
+    for findings, writer, reader in ((change.backward, old, new_), (change.forward, new_, old)):
+        verbs = {"fails": "cannot read", "misread": "misreads", "default": "reads"}
+        for finding in findings:
+            remedy = f"; {finding.remedy}" if finding.remedy else ""
+            verb = verbs[finding.effect]
+            lines.append(
+                f"    v{reader.number} {verb} messages of v{writer.number}: {finding.path} {finding.says}{remedy}"
+            )
+    return lines
+
+
+def _changes_to_json(changes: tuple[SchemaChange, ...]) -> list[dict[str, Any]]:
+    def told(finding: CompatibilityFinding) -> dict[str, Any]:
+        return {
+            "rule": finding.rule,
+            "path": finding.path,
+            "effect": finding.effect,
+            "says": finding.says,
+            "remedy": finding.remedy,
+        }
+
+    return [
+        {
+            "kind": change.kind,
+            "old": change.old,
+            "new": change.new,
+            "says": change.says,
+            "backward": [told(finding) for finding in change.backward],
+            "forward": [told(finding) for finding in change.forward],
+        }
+        for change in changes
+    ]
+
+
+def _find_version(given: str) -> Version:
+    """Version that an argument names: a file, or a version in the contracts here."""
+    if given.endswith(".avsc"):
+        if not Path(given).is_file():
+            raise click.UsageError(f"there is no file {given}")
+        return read_version(Path(given))
+    library = _load_library_here()
+    found = [version for path, version in library.by_path.items() if given in (path, path.partition("/")[2])]
+    if not found:
+        raise click.UsageError(
+            f"there is no version {given} in {library.folder}; name one as OrderPlaced.v1, or a file"
+        )
+    return found[0]
+
+
+def _load_library_here() -> Library:
+    """Contracts of the current folder; if they cannot be used, the answer is no."""
+    try:
+        return load_contracts(Path.cwd() / _ANY)
+    except ContractError as why:
+        print_lines(*str(why).split("\n"), err=True)
+        raise click.exceptions.Exit(1) from why
+
+
+def _find_folder() -> Path:
+    """Folder of the contracts; the first contract of all goes to a new one here."""
+    try:
+        return find_folder(Path.cwd())
+    except DeclarationError:
+        return Path.cwd() / "contracts"
+
+
+def _to_relative(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+# -------------------------------------------------------------------- contract consumers
+
+
+def print_consumers(found: Sequence[Affected], folder: Path, new: Version) -> None:
+    """Print for each service that hears the contract what the change does to it."""
+    if not found:
+        print_lines(f"no manifest in {folder} hears it")
+        return
+    print_lines(f"for whom, as the manifests in {folder} say:")
+    for each in found:
+        version = "unknown versions" if each.version is None else f"v{each.version}"
+        fields = "all fields" if isinstance(each.fields, str) else ", ".join(each.fields)
+        print_lines(f"  {each.service} (reads {version}: {fields}){'' if each.concerns else ': not concerned'}")
+        for concern in each.concerns:
+            when = _describe_when(each, new, concern.direction == "forward")
+            print_lines(f"    {when}: {concern.says}")
+
+
+def consumers_to_json(found: Sequence[Affected]) -> list[dict[str, Any]]:
+    """The same for machines."""
+    return [
+        {
+            "service": each.service,
+            "version": each.version,
+            "fields": each.fields,
+            "concerns": [
+                {
+                    "direction": concern.direction,
+                    "effect": concern.effect,
+                    "path": concern.change.path,
+                    "says": concern.says,
+                }
+                for concern in each.concerns
+            ],
+        }
+        for each in found
+    ]
+
+
+def _describe_when(affected: Affected, new: Version, is_forward: bool) -> str:
+    if affected.version is not None and affected.version >= new.number:
+        return "now"
+    return f"until it is released with v{new.number}" if is_forward else f"once it is released with v{new.number}"
+
+
+# -------------------------------------------------------------------- contracts register
+
+
+@click.command("register")
+@click.argument("names", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def register_contracts(names: tuple[str, ...], as_json: bool) -> None:
+    """Register contracts in the schema registry at SAGA_REGISTRY.
+
+    Of topics whose topic.json says "wire": "registry", all contracts, or those of NAMES: each version, the oldest
+    first, under the subject <topic>-<full name of the record>. Again and again, at any time: what is registered stays
+    so. Register before the service that emits a new version is deployed: services look ids up, and register nothing.
+
+    The registry compares versions by its own rule for the subject; that of the contracts is saga contracts check.
+
+    \b
+    Exit code 0: all are registered.
+    Exit code 1: the registry refused one; each line says why. The newer ones of that contract were not tried.
+    Exit code 2: asked wrongly, or the registry cannot be used.
+    """
+    library = load_contracts(Path.cwd() / "any")
+    unknown = [name for name in names if name not in library.contracts]
+    if unknown:
+        near = get_close_matches(unknown[0], library.contracts, n=1)
+        hint = f"; is it {near[0]}?" if near else ""
+        raise click.UsageError(f"there is no contract {', '.join(unknown)} in {library.folder}{hint}")
+    contracts = find_registrable(library, names)
+    found = asyncio.run(register(contracts, Settings.from_environment(), SystemClock())) if contracts else []
+    if as_json:
+        print_json({"registered": [asdict(each) for each in found]})
+    else:
+        _print_registrations(found)
+    if any(each.id is None for each in found):
+        raise click.exceptions.Exit(1)
+
+
+def _print_registrations(found: list[Registration]) -> None:
+    if not found:
+        print_lines('nothing to register: no topic of these contracts has "wire": "registry" in its topic.json')
+        return
+    width = max(len(each.path) for each in found)
+    for each in found:
+        if each.id is None:
+            print_lines(f"refused     {each.path:<{width}}  {each.subject}: {each.refused}")
+        else:
+            word = "as it is  " if each.was_there else "registered"
+            print_lines(f"{word}  {each.path:<{width}}  {each.subject}: id {each.id}")
+
+
+for command in (new_contract, bump_contract, release_contracts, diff_contracts, register_contracts):
+    contracts.add_command(command)

@@ -1,4 +1,4 @@
-"""`saga control`: what people switch in services that run."""
+"""`saga control` and `saga audit`: change the controls of running services, and print what operators have changed."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,19 +8,22 @@ import click
 from msgspec.structs import asdict, replace
 
 from saga.cli.options import (
+    LIMIT_MAX,
     Option,
     deployment_options,
     json_option,
     operator_options,
     pack_options,
+    parse_since_ms,
+    parse_time,
     read_stores_option,
-    time_of,
 )
-from saga.cli.printing import tell, tell_json, tell_trouble
+from saga.cli.printing import print_error, print_json, print_lines
 from saga.errors import BadInput
-from saga.messaging import active_controls
+from saga.messaging import active_controls, controls
 from saga.messaging.controls import Switch
 from saga.ops import operator_commands
+from saga.ops.audit import KINDS, AuditEntry, AuditFilter, read_audit
 from saga.ops.selection import Deployment, Operator
 from saga.support.clock import SystemClock, iso
 
@@ -48,7 +51,7 @@ def control() -> None:
 def _make_flag(percent: float | None, saga: str | None, until: str | None) -> Switch:
     if percent is None and saga is None:
         raise click.UsageError("say for how many: --percent, or --for SAGA")
-    until = time_of("--until", until, SystemClock())
+    until = parse_time("--until", until, SystemClock())
     return Switch(percent=100 if percent is None else percent, saga=saga, until=until)
 
 
@@ -90,7 +93,7 @@ def _switching(kind: str, *options: Option, off: bool = False, check: Callable[.
 
     def make(**given: Any) -> Switch:
         fields = {"off": off, **check(**given)}
-        until = time_of("--until", fields.pop("until", None), SystemClock())
+        until = parse_time("--until", fields.pop("until", None), SystemClock())
         return Switch(kind=kind, until=until, **fields)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,11 +108,11 @@ def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deploy
     sent = asyncio.run(operator_commands.send_switch(service, wanted, operator, deployment))
     entry = asyncio.run(operator_commands.wait_for_entry(service, sent, deployment, operator.wait_s))
     if entry is None:
-        tell(f"{service} has not applied it yet: does it run?", err=True)
+        print_lines(f"{service} has not applied it yet: does it run?", err=True)
         raise click.exceptions.Exit(1)
     if entry.refused is not None:
         raise BadInput(f"{service} refuses it: {entry.refused}")
-    tell(f"{service}  {active_controls.in_words(wanted)}")
+    print_lines(f"{service}  {active_controls.in_words(wanted)}")
 
 
 @control.command()
@@ -210,18 +213,92 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
     Exit code 0: shown, even if it is nothing.
     Exit code 2: no store, or one that cannot be read.
     """
-    clock, deployment = SystemClock(), Deployment(stores=addresses, warn=tell_trouble)
+    clock, deployment = SystemClock(), Deployment(stores=addresses, warn=print_error)
     now = active_controls.in_force(asyncio.run(operator_commands.read_control_log(service, deployment)))
     for switch in (*now.flags.for_all.values(), *now.flags.for_one.values()):
         if switch.until is None or switch.until > iso(clock.now_ms()):
             if as_json:
-                tell_json(asdict(switch))
+                print_json(asdict(switch))
             else:
-                tell(f"{service}  {active_controls.in_words(switch)}")
+                print_lines(f"{service}  {active_controls.in_words(switch)}")
     for entry in active_controls.active(now, clock.now_ms()).values():
         if as_json:
-            tell_json(asdict(entry.switch) | {"who": entry.who, "why": entry.why, "time": entry.time})
+            print_json(asdict(entry.switch) | {"who": entry.who, "why": entry.why, "time": entry.time})
         else:
-            tell(f"{service}  {active_controls.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}")
+            print_lines(
+                f"{service}  {active_controls.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}"
+            )
     if now.unknown:
-        tell(f"{service} has switches that this version does not know: {', '.join(now.unknown)}", err=True)
+        print_lines(f"{service} has switches that this version does not know: {', '.join(now.unknown)}", err=True)
+
+
+# -------------------------------------------------------------------- audit
+
+
+def _make_filter(kinds: tuple[str, ...], saga: str | None, who: str | None, since: str | None) -> AuditFilter:
+    from_ms = 0 if since is None else parse_since_ms("--since", since, SystemClock())
+    return AuditFilter(kinds=kinds, saga=saga, who=who, since_ms=from_ms)
+
+
+@click.command()
+@click.argument("service")
+@pack_options(
+    "asked",
+    _make_filter,
+    click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only this kind. May be repeated."),
+    click.option("--saga", metavar="ID", help="Only what was done about this saga."),
+    click.option("--who", help="Only what this operator has done."),
+    click.option("--since", metavar="TIME", help="Only from then on: 90s, 30m, 2h, 3d ago, or RFC 3339."),
+)
+@click.option(
+    "--limit", type=click.IntRange(1, LIMIT_MAX), default=1000, show_default=True, help="At most so many, the newest."
+)
+@deployment_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each act, instead of text.")
+def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, as_json: bool) -> None:
+    """Print what operators have changed in a service, and check the record.
+
+    Of SERVICE, oldest first: when, what, who, why, what became of it, and what shows that. Switched are flags, pauses,
+    limits and routes, moved are positions.
+
+    Switches stand in the service's book, and what became of a command in the history of its saga (`history`). Both are
+    chains: an entry that was changed, added or removed in between shows. Compare the last digest of the book with one
+    that you noted elsewhere, to see that none was removed at the end.
+
+    Moves of positions, and commands that no history tells of (any more), are shown by a topic alone (`topic`): whoever
+    may write there can have made them. What is removed at the beginning of a topic is found, but not what it said. Who
+    somebody is the broker knows, who asks for a password; `--who` is the name that was given.
+
+    \b
+    Exit code 0: printed, and nothing speaks against it.
+    Exit code 1: it was tampered with, or may not be all of it; the reason is on standard error.
+    Exit code 2: no store, or one that cannot be read.
+    """
+    found = asyncio.run(read_audit(service, deployment, asked))
+    for act in found.entries[-limit:]:
+        if as_json:
+            print_json(_in_json(act))
+        else:
+            print_lines(_format_entry(act))
+    if not as_json:
+        if len(found.entries) > limit:
+            print_lines(f"and {len(found.entries) - limit} older: see --limit")
+        book = found.book
+        print_lines(f"the book has {len(book.entries)} switches, the last digest is {controls.digest_of(book)}")
+    for note in found.notes:
+        print_error(note)
+    for reason in found.wrong:
+        print_error(reason)
+    if found.wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _in_json(act: AuditEntry) -> dict[str, object]:
+    told = {name: value for name, value in asdict(act).items() if name != "entry"}
+    if act.entry is None:
+        return told
+    return asdict(act.entry) | told | {"switch": asdict(act.entry.switch)}
+
+
+def _format_entry(act: AuditEntry) -> str:
+    return f"{act.time}  {act.what}  {act.who or '(not known)'}: {act.why}  {act.became} ({act.shown_by})"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import asdict as fields_of
 
-from saga.cli.listing import print_attention, record_as_json
+from saga.cli.listing import attention_to_json, print_attention
 from saga.cli.options import (
     LIMIT_MAX,
     age_option,
@@ -31,7 +31,7 @@ from saga.cli.options import (
     services_option,
     type_option,
 )
-from saga.cli.printing import tell, tell_json, tell_trouble
+from saga.cli.printing import print_error, print_json, print_lines
 from saga.configuration.wiring import keys_of, load_services
 from saga.declarations.values import Declared
 from saga.errors import BadInput, SagaError
@@ -43,6 +43,7 @@ from saga.ops.attention import (
     find_attention,
     find_blocking,
     find_too_old,
+    list_parked_runs,
 )
 from saga.ops.dead_letters import DeadLetter, read_originals
 from saga.ops.operator_commands import (
@@ -54,7 +55,6 @@ from saga.ops.operator_commands import (
     send_commands,
     wait_for_answers,
 )
-from saga.ops.parked_runs import list_parked_runs
 from saga.ops.rehearsal import RehearsalResult, RehearsalSetup, rehearse
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.blame import BLAMES
@@ -135,11 +135,11 @@ def show(saga: str, deployment: Deployment, as_json: bool) -> None:
     found = asyncio.run(find_attention(selection, deployment))
     told = [each for each in found.items if each.letter.saga == saga]
     if as_json:
-        tell_json({"letters": [record_as_json(each) for each in reversed(told)]})
+        print_json({"letters": [attention_to_json(each) for each in reversed(told)]})
     for each in reversed(told) if not as_json else ():
-        tell(f"{each.letter.what}  {each.letter.id}", *(f"  {line}" for line in _lines(each.letter, each.state)))
+        print_lines(f"{each.letter.what}  {each.letter.id}", *(f"  {line}" for line in _lines(each.letter, each.state)))
     if not told:
-        tell(f"saga {saga} has no dead letter and no escalation", err=True)
+        print_lines(f"saga {saga} has no dead letter and no escalation", err=True)
         raise click.exceptions.Exit(1)
 
 
@@ -252,12 +252,12 @@ async def _replay(
     looping = [each for each in found if _loops(each, request, options)]
     letters = [each.letter for each in found if each not in looping]
     for letter, replays in looping:
-        tell_trouble(
+        print_error(
             f"saga {letter.saga} had {replays} replays in {letter.service} already: fix the cause, then add --again"
         )
     is_missing = _report_missing(selection, [*(each.letter for each in found), *late], "dead letter")
     if not found and not late:
-        tell("no dead letter is selected: `saga dead list` shows those that block a saga", err=True)
+        print_lines("no dead letter is selected: `saga dead list` shows those that block a saga", err=True)
         return False
     is_whole = not looping and not is_missing
     if options.dry_run and code is None:
@@ -302,7 +302,7 @@ async def _read_originals(service: str, late: Sequence[DeadLetter], deployment: 
     found = await read_originals(service, ids, deployment.broker_settings, deployment.clock)
     for letter in late:
         if isinstance(why := found.get(letter.id), BadInput):
-            tell_trouble(f"saga {letter.saga} cannot be replayed: {why}")
+            print_error(f"saga {letter.saga} cannot be replayed: {why}")
     return {id_: message for id_, message in found.items() if isinstance(message, Message)}
 
 
@@ -315,15 +315,15 @@ def _report_missing(selection: Selection, found: Sequence[DeadLetter], what: str
     present = {letter.saga for letter in found}
     missing = [saga for saga in dict.fromkeys(selection.sagas) if saga not in present]
     for saga in missing:
-        tell_trouble(f"saga {saga} has no selected {what}: is its id right?")
+        print_error(f"saga {saga} has no selected {what}: is its id right?")
     return bool(missing)
 
 
 def _print_state(letter: DeadLetter, what: str, why: str, as_json: bool) -> None:
     if as_json:
-        tell_json({"service": letter.service, "saga": letter.saga, "dead": letter.id, "state": what, "why": why})
+        print_json({"service": letter.service, "saga": letter.saga, "dead": letter.id, "state": what, "why": why})
     else:
-        tell(f"{letter.service}  {letter.saga}  {letter.handler}  {what}: {why}")
+        print_lines(f"{letter.service}  {letter.saga}  {letter.handler}  {what}: {why}")
 
 
 CODES = """
@@ -389,7 +389,7 @@ async def _rehearse_all(
     async with deployment.open_stores((declared.name,)) as sources:
         store = next((source.store for source in sources if source.service == declared.name), None)
         if store is None:
-            tell_trouble(f"there is no store of {declared.name}: name it with --store")
+            print_error(f"there is no store of {declared.name}: name it with --store")
             return False
         clock = deployment.clock
         keys = keys_of(deployment.broker_settings, clock, [declared])
@@ -398,7 +398,7 @@ async def _rehearse_all(
             try:
                 result = await rehearse(letter, request, setup, originals.get(letter.id))
             except SagaError as why:
-                tell_trouble(f"saga {letter.saga} cannot be rehearsed: {why}")
+                print_error(f"saga {letter.saga} cannot be rehearsed: {why}")
                 is_whole = False
                 continue
             is_whole = is_whole and all(outcome != "dead" for _, outcome, _ in result.did)
@@ -410,20 +410,22 @@ def _print_rehearsal(done: RehearsalResult, as_json: bool) -> None:
     letter = done.letter
     if as_json:
         told = {**asdict(done), "letter": letter.id, "emitted": list(map(fields_of, done.emitted))}
-        tell_json({"service": letter.service, "saga": letter.saga, **told})
+        print_json({"service": letter.service, "saga": letter.saga, **told})
         return
-    tell(f"{letter.service}  {letter.saga}  {letter.handler}")
-    tell(*(f"  {handler} would be {outcome}{f': {reason}' if reason else ''}" for handler, outcome, reason in done.did))
+    print_lines(f"{letter.service}  {letter.saga}  {letter.handler}")
+    print_lines(
+        *(f"  {handler} would be {outcome}{f': {reason}' if reason else ''}" for handler, outcome, reason in done.did)
+    )
     for name in sorted({*done.before, *done.after}):
         before, after = done.before.get(name), done.after.get(name)
         if before != after:
-            tell(f"  state    {name}: {_text(before)} -> {_text(after)}")
+            print_lines(f"  state    {name}: {_text(before)} -> {_text(after)}")
     for said in done.emitted:
-        tell(f"  emits    {said.type} {said.problem if said.fields is None else _text(said.fields)}")
+        print_lines(f"  emits    {said.type} {said.problem if said.fields is None else _text(said.fields)}")
     for document in done.documents:
-        tell(f"  changes  {document}")
+        print_lines(f"  changes  {document}")
     if done.stops is not None:
-        tell(f"  stops    {done.stops}")
+        print_lines(f"  stops    {done.stops}")
 
 
 def _text(value: object) -> str:
@@ -534,13 +536,13 @@ async def _resolve(
         letters = [each.letter async for each in blocking if selection.matches(each.letter)]
         if len(letters) > 1:
             for letter in letters:
-                tell(f"{letter.service}  {letter.saga}  {letter.handler}  {letter.id}", err=True)
+                print_lines(f"{letter.service}  {letter.saga}  {letter.handler}  {letter.id}", err=True)
             raise click.UsageError("several dead letters block this saga: say --service, or --handler")
     unknown = [id_ for id_ in dict.fromkeys(escalations) if all(letter.id != id_ for letter in letters)]
     for id_ in unknown:
-        tell_trouble(f"saga {saga} has no open escalation {id_}: `saga dead show {saga}` lists the ids")
+        print_error(f"saga {saga} has no open escalation {id_}: `saga dead show {saga}` lists the ids")
     if not letters:
-        tell(f"saga {saga} has nothing to resolve: `saga dead show {saga}` shows what there is", err=True)
+        print_lines(f"saga {saga} has nothing to resolve: `saga dead show {saga}` shows what there is", err=True)
         return False
     sent = await send_commands(letters, request, deployment)
     return await _print_answers(sent, request, deployment, as_json) and not unknown
@@ -552,7 +554,7 @@ async def _escalations(selection: Selection, ids: Sequence[str], deployment: Dep
     selected = [each.letter for each in found.items if each.letter.id in ids and each.letter.what == "escalation"]
     for letter in selected:
         if letter.undoes is not None:
-            tell_trouble(f"{letter.id}: its compensation is retried until it succeeds, which closes the escalation")
+            print_error(f"{letter.id}: its compensation is retried until it succeeds, which closes the escalation")
     return [letter for letter in selected if letter.undoes is None]
 
 
@@ -608,7 +610,7 @@ async def _release(
     runs = [run async for run in list_parked_runs(selection, deployment)]
     is_missing = _report_missing(selection, runs, "parked run")
     if not runs:
-        tell("no parked run is selected: `saga sagas list --open` shows what waits for an attempt", err=True)
+        print_lines("no parked run is selected: `saga sagas list --open` shows what waits for an attempt", err=True)
         return False
     if dry_run:
         for run in runs:

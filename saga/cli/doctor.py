@@ -6,7 +6,7 @@ import sys
 import click
 
 from saga.cli.options import broker_option, stores_option
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_json, print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.ops.doctor import Diagnosis, diagnose
@@ -49,7 +49,7 @@ def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_j
             "reached": diagnosis.reached,
             "findings": [finding._asdict() for finding in diagnosis.findings],
         }
-        tell_json(told)
+        print_json(told)
     else:
         _print(diagnosis)
     sys.exit(1 if diagnosis.reached and diagnosis.count("error") else 0 if diagnosis.reached else 2)
@@ -59,8 +59,8 @@ def _print(diagnosis: Diagnosis) -> None:
     for names, (severity, _, what, risk, remedy) in group_findings(diagnosis.findings):
         first, others = names[:NAMED_MAX], ", ".join(names[NAMED_MAX:])
         more = f" and {len(names) - NAMED_MAX} more" if others else ""
-        tell(*printable_lines(f"{severity:<7}  {', '.join(first)}{more}: {what}"))
+        print_lines(*printable_lines(f"{severity:<7}  {', '.join(first)}{more}: {what}"))
         for word, text in (("at risk", risk), ("to do", remedy), ("also of", others)):
             if text:
-                tell(*printable_lines(f"         {word}: {text}"))
-    tell(", ".join(counted(diagnosis.count(severity), severity) for severity in ("error", "warning")))
+                print_lines(*printable_lines(f"         {word}: {text}"))
+    print_lines(", ".join(counted(diagnosis.count(severity), severity) for severity in ("error", "warning")))

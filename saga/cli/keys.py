@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from saga.cli.options import who_option, why_option
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_json, print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.encryption.port import KeyRing
@@ -48,7 +48,7 @@ def new(who: str, why: str) -> None:
     Exit code 0: it is made, and noted in the book.
     Exit code 2: it cannot be made; what to do is on standard error.
     """
-    tell(f"made {_ring().create_wrapping_key(who, why)}")
+    print_lines(f"made {_ring().create_wrapping_key(who, why)}")
 
 
 @keys.command()
@@ -67,9 +67,9 @@ def rewrap(who: str, why: str) -> None:
     keys are needed; what to do is on standard error.
     """
     count, spare = _ring().rewrap(who, why)
-    tell(f"{counted(count, 'secret')} wrapped anew")
+    print_lines(f"{counted(count, 'secret')} wrapped anew")
     if spare:
-        tell(f"not needed any more, remove them and their copies: {', '.join(spare)}")
+        print_lines(f"not needed any more, remove them and their copies: {', '.join(spare)}")
 
 
 @keys.command()
@@ -83,9 +83,9 @@ def log(as_json: bool) -> None:
     """
     for line in _ring().read_audit_log():
         if as_json:
-            tell_json(line)
+            print_json(line)
         else:
-            tell(f"{line['time']}  {line['did']:7} {line['what']}  {line['who']}: {line['why']}")
+            print_lines(f"{line['time']}  {line['did']:7} {line['what']}  {line['who']}: {line['why']}")
 
 
 @keys.command()
@@ -106,7 +106,7 @@ def forget(subject: str, who: str, why: str) -> None:
     Exit code 2: the folder cannot be written; what to do is on standard error.
     """
     if _ring().forget(subject, who, why):
-        tell(f"{subject} is forgotten")
+        print_lines(f"{subject} is forgotten")
         return
-    tell(f"there was no key of {subject}; nothing will be sealed for it from now on")
+    print_lines(f"there was no key of {subject}; nothing will be sealed for it from now on")
     raise SystemExit(1)

@@ -1,11 +1,11 @@
-"""Tables and JSON of sagas and of what needs a person."""
+"""Tables and JSON of sagas, and of dead letters and escalations that need a person."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_json, print_lines
 from saga.ops.attention import AttentionItem, find_attention
-from saga.ops.saga_list import OPEN, ListedSaga
+from saga.ops.sagas import OPEN, ListedSaga
 from saga.ops.selection import Deployment, Selection
 
 SAGA_HEADING, SAGA_WIDTHS = ("SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"), (24, 16, 24, 24, 20)
@@ -24,24 +24,24 @@ async def print_attention(
     """
     found = await find_attention(selection, deployment, with_ended=with_ended)
     if as_json:
-        letters = list(map(record_as_json, found.items))
-        tell_json({"letters": letters, "sagas": list(map(saga_as_json, found.sagas)), "more": found.more})
+        letters = list(map(attention_to_json, found.items))
+        print_json({"letters": letters, "sagas": list(map(listed_saga_to_json, found.sagas)), "more": found.more})
         return any(each.is_open for each in found.items)
-    rows = [row(_dead_cells(each), DEAD_WIDTHS) for each in found.items]
-    tell(*([row(DEAD_HEADING, DEAD_WIDTHS), *rows] if rows else ["nothing needs a person"]))
+    rows = [format_row(_format_attention_cells(each), DEAD_WIDTHS) for each in found.items]
+    print_lines(*([format_row(DEAD_HEADING, DEAD_WIDTHS), *rows] if rows else ["nothing needs a person"]))
     if found.more:
-        tell("and more: --limit shows them")
+        print_lines("and more: --limit shows them")
     return any(each.is_open for each in found.items)
 
 
-def record_as_json(each: AttentionItem) -> dict[str, object]:
+def attention_to_json(each: AttentionItem) -> dict[str, object]:
     """Return the record and its state for JSON."""
     said = asdict(each.letter)
     blame = said.pop("blame")
     return {**said, "class": blame, "now": each.state}
 
 
-def saga_cells(each: ListedSaga) -> Sequence[str]:
+def format_saga_cells(each: ListedSaga) -> Sequence[str]:
     """Return the columns of a saga, as `SAGA_HEADING` names them."""
     still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
     states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
@@ -50,19 +50,19 @@ def saga_cells(each: ListedSaga) -> Sequence[str]:
     return [cell or "-" for cell in cells]
 
 
-def _dead_cells(each: AttentionItem) -> Sequence[str]:
+def _format_attention_cells(each: AttentionItem) -> Sequence[str]:
     letter = each.letter
     message = letter.type or letter.whole
     about = letter.time, letter.service, letter.what, letter.saga, message, letter.handler, letter.blame
     return [*(cell or "-" for cell in about), each.state, letter.reason]
 
 
-def row(cells: Sequence[str], widths: Sequence[int]) -> str:
+def format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Return a line of a table."""
     return "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), cells[-1]])
 
 
-def saga_as_json(each: ListedSaga) -> dict[str, object]:
+def listed_saga_to_json(each: ListedSaga) -> dict[str, object]:
     """Return a listed saga for JSON."""
     return {
         "saga": each.saga,

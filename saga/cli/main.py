@@ -1,25 +1,60 @@
-"""The command `saga`: finds the subcommand, and prints errors without a traceback."""
+"""The command `saga`: finds the subcommand, and prints errors without a traceback.
+
+A subcommand is imported only when it is called, so that help and other commands start fast.
+"""
 
 import os
 import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import click
 
-from saga.cli.groups import Commands, LazyGroup
-from saga.cli.printing import hook_in, in_any_encoding, tell_trouble
+from saga.cli.printing import escape_unencodable, install_hooks, print_error
 from saga.errors import SagaError
 from saga.support.adapter_description import UNCLOSED
 from saga.support.printable import printable_lines
 
+Commands: TypeAlias = Mapping[str, tuple[str, str]]
+"""Name of each command: its `module:function`, and its line in the help of the group."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called."""
+
+    def __init__(self, *args: Any, commands: Commands, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy_commands = commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy_commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy_commands:
+            return None
+        module, _, name = self.lazy_commands[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in self.lazy_commands.items()])
+
+
+# -------------------------------------------------------------------- main
+
+
 COMMANDS: Commands = {
     "new": ("saga.cli.new:new", "Create a project with a first service, or add a service to a project."),
-    "dev": ("saga.cli.dev:dev", "Run all services of a folder and restart them when something changes."),
+    "dev": ("saga.cli.run:dev", "Run all services of a folder and restart them when something changes."),
     "run": ("saga.cli.run:run", "Run the services declared in the given modules."),
     "publish": ("saga.cli.publish:publish", "Publish one event for each line of JSON."),
     "sagas": ("saga.cli.sagas:sagas", "List, show, verify, repair and rebuild sagas."),
     "dead": ("saga.cli.dead:dead", "List dead letters; replay, discard or resolve them; release parked runs."),
     "control": ("saga.cli.control:control", "Set flags, pause, limit or route running services."),
-    "audit": ("saga.cli.audit:audit", "Print what operators have changed in a service, and check the record."),
+    "audit": ("saga.cli.control:audit", "Print what operators have changed in a service, and check the record."),
     "monitor": (
         "saga.cli.monitor:monitor",
         "Run the monitor and its web page; ask it what is stuck and how fast it goes.",
@@ -29,7 +64,7 @@ COMMANDS: Commands = {
     "keys": ("saga.cli.keys:keys", "Create, rotate and forget the keys that encrypt sensitive fields."),
     "contracts": ("saga.cli.contracts:contracts", "Check contracts, write event classes, register schemas."),
     "manifest": ("saga.cli.manifest:manifest", "Print, write or check the manifest of each service."),
-    "docs": ("saga.cli.docs:docs", "Generate pages and an AsyncAPI document from contracts and manifests."),
+    "docs": ("saga.cli.manifest:docs", "Generate pages and an AsyncAPI document from contracts and manifests."),
     "doctor": ("saga.cli.doctor:doctor", "Check that broker and stores are set up as the services need."),
     "access": ("saga.cli.access:access", "Print the broker and store permissions that services and people need."),
     "changes": ("saga.cli.changes:changes", "Configure the connector that brings document changes to services."),
@@ -42,19 +77,19 @@ class Main(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> object:
         """Call the command. An error of the toolkit is printed, with all its problems, and the exit code is 2."""
-        in_any_encoding()
+        escape_unencodable()
         try:
             return super().invoke(ctx)
         except click.ClickException as why:
             vars(why)["message"] = "\n".join(printable_lines(why.message))  # escaped, as everything that we say
             raise
         except SagaError as why:
-            tell_trouble(why)
+            print_error(why)
             ctx.exit(2)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Run as the command of a process, which says so itself if a defect ends it."""
-        hook_in()
+        install_hooks()
         try:
             return super().__call__(*args, **kwargs)
         except SystemExit as why:

@@ -1,4 +1,4 @@
-"""`saga manifest`: what services say of themselves, as files, and a release beside the one before."""
+"""`saga manifest` and `saga docs`: the manifest of each service, and documents made from manifests and contracts."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,12 +6,16 @@ from pathlib import Path
 import click
 import msgspec
 
+from saga.choreography import docs as documents
 from saga.choreography import folder as files
 from saga.choreography.declared import manifest_of
-from saga.choreography.folder import Compared
+from saga.choreography.folder import Compared, folder_beside, manifests_in
 from saga.choreography.manifest import written
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_json, print_lines
 from saga.configuration import wiring
+from saga.contracts.library import find_library
+from saga.errors import DeclarationError
+from saga.support.printable import counted
 
 
 @click.command()
@@ -59,22 +63,24 @@ def manifest(  # an argument for each option
     elif to_check:
         _check(files.compared(services, folder), as_json)
     elif as_json:
-        tell_json([msgspec.to_builtins(manifest_of(each)) for each in services])
+        print_json([msgspec.to_builtins(manifest_of(each)) for each in services])
     else:
         for each in services:
-            tell(*written(manifest_of(each)).rstrip("\n").split("\n"))
+            print_lines(*written(manifest_of(each)).rstrip("\n").split("\n"))
 
 
 def _write(compared: list[Compared], anyway: bool, as_json: bool) -> None:
     refused = not anyway and any(each.is_refused for each in compared)
     done = [each.path.name for each in compared if not refused and files.save(each)]
     if as_json:
-        tell_json({"written": done, "services": _told(compared)})
+        print_json({"written": done, "services": _releases_to_json(compared)})
     else:
         _print(compared)
         for each in compared:
             is_written = each.path.name in done
-            tell(f"{_shown(each.path)} {'written' if is_written else 'is not written' if refused else 'is as it was'}")
+            print_lines(
+                f"{_shown(each.path)} {'written' if is_written else 'is not written' if refused else 'is as it was'}"
+            )
     if refused:
         raise click.exceptions.Exit(1)
 
@@ -82,16 +88,16 @@ def _write(compared: list[Compared], anyway: bool, as_json: bool) -> None:
 def _check(compared: list[Compared], as_json: bool) -> None:
     is_whole = not any(each.is_refused or each.is_new for each in compared)
     if as_json:
-        tell_json({"harmless": is_whole, "services": _told(compared)})
+        print_json({"harmless": is_whole, "services": _releases_to_json(compared)})
     else:
         _print(compared)
         for each in compared:
             if each.is_new:
-                tell(f"{_shown(each.path)} is not there: have saga manifest --write make it, and commit it")
+                print_lines(f"{_shown(each.path)} is not there: have saga manifest --write make it, and commit it")
             elif not each.differences:
-                tell(f"{_shown(each.path)} is as the service says")
+                print_lines(f"{_shown(each.path)} is as the service says")
             elif not each.is_refused:
-                tell(f"{_shown(each.path)} is older, harmlessly: saga manifest --write when this is released")
+                print_lines(f"{_shown(each.path)} is older, harmlessly: saga manifest --write when this is released")
     if not is_whole:
         raise click.exceptions.Exit(1)
 
@@ -99,12 +105,12 @@ def _check(compared: list[Compared], as_json: bool) -> None:
 def _print(compared: list[Compared]) -> None:
     for each in compared:
         for found in each.differences:
-            tell(f"{found.verdict:<7}  {found.service}  {found.where}: {found.what}")
+            print_lines(f"{found.verdict:<7}  {found.service}  {found.where}: {found.what}")
             if found.way_out:
-                tell(f"         {found.way_out}")
+                print_lines(f"         {found.way_out}")
 
 
-def _told(compared: list[Compared]) -> list[dict[str, object]]:
+def _releases_to_json(compared: list[Compared]) -> list[dict[str, object]]:
     return [
         {
             "service": each.manifest.service,
@@ -119,3 +125,61 @@ def _shown(path: Path) -> str:
     """Path as people type it: from the current folder, if it is in there."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+# -------------------------------------------------------------------- docs
+
+
+@click.group()
+def docs() -> None:
+    """Generate pages and an AsyncAPI document from contracts and manifests.
+
+    \b
+    Exit code 0: written.
+    Exit code 1: the contracts cannot be used.
+    Exit code 2: asked wrongly.
+    """
+
+
+@docs.command()
+@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--manifests",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the manifests of all services. By default manifests/ beside contracts/.",
+)
+@click.option("--title", default="Choreography", show_default=True, help="Name of the whole, above each page.")
+@click.option("--api-version", default="1.0.0", show_default=True, help="Version that the AsyncAPI document carries.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def build(out: Path, folder: Path | None, title: str, api_version: str, as_json: bool) -> None:
+    """Write an AsyncAPI 3 document, and a page for each event and service, into the folder OUT.
+
+    The contracts are those of the current folder. OUT/asyncapi.json has topics as channels, contracts as messages with
+    their Avro schemas, and what each service sends and receives. The pages, from OUT/index.html, say who says each
+    event, who hears it and which fields it may read, what is undone when the saga fails, and what is promised. They ask
+    no other host for anything, and need no script.
+
+    Pages of events and services that are no more are removed. A folder that holds something else is left alone.
+
+    \b
+    Exit code 0: written.
+    Exit code 1: the contracts cannot be used; each line says why.
+    Exit code 2: asked wrongly: no contracts, manifests that cannot be used, another folder, or no Jinja2 (pip install
+    'saga-choreography[docs]').
+    """
+    try:
+        library = find_library()
+    except DeclarationError as why:
+        raise click.UsageError(str(why)) from why
+    manifests = manifests_in(folder or folder_beside(library))
+    built = documents.build(library, manifests, out, title, api_version)
+    if as_json:
+        print_json(
+            {"out": str(built.out), "events": built.events, "services": built.services, "removed": built.removed}
+        )
+        return
+    print_lines(f"{built.out / 'index.html'}: {counted(built.events, 'event')}, {counted(built.services, 'service')}")
+    print_lines(f"{built.out / documents.ASYNCAPI}: AsyncAPI 3")
+    if built.removed:
+        print_lines(f"removed {counted(built.removed, 'page')} of what is no more")

@@ -1,21 +1,41 @@
-"""`saga monitor run`: folds what services tell while they run, and answers with a page and in JSON."""
+"""`saga monitor`: run the monitor, ask it or the topic of transitions, and make users for its page."""
 
 import asyncio
 import re
 import signal
-from collections.abc import Callable, Coroutine
-from typing import TypeAlias
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeAlias, TypeVar
 
 import click
+import msgspec
 
-from saga.cli.groups import Commands, LazyGroup
-from saga.cli.options import broker_option, read_stores_option, since_ms
-from saga.cli.printing import tell, tell_trouble
+from saga.cli.main import Commands, LazyGroup
+from saga.cli.options import broker_option, parse_since_ms, read_stores_option
+from saga.cli.printing import print_error, print_json, print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
-from saga.errors import ConfigurationError
-from saga.monitor.read_model import SAGAS_MAX
-from saga.support.clock import SystemClock
+from saga.errors import BadInput, ConfigurationError, SagaError
+from saga.messaging.names import TRANSITIONS
+from saga.monitor.client import MonitorClient
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import SAGAS_MAX, ReadModel
+from saga.monitor.reader import TransitionReader
+from saga.monitor.views import (
+    ErrorClass,
+    HandlerRate,
+    HandlerRates,
+    HotSpots,
+    SagaWait,
+    StuckSaga,
+    StuckSagas,
+    Timeline,
+    TimelineRow,
+)
+from saga.monitor.web.users import format_user_line
+from saga.ops.offsets import ServiceOffsets, find_unattended
+from saga.support.clock import SystemClock, iso
+from saga.support.printable import counted
 
 ADDRESS = "127.0.0.1:8642"
 """Address at which it answers, unless something else is said."""
@@ -26,7 +46,7 @@ Serve: TypeAlias = Callable[[asyncio.Event], Coroutine[None, None, None]]
 """Function that serves until the event is set."""
 
 
-def _named(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+def _check_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
     if name is not None and not NAME.fullmatch(name):
         raise click.BadParameter("it must be letters, digits, '.', '_' and '-', at most 200, as in shop-monitor")
     return name
@@ -34,10 +54,10 @@ def _named(context: click.Context, parameter: click.Parameter, name: str | None)
 
 MONITOR: Commands = {
     "run": ("saga.cli.monitor:run", "Run the monitor: a web page, and answers for these commands."),
-    "stuck": ("saga.cli.monitor_answers:stuck", "List sagas that are stuck, and services that are down."),
-    "rates": ("saga.cli.monitor_answers:rates", "Show throughput, latency and failures of each handler."),
-    "trace": ("saga.cli.monitor_answers:trace", "Show the published transitions of one saga."),
-    "password": ("saga.cli.password:password", "Print a line for the file of users who may act on the page."),
+    "stuck": ("saga.cli.monitor:stuck", "List sagas that are stuck, and services that are down."),
+    "rates": ("saga.cli.monitor:rates", "Show throughput, latency and failures of each handler."),
+    "trace": ("saga.cli.monitor:trace", "Show the published transitions of one saga."),
+    "password": ("saga.cli.monitor:password", "Print a line for the file of users who may act on the page."),
 }
 
 
@@ -67,7 +87,7 @@ def monitor() -> None:
 @click.option(
     "--shared",
     metavar="NAME",
-    callback=_named,
+    callback=_check_name,
     help="Share the work with all others of this name, on Kafka: answers in JSON, and tables that outlive a process.",
 )
 @broker_option
@@ -106,7 +126,7 @@ def run(  # a parameter for each option
     if shared is not None:
         if since is not None or addresses:
             raise click.UsageError("--shared reads all that the topic has and no store: leave out --since and --store")
-        _run(_sharing(shared, sagas_max, settings, clock))
+        _run_until_stopped(_prepare_shared(shared, sagas_max, settings, clock))
         return
     try:
         from saga.monitor.server import ServerOptions, serve
@@ -116,14 +136,14 @@ def run(  # a parameter for each option
     wanted = ServerOptions(
         address=settings.monitor or ADDRESS,
         stores=addresses,
-        since_ms=None if since is None else since_ms("--since", since, clock),
+        since_ms=None if since is None else parse_since_ms("--since", since, clock),
         sagas_max=sagas_max,
     )
 
-    _run(lambda stop: serve(wanted, settings, stop, clock, _begun, tell_trouble))
+    _run_until_stopped(lambda stop: serve(wanted, settings, stop, clock, _print_address, print_error))
 
 
-def _sharing(name: str, sagas_max: int, settings: Settings, clock: SystemClock) -> Serve:
+def _prepare_shared(name: str, sagas_max: int, settings: Settings, clock: SystemClock) -> Serve:
     """Worker of a shared monitor, to be run."""
     try:
         from saga.monitor.shared.server import SharedOptions, serve_shared
@@ -131,14 +151,14 @@ def _sharing(name: str, sagas_max: int, settings: Settings, clock: SystemClock) 
         problem = f"{why}; pip install 'saga-choreography[faust,kafka,monitor]'"
         raise ConfigurationError("the shared monitor was not started:", [problem]) from why
     wanted = SharedOptions(name, settings.monitor or ADDRESS, sagas_max)
-    return lambda stop: serve_shared(wanted, settings, stop, clock, _begun, tell_trouble)
+    return lambda stop: serve_shared(wanted, settings, stop, clock, _print_address, print_error)
 
 
-def _begun(address: str) -> None:
-    tell(f"the monitor answers at http://{address}")
+def _print_address(address: str) -> None:
+    print_lines(f"the monitor answers at http://{address}")
 
 
-def _run(serve: Serve) -> None:
+def _run_until_stopped(serve: Serve) -> None:
     """Run it until somebody has it stop."""
 
     async def until_stopped() -> None:
@@ -149,3 +169,298 @@ def _run(serve: Serve) -> None:
 
     wiring.tune_collector()
     asyncio.run(until_stopped())
+
+
+# -------------------------------------------------------------------- monitor answers
+
+
+Answer = TypeVar("Answer")
+
+monitor_option = click.option(
+    "--monitor",
+    metavar="HOST:PORT",
+    help="Where a monitor answers, in the place of SAGA_MONITOR. Without both the topic is read.",
+)
+"""The flag `--monitor`, in the place of SAGA_MONITOR."""
+one_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+
+
+@click.command()
+@click.argument("saga_id")
+@monitor_option
+@broker_option
+@one_json_option
+def trace(saga_id: str, monitor: str | None, broker: str | None, as_json: bool) -> None:
+    """Show the published transitions of one saga.
+
+    It reads what services tell on the topic saga.transitions, and no store: `saga sagas show` reads the stores, and has
+    more
+    of each transition. Lines are by the clocks of the services, and may be out of order by as much as these differ.
+
+    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
+    the topic is read from its oldest record on. Which of both it was is told on standard error.
+
+    \b
+    Exit code 0: shown.
+    Exit code 1: nothing was told of this saga, or only longer ago than the topic keeps.
+    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    """
+    now_ms = SystemClock().now_ms()
+    found = _ask_or_read(monitor, broker, lambda asked: asked.saga(saga_id), lambda own: own.saga(saga_id, now_ms))
+    if found is None:
+        print_lines(f"nothing was told of saga {saga_id}; `saga sagas show {saga_id}` reads the stores", err=True)
+        sys.exit(1)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        print_lines(*_format_timeline(found))
+    _report_unanswered(found.unanswered)
+
+
+@click.command()
+@monitor_option
+@broker_option
+@one_json_option
+def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
+    """List sagas that are stuck, and services that are down.
+
+    \b
+    dead      a dead letter blocks it: it waits for a person
+    failing   a run is tried again that failed of the service's own code: it waits for a release, or a roll back
+    overdue   the time of its next attempt, of a deadline, or for which a handler asked by `Later` has passed by 10 s,
+              and nothing was told since
+    waiting   a handler waits for events, for four times as long as 99 % of its waits took, and at least a minute
+    silent    it has no outcome, waits for nothing that is known, and nothing was told for four times as long as 99 % of
+              the sagas took that began with the same type of message, and at least a minute
+
+    Besides, services that have messages to handle and no process: what they keep waiting no transition tells, as an
+    order that is confirmed, and whose money is still reserved.
+
+    Where fewer than 20 waits, or ends of sagas, are known, five minutes are allowed. As long as a time is set anywhere
+    at which the saga goes on by itself, it is not waiting: it may become overdue. SINCE is the moment from which on it
+    was stuck by this measure.
+
+    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
+    the topic saga.transitions is read from its oldest record on. Which of both it was is told on standard error.
+
+    \b
+    Exit code 0: nothing is stuck, and no service is down that has something to handle.
+    Exit code 1: something is, or a service.
+    Exit code 2: asked wrongly, or neither monitor nor broker can be read, or not all of a shared monitor.
+    """
+    now_ms = SystemClock().now_ms()
+    found = _ask_or_read(monitor, broker, lambda asked: asked.stuck(), lambda own: own.stuck(now_ms))
+    down = _find_unattended(Settings.from_environment(broker=broker, monitor=monitor))
+    if as_json:
+        print_json({**msgspec.to_builtins(found), "down": {each.service: each.lag for each in down}})
+    else:
+        print_lines(*_format_stuck(found))
+        for each in down:
+            print_lines(f"{each.service} has no process, and {counted(each.lag, 'message')} to handle: start it")
+    _report_unanswered(found.unanswered)
+    sys.exit(1 if found.sagas or down else 2 if found.unanswered else 0)
+
+
+def _find_unattended(settings: Settings) -> list[ServiceOffsets]:
+    """Services that nobody runs; none, where the broker cannot tell."""
+    try:
+        return asyncio.run(find_unattended(settings, SystemClock()))
+    except SagaError as why:
+        print_error(f"whether each service runs is not known: {why}")
+        return []
+
+
+@click.command()
+@monitor_option
+@broker_option
+@one_json_option
+def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
+    """Show throughput, latency and failures of each handler.
+
+    All of the last 30 minutes before the newest transition; /s is of the last five whole ones. p50, p95, p99: half,
+    95 % and 99 % of its runs took no longer, in milliseconds; they are exact to a twelfth. STORM: in the last five
+    minutes it failed at least 20 times so that it is tried again, and more often than it came to an end.
+
+    A partition is hot that gets at least 100 messages, and three times as many as the mean of its topic; a saga that
+    has 50 transitions or more.
+
+    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
+    the topic saga.transitions is read from its oldest record on. Which of both it was is told on standard error.
+
+    \b
+    Exit code 0: shown.
+    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    """
+
+    def of(views: MonitorClient | Queries) -> tuple[HandlerRates, tuple[ErrorClass, ...], HotSpots]:
+        return views.rates(), views.errors(), views.hot()
+
+    found, errors, hot = _ask_or_read(monitor, broker, of, of)
+    if as_json:
+        print_json(msgspec.to_builtins({"rates": found, "errors": errors, "hot": hot}))
+    else:
+        print_lines(*_format_rates(found), *_format_errors(errors), *_format_hot_spots(hot))
+    _report_unanswered(found.unanswered or hot.unanswered)
+
+
+# -------------------------------------------------------------------- where the answer is from
+
+
+def _ask_or_read(
+    monitor: str | None, broker: str | None, asks: Callable[[MonitorClient], Answer], reads: Callable[[Queries], Answer]
+) -> Answer:
+    """Answer of a monitor that runs, or else out of the topic; it is told which."""
+    settings = Settings.from_environment(broker=broker, monitor=monitor)
+    if settings.monitor:
+        try:
+            answer = asks(MonitorClient(settings.monitor))
+        except OSError as why:
+            reason = f"no monitor answers at {settings.monitor} ({why.strerror or why})"
+        else:
+            print_lines(f"as the monitor at {settings.monitor} says", err=True)
+            return answer
+    else:
+        reason = "SAGA_MONITOR is not set"
+    reader = TransitionReader(ReadModel(), SystemClock(), print_error)
+    there = asyncio.run(reader.read_all(settings))
+    what = counted(reader.folds.taken, "transition") if there else "no service has told anything there yet"
+    others = f", {reader.refused} records are none" if reader.refused else ""
+    print_lines(f"{reason}: read from the topic {TRANSITIONS}: {what}{others}", err=True)
+    return reads(Queries(reader.folds))
+
+
+def _report_unanswered(unanswered: Sequence[str]) -> None:
+    """Tell what of a shared monitor is missing in an answer."""
+    for each in unanswered:
+        print_error(f"missing in this answer: {each}")
+
+
+# -------------------------------------------------------------------- text
+
+
+def _format_timeline(found: Timeline) -> list[str]:
+    row = found.row
+    ended = f"ended with {row.outcome or row.result} ({row.result})" if row.result else "no outcome yet"
+    lines = [f"saga {row.saga}: {ended}; told by {', '.join(row.services)}", ""]
+    lines += _format_table([_timeline_row(line) for line in found.lines])
+    if found.left_out:
+        lines.append(f"and {found.left_out} before these")
+    if found.missing:
+        lines.append(f"{counted(found.missing, 'transition')} of it {'was' if found.missing == 1 else 'were'} not told")
+    if found.awaited:
+        lines += ["", "awaited:", *(f"  {_format_wait(each)}" for each in found.awaited)]
+    if found.stuck:
+        lines += ["", "stuck:", *(f"  {each.why} since {iso(each.since_ms)}" for each in found.stuck)]
+    return lines
+
+
+def _timeline_row(line: TimelineRow) -> list[str]:
+    story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
+    story += f"  [{', '.join(line.steps)}]" if line.steps else ""
+    story += f"  attempt {line.attempt}" if line.attempt > 1 else ""
+    story += f"  ({line.error})" if line.error else ""
+    took = "" if line.handler_ms is None else f"{line.handler_ms} ms"
+    return [iso(line.time_ms), f"{line.service} {line.number}", line.handler, line.outcome, took, story]
+
+
+def _format_wait(each: SagaWait) -> str:
+    who = f"{each.service}.{each.handler}" if each.handler else each.service
+    return f"{who} since {iso(each.since_ms)}: {each.ends}"
+
+
+def _format_stuck(found: StuckSagas) -> list[str]:
+    if not found.sagas:
+        return ["nothing of what could be asked is stuck" if found.unanswered else "nothing is stuck"]
+    rows = [["SAGA", "WHY", "SINCE", "WHERE", "WHAT WOULD END IT"], *map(_format_stuck_row, found.sagas)]
+    return [*_format_table(rows), *(["and more"] if found.more else [])]
+
+
+def _format_stuck_row(each: StuckSaga) -> list[str]:
+    where = f"{each.awaited.service}.{each.awaited.handler}" if each.awaited.handler else each.awaited.service
+    return [each.saga, each.why, iso(each.since_ms), where, each.awaited.ends]
+
+
+def _format_rates(found: HandlerRates) -> list[str]:
+    told = f"{counted(found.sagas, 'saga')}, {found.in_flight} without an outcome; "
+    if not found.handlers:
+        return [f"{told}no transition was told"]
+    heading = [
+        "SERVICE",
+        "HANDLER",
+        "/S",
+        "TRANSITIONS",
+        "RUNS",
+        "RETRIES",
+        "DEAD",
+        "P50",
+        "P95",
+        "P99",
+        "QUEUED P95",
+        "",
+    ]
+    newest = iso(found.newest_ms)
+    return [
+        f"{told}the {found.minutes} minutes up to {newest}",
+        "",
+        *_format_table([heading, *map(_format_rate, found.handlers)]),
+    ]
+
+
+def _format_rate(each: HandlerRate) -> list[str]:
+    counts = each.transitions, each.runs, each.retries, each.dead
+    times = each.p50_ms, each.p95_ms, each.p99_ms, each.queued_p95_ms
+    numbers = [f"{each.per_s:.2f}", *map(str, counts), *(f"{ms:.0f}" for ms in times)]
+    return [each.service, each.handler, *numbers, "STORM" if each.storm else ""]
+
+
+def _format_errors(errors: Sequence[ErrorClass]) -> list[str]:
+    if not errors:
+        return []
+    rows = [["FAILURES", "SERVICE", "HANDLER", "CLASS", "LAST", "OF"]]
+    rows += [[str(e.count), e.service, e.handler, e.error, iso(e.last_ms), e.saga] for e in errors]
+    return ["", *_format_table(rows)]
+
+
+def _format_hot_spots(hot: HotSpots) -> list[str]:
+    lines = [f"hot saga {each.saga}: {each.transitions} transitions" for each in hot.sagas]
+    for each in hot.partitions:
+        times = f"{each.transitions} messages, {each.share:.1f} times the mean of its topic"
+        lines.append(f"hot partition {each.topic}/{each.partition}: {times}")
+    return ["", *lines] if lines else []
+
+
+def _format_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+# -------------------------------------------------------------------- password
+
+
+@click.command()
+@click.argument("name")
+def password(name: str) -> None:
+    """Print a line for the file of users who may act on the page.
+
+    SAGA_MONITOR_USERS names that file. NAME may then sign in on the page, and act.
+
+    You are asked for the password twice; where no terminal is, it is the first line of standard input. The line holds
+    it hashed, by scrypt. Nothing has to start anew: who is taken out of the file, or gets another password, is signed
+    out at once.
+
+    \b
+    saga monitor password ada >> users
+
+    \b
+    Exit code 0: printed.
+    Exit code 2: the name or the password cannot be one.
+    """
+    if sys.stdin.isatty():
+        given = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        given = sys.stdin.readline().rstrip("\r\n")
+    try:
+        line = format_user_line(name, given)
+    except BadInput as why:
+        raise click.UsageError(str(why)) from why
+    print_lines(line)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_json, print_lines
 from saga.contracts.library import find_folder
 from saga.errors import DeclarationError
 from saga.scaffold import plans
@@ -47,7 +47,7 @@ def project(name: str, as_json: bool) -> None:
     """
     _write(Path(name), plans.project(name), as_json)
     if not as_json:
-        tell(f"next: cd {name}; saga dev; README.md goes on from there")
+        print_lines(f"next: cd {name}; saga dev; README.md goes on from there")
 
 
 @new.command()
@@ -79,6 +79,6 @@ def _root() -> Path:
 def _write(folder: Path, files: Mapping[str, str], as_json: bool) -> None:
     written = write(folder, files)
     if as_json:
-        tell_json({"written": [str(path) for path in written]})
+        print_json({"written": [str(path) for path in written]})
     else:
-        tell(*(f"{path} written" for path in written))
+        print_lines(*(f"{path} written" for path in written))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import click
 
 from saga.cli.options import broker_option, pack_options, record_options
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_json, print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.messages import Partition
@@ -62,13 +62,13 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     shown = asyncio.run(read_offsets(services, Settings.from_environment(broker=broker), SystemClock()))
     unknown = [each.service for each in shown if not each.is_known]
     if as_json:
-        tell_json({"services": [_as_json(each) for each in shown]})
+        print_json({"services": [_as_json(each) for each in shown]})
     else:
         for each in shown:
             if each.service not in unknown:
-                tell(*_table(each))
+                print_lines(*_table(each))
     for service in unknown:
-        tell(f"no service {service} has ever read anything here; is its name right?", err=True)
+        print_lines(f"no service {service} has ever read anything here; is its name right?", err=True)
     if unknown:
         raise click.exceptions.Exit(1)
 
@@ -159,7 +159,7 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
     )
     answer = asyncio.run(reset_offsets(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
-        tell_json(_answer_as_json(service, answer))
+        print_json(_answer_as_json(service, answer))
     elif not answer.refused:
         _print(service, answer.moves)
     _print_refused(answer)
@@ -183,9 +183,9 @@ def delete(service: str, broker: str | None) -> None:
     """
     was, refused = asyncio.run(delete_group(service, Settings.from_environment(broker=broker), SystemClock()))
     if refused is not None:
-        tell(refused, err=True)
+        print_lines(refused, err=True)
         raise click.exceptions.Exit(1)
-    tell(f"{service} is forgotten; it had not handled {counted(was.lag, 'record')}")
+    print_lines(f"{service} is forgotten; it had not handled {counted(was.lag, 'record')}")
 
 
 # -------------------------------------------------------------------- skip
@@ -218,16 +218,16 @@ def skip(service: str, topic: str, partition: int, operator: Operator, broker: s
     answer, unreadable = asyncio.run(skip_unreadable(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         known = None if unreadable is None else unreadable._asdict()
-        tell_json({**_answer_as_json(service, answer), "unreadable": known})
+        print_json({**_answer_as_json(service, answer), "unreadable": known})
     elif unreadable is not None:
-        tell(f"{topic}/{partition}  stepped over {unreadable}")
+        print_lines(f"{topic}/{partition}  stepped over {unreadable}")
         _print(service, answer.moves)
     _print_refused(answer)
 
 
 def _print_refused(answer: OffsetResult) -> None:
     for each, reason in answer.refused.items():
-        tell(f"{each.topic}/{each.number} cannot move: {reason}", err=True)
+        print_lines(f"{each.topic}/{each.number} cannot move: {reason}", err=True)
     if answer.refused:
         raise click.exceptions.Exit(1)
 
@@ -241,11 +241,11 @@ def _retention_ms(service: str, module: str) -> int:
 
 def _print(service: str, done: Sequence[OffsetMove]) -> None:
     for (topic, number), from_, to in done:
-        tell(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
+        print_lines(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
     if done:
-        tell(f"recorded on {dead_letters_of(service)}")
+        print_lines(f"recorded on {dead_letters_of(service)}")
     else:
-        tell(f"{service} is there already; nothing was moved")
+        print_lines(f"{service} is there already; nothing was moved")
 
 
 def _answer_as_json(service: str, answer: OffsetResult) -> dict[str, object]:

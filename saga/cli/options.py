@@ -1,4 +1,4 @@
-"""Options that several commands have: settings that can be given as flags, which win over variables and file."""
+"""Options that several commands share. A flag wins over an environment variable and over the file of settings."""
 
 import functools
 import re
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import click
 
-from saga.cli.printing import tell_trouble
+from saga.cli.printing import print_error
 from saga.configuration.settings import Settings
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.blame import BLAMES
@@ -35,7 +35,7 @@ read_stores_option = click.option(
 """The option `--store` that all reading commands have."""
 
 
-def check_said(who: str, why: str) -> None:
+def require_audit_fields(who: str, why: str) -> None:
     """Refuse what is to be on record with nobody's name, or without a reason."""
     for name, text in (("--who", who), ("--why", why)):
         if not text.strip():
@@ -81,12 +81,12 @@ class _WithParameters(Protocol):
 
 
 def _make_operator(who: str, why: str, wait_s: float) -> Operator:
-    check_said(who, why)
+    require_audit_fields(who, why)
     return Operator(who, why, wait_s)
 
 
 def _make_record(who: str, why: str) -> Operator:
-    check_said(who, why)
+    require_audit_fields(who, why)
     return Operator(who, why)
 
 
@@ -113,7 +113,7 @@ record_options = pack_options("operator", _make_record, who_option, why_option)
 
 def _make_deployment(addresses: tuple[str, ...], broker: str | None) -> Deployment:
     settings = Settings.from_environment(broker=broker)
-    return Deployment(stores=addresses, settings=settings, warn=tell_trouble)
+    return Deployment(stores=addresses, settings=settings, warn=print_error)
 
 
 deployment_options = pack_options("deployment", _make_deployment, read_stores_option, broker_option)
@@ -134,7 +134,7 @@ def selection_options(*options: Option, required: bool = False, **fixed: Any) ->
     ) -> Selection:
         if service is not None:
             given["services"] = (service,)
-        selection = Selection(**given, **fixed, before=before_of(before, age, SystemClock()))
+        selection = Selection(**given, **fixed, before=parse_before(before, age, SystemClock()))
         if required and selection.is_unrestricted and not all_:
             names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and each.name in _RESTRICTS]
             raise click.UsageError(f"say which: {', '.join(names)}, or --all")
@@ -178,12 +178,12 @@ def limit_option(default: int) -> Option:
 # -------------------------------------------------------------------- times
 
 
-def before_of(before: str | None, age: str | None, clock: Clock) -> str | None:
+def parse_before(before: str | None, age: str | None, clock: Clock) -> str | None:
     """Time before which letters are meant, as `--before` or `--age` say it."""
     if before is not None and age is not None:
         raise click.UsageError("--before and --age say the same: give one of them")
     if age is not None:
-        time_s = _seconds(age)
+        time_s = _parse_seconds(age)
         if time_s is None:
             raise click.UsageError(f"--age {age}: give a time as 90s, 30m, 2h or 3d")
         return iso(max(0, clock.now_ms() - time_s * 1000))
@@ -193,26 +193,26 @@ def before_of(before: str | None, age: str | None, clock: Clock) -> str | None:
         raise click.UsageError(f"--before {before}: give a time as 2026-11-22T16:00:00Z") from None
 
 
-def time_of(option: str, text: str | None, clock: Clock) -> str | None:
+def parse_time(option: str, text: str | None, clock: Clock) -> str | None:
     """Time that an option says: so long from now, or as RFC 3339."""
     if text is None:
         return None
-    time_s = _seconds(text)
+    time_s = _parse_seconds(text)
     try:
         return iso(clock.now_ms() + time_s * 1000) if time_s is not None else iso(from_iso(text))
     except (ValueError, OverflowError):
         raise click.UsageError(f"{option} {text}: give a time as 90s, 2h, 3d or 2026-11-22T16:00:00Z") from None
 
 
-def since_ms(option: str, text: str, clock: Clock) -> int:
+def parse_since_ms(option: str, text: str, clock: Clock) -> int:
     """Milliseconds since 1970 of a time in the past that an option says: so long ago, or as RFC 3339."""
-    time_s = _seconds(text)
+    time_s = _parse_seconds(text)
     try:
         return max(0, clock.now_ms() - time_s * 1000) if time_s is not None else max(0, from_iso(text))
     except (ValueError, OverflowError):
         raise click.UsageError(f"{option} {text}: give a time as 90s, 30m, 2h, 3d or 2026-11-22T16:00:00Z") from None
 
 
-def _seconds(text: str) -> int | None:
+def _parse_seconds(text: str) -> int | None:
     said = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
     return None if said is None else int(said[1]) * _UNITS_S[said[2]]

@@ -1,4 +1,4 @@
-"""Printing of the commands: in lines, escaped. Nothing else here writes to a terminal."""
+"""Output of the commands: lines, escaped. No other module writes to a terminal."""
 
 import io
 import json
@@ -15,45 +15,45 @@ from saga.support.printable import printable, printable_lines
 
 log = logging.getLogger("python")
 
-SAID_MAX = 20
+LIBRARY_LINES_MAX = 20
 """Lines from one place in a library that a command prints in its life."""
 
 
-def tell(*lines: str, err: bool = False) -> None:
+def print_lines(*lines: str, err: bool = False) -> None:
     """Print these lines. Text in them that came from outside cannot make another line, nor anything else of a terminal.
     `err`: to standard error."""
     click.echo("\n".join(map(printable, lines)), err=err)
 
 
-def tell_of(name: str, colour: str | None, line: str) -> None:
+def print_prefixed(name: str, colour: str | None, line: str) -> None:
     """Print a line that somebody else has said, behind his name; that is in a colour where the output is a terminal."""
     click.echo(f"{click.style(printable(name), fg=colour)} | {printable(line)}")
 
 
-def tell_json(value: object) -> None:
+def print_json(value: object) -> None:
     """Print one JSON document on one line, in ASCII."""
     click.echo(json.dumps(value))
 
 
-def tell_trouble(what: object) -> None:
+def print_error(what: object) -> None:
     """Print to standard error what went wrong, or keeps a part of the answer from being given: one line, or several of
     which all but the first are indented."""
     click.echo("\n".join(printable_lines(f"saga: {what}")), err=True)
 
 
-def tell_traceback(kind: type[BaseException], why: BaseException, trace: TracebackType | None) -> None:
+def print_traceback(kind: type[BaseException], why: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback of a defect: a `sys.excepthook`."""
-    tell(*"".join(traceback.format_exception(kind, why, trace)).rstrip("\n").split("\n"), err=True)
+    print_lines(*"".join(traceback.format_exception(kind, why, trace)).rstrip("\n").split("\n"), err=True)
 
 
-def in_any_encoding() -> None:
+def escape_unencodable() -> None:
     """Have letters that the terminal's encoding lacks written as their codes: a name in another script ends nothing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-class Said(logging.Handler):
+class LibraryLogHandler(logging.Handler):
     """Handler that prints messages of libraries: a `logging.lastResort`. `saga run` writes them to its log instead."""
 
     def __init__(self) -> None:
@@ -63,22 +63,22 @@ class Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         place = record.pathname, record.lineno
         self._counts[place] += 1
-        if self._counts[place] <= SAID_MAX:
+        if self._counts[place] <= LIBRARY_LINES_MAX:
             why = record.exc_info[1] if record.exc_info is not None else None
-            tell_trouble(
+            print_error(
                 f"{record.name}: {record.getMessage()}" + (f": {type(why).__name__}: {why}" if why is not None else "")
             )
-        elif self._counts[place] == SAID_MAX + 1:
-            tell_trouble(f"{record.name}: what it says again and again is not told any more")
+        elif self._counts[place] == LIBRARY_LINES_MAX + 1:
+            print_error(f"{record.name}: what it says again and again is not told any more")
 
 
-def hook_in() -> None:
+def install_hooks() -> None:
     """Have everything that Python itself would print, of this process, go the same ways: what ends it, what ends a
     thread, what is raised where nobody can be told, and what libraries say."""
-    sys.excepthook = tell_traceback
+    sys.excepthook = print_traceback
     sys.unraisablehook = _log_unraisable
-    threading.excepthook = _log_of_thread
-    logging.lastResort = Said()
+    threading.excepthook = _log_thread_error
+    logging.lastResort = LibraryLogHandler()
 
 
 def _log_unraisable(args: "sys.UnraisableHookArgs") -> None:
@@ -86,6 +86,6 @@ def _log_unraisable(args: "sys.UnraisableHookArgs") -> None:
         log.error("raised where nobody can be told", exc_info=(type(why), why, why.__traceback__))
 
 
-def _log_of_thread(args: threading.ExceptHookArgs) -> None:
+def _log_thread_error(args: threading.ExceptHookArgs) -> None:
     if (why := args.exc_value) is not None and not isinstance(why, SystemExit):
         log.error("a thread has ended", exc_info=(type(why), why, why.__traceback__))

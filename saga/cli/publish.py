@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 import click
 
 from saga.cli.options import broker_option
-from saga.cli.printing import tell, tell_json, tell_trouble
+from saga.cli.printing import print_error, print_json, print_lines
 from saga.clients.client import Client
 from saga.clients.events import check_principal, to_value
 from saga.configuration.settings import Settings
@@ -34,7 +34,7 @@ PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
 """Most problems that are told of one line, and of all: beyond them wrong lines are only counted."""
 
 
-class Problem(NamedTuple):
+class LineProblem(NamedTuple):
     """One thing that is wrong with a line."""
 
     line: int
@@ -67,51 +67,51 @@ def publish(event: str, file: IO[bytes], principal: str | None, broker: str | No
     """
     check_principal(principal)
     library = find_library()
-    contract = _contract_named(event, library)
+    contract = _find_contract(event, library)
     if principal is not None and not contract.starts:
         raise click.UsageError(f"--principal: {event} begins no saga, so nobody begins one with it")
     bytes_max = Settings.from_environment().record_bytes_max
     to = make_event_class(contract, library)
     with SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as spool:
-        problems, wrong = check(file, to, bytes_max, spool)
+        problems, wrong = check_lines(file, to, bytes_max, spool)
         if wrong:
             _refuse(problems, wrong, contract, as_json)
             sys.exit(1)
         spool.seek(0)
         published = asyncio.run(_publish(spool, to, Client(broker, principal=principal)))
     if as_json:
-        tell_json({"event": contract.name, "topic": contract.topic, "published": published})
+        print_json({"event": contract.name, "topic": contract.topic, "published": published})
     else:
-        tell(f"{published} {contract.name} published to {contract.topic}")
+        print_lines(f"{published} {contract.name} published to {contract.topic}")
 
 
-def check(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -> tuple[list[Problem], int]:
+def check_lines(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -> tuple[list[LineProblem], int]:
     """Problems of the lines, and the number of wrong ones; until there is one, lines that are not empty are copied to
     `spool`.
 
     `bytes_max`: of a record of the log.
     """
-    problems: list[Problem] = []
+    problems: list[LineProblem] = []
     wrong = 0
     most = LINE_TIMES * bytes_max
     for number, line in enumerate(iter(lambda: lines.readline(most + 1), b""), start=1):
         if len(line) > most:
-            problems.append(Problem(number, f"is longer than {most} bytes; nothing behind it was looked at"))
+            problems.append(LineProblem(number, f"is longer than {most} bytes; nothing behind it was looked at"))
             return problems, wrong + 1
         if not line.strip():
             continue
-        found = list(islice(_wrong_in(line, to, bytes_max), PROBLEMS_OF_LINE_MAX + 1))
+        found = list(islice(_find_mistakes(line, to, bytes_max), PROBLEMS_OF_LINE_MAX + 1))
         wrong += bool(found)
         if len(found) > PROBLEMS_OF_LINE_MAX:
             found[-1] = "and more"
         if len(problems) < PROBLEMS_MAX:
-            problems += [Problem(number, what) for what in found]
+            problems += [LineProblem(number, what) for what in found]
         if not wrong:
             spool.write(line if line.endswith(b"\n") else line + b"\n")
     return problems, wrong
 
 
-def _contract_named(name: str, library: Library) -> Contract:
+def _find_contract(name: str, library: Library) -> Contract:
     contract = library.contracts.get(name)
     if contract is None:
         close = get_close_matches(name, library.contracts, n=1)
@@ -124,10 +124,10 @@ def _contract_named(name: str, library: Library) -> Contract:
     return contract
 
 
-def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
+def _find_mistakes(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
     """Problems of one line."""
     try:
-        data, twice = _read(line)
+        data, twice = _decode_line(line)
     except BadInput as why:
         yield str(why)
         return
@@ -140,12 +140,12 @@ def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
         yield str(why)
 
 
-def _event(line: bytes, to: type[Event]) -> Event:
+def _decode_event(line: bytes, to: type[Event]) -> Event:
     """Event in a line."""
-    return codec.from_json(_read(line)[0], to)
+    return codec.from_json(_decode_line(line)[0], to)
 
 
-def _read(line: bytes) -> tuple[object, list[str]]:
+def _decode_line(line: bytes) -> tuple[object, list[str]]:
     """JSON of a line, and the names that come twice in one object. Raises `BadInput`."""
     try:
         return read_json(line)
@@ -157,14 +157,14 @@ async def _publish(lines: IO[bytes], to: type[Event], connecting: Client) -> int
     """Publish all events; their number. Ends the command with exit code 1 when the broker stops to acknowledge."""
     published = 0
     async with connecting as client:
-        for batch in _batches(lines, to):
+        for batch in _read_batches(lines, to):
             try:
                 await client.publish(*batch)
             except ConfigurationError:
                 raise  # of the first batch: nothing was published
             except SagaError as why:
-                tell_trouble(why)
-                tell(
+                print_error(why)
+                print_lines(
                     f"{published} events before these are durable; publish the same file again: an equal event is the "
                     "same event",
                     err=True,
@@ -174,18 +174,18 @@ async def _publish(lines: IO[bytes], to: type[Event], connecting: Client) -> int
     return published
 
 
-def _batches(lines: IO[bytes], to: type[Event]) -> Iterator[list[Event]]:
-    while batch := [_event(line, to) for line in islice(lines, BATCH)]:
+def _read_batches(lines: IO[bytes], to: type[Event]) -> Iterator[list[Event]]:
+    while batch := [_decode_event(line, to) for line in islice(lines, BATCH)]:
         yield batch
 
 
-def _refuse(problems: list[Problem], wrong: int, contract: Contract, as_json: bool) -> None:
+def _refuse(problems: list[LineProblem], wrong: int, contract: Contract, as_json: bool) -> None:
     if as_json:
         told = [problem._asdict() for problem in problems]
-        tell_json({"event": contract.name, "published": 0, "wrong_lines": wrong, "problems": told})
+        print_json({"event": contract.name, "published": 0, "wrong_lines": wrong, "problems": told})
         return
     for line, what in problems[:PROBLEMS_SHOWN_MAX]:
-        tell(f"line {line}: {what}", err=True)
+        print_lines(f"line {line}: {what}", err=True)
     if len(problems) > PROBLEMS_SHOWN_MAX:
-        tell(f"and {len(problems) - PROBLEMS_SHOWN_MAX} more problems: --json shows them", err=True)
-    tell(f"nothing was published: {wrong} line{' is' if wrong == 1 else 's are'} wrong", err=True)
+        print_lines(f"and {len(problems) - PROBLEMS_SHOWN_MAX} more problems: --json shows them", err=True)
+    print_lines(f"nothing was published: {wrong} line{' is' if wrong == 1 else 's are'} wrong", err=True)

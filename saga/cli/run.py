@@ -1,20 +1,25 @@
-"""`saga run`: run services in this process until it is told to stop."""
+"""`saga run` and `saga dev`: run services in this process until it is stopped, or all of a folder in processes of their
+own that are restarted when something changes."""
 
 import asyncio
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
+from saga.cli.monitor import ADDRESS
 from saga.cli.options import broker_option, stores_option
-from saga.cli.printing import tell
+from saga.cli.printing import print_lines, print_prefixed
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.telemetry.logs import Log
+from saga.development.crew import Crew
+from saga.support.clock import SystemClock
+from saga.telemetry.logs import EventLog
 
 GRACE_S = 5.0
 """Seconds after the drain that anything has to let go which still holds the process up."""
@@ -46,7 +51,7 @@ def run(modules: tuple[str, ...], broker: str | None, store: str | None) -> None
 
 
 async def _until_stopped(services: Sequence[Declared], settings: Settings, modules: Sequence[str]) -> None:
-    stop, log = asyncio.Event(), Log(sys.stderr, settings)
+    stop, log = asyncio.Event(), EventLog(sys.stderr, settings)
     loop = asyncio.get_running_loop()
     last_resort = threading.Timer(settings.drain_s + GRACE_S, _leave_all)
     last_resort.daemon = True
@@ -68,5 +73,87 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 
 def _leave_all() -> None:
     """End the process, as a crash would: nothing is lost by it. From a thread, for the loop may never run again."""
-    tell("saga: a handler did not end when it was told to; it is left as by a crash, and repeated", err=True)
+    print_lines("saga: a handler did not end when it was told to; it is left as by a crash, and repeated", err=True)
     os._exit(1)
+
+
+# -------------------------------------------------------------------- dev
+
+
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
+"""Colours of the services' names, where the output is a terminal."""
+
+
+@click.command()
+@click.argument("folder", default="services", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--page",
+    metavar="HOST:PORT",
+    help=f"Where a page shows what the services do, in the place of SAGA_MONITOR, or {ADDRESS}; port 0: any.",
+)
+@click.option("--no-page", is_flag=True, help="Show no page.")
+@broker_option
+@stores_option
+def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store: str | None) -> None:
+    """Run all services of a folder and restart them when something changes.
+
+    FOLDER is a package of the current folder, by default services/; each module or package directly in it that says
+    `name = Service(...)` is run. Broker and stores are files below .saga/, unless the settings say otherwise. What the
+    services say is printed behind their names.
+
+    When code in a service's package is saved, that service is started again; when a contract is, or any other code
+    below the current folder (tests left out), all of them. Before that each is loaded: of what cannot be loaded it is
+    said why, and the process that runs goes on. A service that has ended by itself waits for the next change.
+
+    A page shows them at the address that it prints: sagas, what is stuck, rates, the graph. It is `saga monitor run`,
+    and
+    needs `pip install 'saga-choreography[monitor]'`; without it, or if somebody else listens there, that is said, and
+    the services run all the same.
+
+    Ctrl-C has all of them drain, and ends them; a second one ends them at once.
+
+    \b
+    Exit code 0: ended as told.
+    Exit code 2: there is no such folder, or the settings cannot work.
+    """
+    if page is not None and no_page:
+        raise click.UsageError("give --page or --no-page, not both")
+    settings = Settings.from_environment(broker=broker, store=store, monitor=page)
+    environment = {**os.environ, "SAGA_BROKER": settings.broker, "SAGA_STORE": settings.store}
+    environment.setdefault("SAGA_LOG", "text")
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    shown = _Shown()
+    if environment.pop("SAGA_HTTP", ""):
+        shown("", "SAGA_HTTP is left out: one address cannot be that of several processes")
+    at = None if no_page else settings.monitor or ADDRESS
+    asyncio.run(_watch_until_stopped(folder, environment, shown, at))
+
+
+async def _watch_until_stopped(
+    folder: Path, environment: dict[str, str], show: Callable[[str, str], None], page: str | None
+) -> None:
+    stop, contracts = asyncio.Event(), environment.get("SAGA_CONTRACTS", "").strip()
+    root = Path.cwd()
+    crew = Crew(root / folder, root, environment, SystemClock(), show, Path(contracts) if contracts else None, page)
+
+    def told_to_stop() -> None:
+        if stop.is_set():
+            crew.hurry.set()
+        stop.set()
+
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(name, told_to_stop)
+    await crew.run(stop)
+
+
+class _Shown:
+    """Printing of lines behind the names of services, each name in a colour of its own."""
+
+    def __init__(self) -> None:
+        self._colours: dict[str, str] = {}
+
+    def __call__(self, service: str, line: str) -> None:
+        if service and service not in self._colours:
+            self._colours[service] = COLOURS[len(self._colours) % len(COLOURS)]
+        width = max(map(len, ("saga", *self._colours)))
+        print_prefixed((service or "saga").ljust(width), self._colours.get(service), line)

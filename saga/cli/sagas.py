@@ -1,4 +1,4 @@
-"""`saga sagas`: list sagas, show one as a timeline, and verify what services have recorded."""
+"""`saga sagas`: list sagas, show one as a timeline, verify what services have recorded, repair and rebuild sagas."""
 
 import asyncio
 import json
@@ -11,37 +11,52 @@ from typing import Any, TypeAlias
 import click
 from msgspec import to_builtins
 
-from saga.cli.groups import Commands, LazyGroup
 from saga.cli.keys import key_ring_of
-from saga.cli.listing import SAGA_HEADING, SAGA_WIDTHS, print_attention, row, saga_as_json, saga_cells
+from saga.cli.listing import (
+    SAGA_HEADING,
+    SAGA_WIDTHS,
+    format_row,
+    format_saga_cells,
+    listed_saga_to_json,
+    print_attention,
+)
+from saga.cli.main import Commands, LazyGroup
 from saga.cli.options import (
-    check_said,
+    broker_option,
     deployment_options,
     limit_option,
     pack_options,
     prefix_option,
+    require_audit_fields,
     selection_options,
     services_option,
+    stores_option,
 )
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import print_error, print_json, print_lines
+from saga.configuration import wiring
 from saga.configuration.settings import Settings
+from saga.declarations.values import Declared
 from saga.encryption.sensitive_fields import hide_marked
 from saga.messaging.names import TRANSITIONS
+from saga.ops import repair as rebuilding
+from saga.ops import repair as repairing
 from saga.ops.event_fields import EventDecoder, EventFields, make_decoder, read_event_fields
+from saga.ops.histories import SagaHistory, TimelineEntry, TimelineStep, find_transition
 from saga.ops.history_verifier import VerificationReport, read_published_histories, verify_histories
-from saga.ops.saga_details import SagaDetails, add_reasons, describe_open_work, follow_saga, read_saga
-from saga.ops.saga_list import ListedSaga, list_sagas
+from saga.ops.repair import RebuiltSaga, RepairedSaga
+from saga.ops.sagas import ListedSaga, SagaDetails, add_reasons, describe_open_work, follow_saga, list_sagas, read_saga
 from saga.ops.selection import Deployment, Operator, Selection
-from saga.ops.timeline import SagaHistory, TimelineEntry, TimelineStep, find_transition
+from saga.support.clock import SystemClock
 from saga.support.printable import counted, quoted
+from saga.telemetry.logs import EventLog
 
 BROKEN_SHOWN_MAX = 50
 SAGAS: Commands = {
     "list": ("saga.cli.sagas:list_command", "List sagas, newest first."),
     "show": ("saga.cli.sagas:show", "Show one saga in all services as a timeline."),
     "verify": ("saga.cli.sagas:verify", "Check that recorded histories are unchanged and complete."),
-    "repair": ("saga.cli.repair:repair", "Resume sagas that have ready work but nothing that triggers it."),
-    "rebuild": ("saga.cli.rebuild:rebuild", "Rebuild lost progress documents from the topics."),
+    "repair": ("saga.cli.sagas:repair", "Resume sagas that have ready work but nothing that triggers it."),
+    "rebuild": ("saga.cli.sagas:rebuild", "Rebuild lost progress documents from the topics."),
 }
 
 
@@ -121,21 +136,24 @@ async def _print_list(selection: Selection, deployment: Deployment, as_json: boo
             more = True
             break
         if not as_json:
-            tell(*([row(SAGA_HEADING, SAGA_WIDTHS)] if not found else []), row(saga_cells(each), SAGA_WIDTHS))
+            print_lines(
+                *([format_row(SAGA_HEADING, SAGA_WIDTHS)] if not found else []),
+                format_row(format_saga_cells(each), SAGA_WIDTHS),
+            )
         found.append(each)
     if as_json:
-        tell_json({"sagas": [saga_as_json(each) for each in found], "more": more})
+        print_json({"sagas": [listed_saga_to_json(each) for each in found], "more": more})
     elif not found:
-        tell("no sagas")
+        print_lines("no sagas")
     if more and not as_json:
-        tell("and more: --limit shows them")
+        print_lines("and more: --limit shows them")
 
 
 # -------------------------------------------------------------------- show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
+class ShowOptions:
     """What `saga sagas show` prints of a saga."""
 
     follow: bool
@@ -147,10 +165,10 @@ class Details:
     """Who sees the sensitive fields; `None`: they stay hidden."""
 
 
-def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> Details:
+def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> ShowOptions:
     if reveal:
-        check_said(who, why)
-    details = Details(**given, reveal=Operator(who, why) if reveal else None)
+        require_audit_fields(who, why)
+    details = ShowOptions(**given, reveal=Operator(who, why) if reveal else None)
     if details.follow and details.transition is not None:
         raise click.UsageError("--follow shows what comes, --transition what was: give one of them")
     if details.steps and details.follow:
@@ -178,7 +196,7 @@ def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> Details:
 )
 @deployment_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --follow one for each transition.")
-def show(saga_id: str, details: Details, deployment: Deployment, as_json: bool) -> None:
+def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
     """Show one saga in all services as a timeline.
 
     A line for each transition: when, service and number, handler, what became of the message and why, the message, the
@@ -210,20 +228,20 @@ def show(saga_id: str, details: Details, deployment: Deployment, as_json: bool) 
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"
-        tell(f"{where} saga {saga_id}; `saga sagas list` shows those that are known", err=True)
+        print_lines(f"{where} saga {saga_id}; `saga sagas list` shows those that are known", err=True)
         sys.exit(1)
     if details.transition is not None:
-        _tell_transition(_only(seen), details.transition, as_json, details.steps)
+        _print_transition(_get_only_history(seen), details.transition, as_json, details.steps)
         return
     decoder = asyncio.run(_reveal(saga_id, seen, details.reveal)) if details.reveal else None
     values = {h.service: read_event_fields(h, decoder) for h in seen.histories} if details.values else None
     if seen.undoing:  # only then the log is read
         seen = asyncio.run(add_reasons(saga_id, seen, deployment))
     if as_json:
-        tell_json(_as_json(saga_id, seen, values))
+        print_json(_details_to_json(saga_id, seen, values))
         return
-    heading = _heading(saga_id, seen, details.service)
-    tell(*heading, "", *_table(seen.entries, values, details.steps), *_left(seen))
+    heading = _format_heading(saga_id, seen, details.service)
+    print_lines(*heading, "", *_format_timeline(seen.entries, values, details.steps), *_format_open_work(seen))
 
 
 async def _reveal(saga: str, seen: SagaDetails, operator: Operator) -> EventDecoder:
@@ -237,10 +255,10 @@ async def _reveal(saga: str, seen: SagaDetails, operator: Operator) -> EventDeco
 async def _follow(saga: str, deployment: Deployment, service: str | None, as_json: bool) -> None:
     async for lines in follow_saga(saga, deployment, service):
         for line in lines:
-            tell(*([json.dumps(asdict(line))] if as_json else [_line(line), *_attempts(line)]))
+            print_lines(*([json.dumps(asdict(line))] if as_json else [_format_line(line), *_format_attempts(line)]))
 
 
-def _only(seen: SagaDetails) -> SagaHistory:
+def _get_only_history(seen: SagaDetails) -> SagaHistory:
     """The service that is meant."""
     first, *others = seen.histories
     if others:
@@ -249,30 +267,30 @@ def _only(seen: SagaDetails) -> SagaHistory:
     return first
 
 
-def _tell_transition(history: SagaHistory, n: int, as_json: bool, with_steps: bool) -> None:
+def _print_transition(history: SagaHistory, n: int, as_json: bool, with_steps: bool) -> None:
     """Print the transition and the state then; exit code 1 if there is none."""
     try:
         line, state = find_transition(history, n)
     except LookupError:
-        tell(
+        print_lines(
             f"{history.service} has no transition {n} of saga {history.progress.saga}: it has 0 to "
             f"{history.progress.n - 1}",
             err=True,
         )
         sys.exit(1)
     if as_json:
-        tell_json({"saga": history.progress.saga, **asdict(line), "state": state})
+        print_json({"saga": history.progress.saga, **asdict(line), "state": state})
         return
     version = f", version {line.version}" if line.version > 1 else ""
     told = f"state after transition {n}{version}: {json.dumps(state, indent=2, ensure_ascii=False)}"
-    tell(_line(line), *(map(_call, line.calls) if with_steps else ()), "", *told.split("\n"))
+    print_lines(_format_line(line), *(map(_format_call, line.calls) if with_steps else ()), "", *told.split("\n"))
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[EventFields]]]
 """Events with their fields, by service and transition."""
 
 
-def _as_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, object]:
+def _details_to_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, object]:
     return {
         "saga": saga,
         "services": {
@@ -293,7 +311,7 @@ def _as_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, o
     }
 
 
-def _heading(saga: str, seen: SagaDetails, service: str | None) -> list[str]:
+def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[str]:
     outcome = next((s.outcome for s in seen.statuses if s.outcome), None)
     if service is not None:  # the outcome may stand in another one
         return [f"saga {saga} in {service}"]
@@ -309,23 +327,27 @@ def _name_history(history: SagaHistory) -> str:
     return f"{history.service} (state version {version})" if version > 1 else history.service
 
 
-def _table(lines: Sequence[TimelineEntry], values: Values | None, with_steps: bool) -> list[str]:
+def _format_timeline(lines: Sequence[TimelineEntry], values: Values | None, with_steps: bool) -> list[str]:
     widths = [max((len(cell(line)) for line in lines), default=0) for cell in _CELLS]
     table = []
     for line in lines:
-        table += [_line(line, widths), *_attempts(line), *(map(_call, line.calls) if with_steps else ())]
+        table += [
+            _format_line(line, widths),
+            *_format_attempts(line),
+            *(map(_format_call, line.calls) if with_steps else ()),
+        ]
         for said in values[line.service].get(line.transition, ()) if values is not None else ():
             fields = said.problem if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
             table.append(f"    {said.type} {fields}")
     return table
 
 
-def _line(line: TimelineEntry, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
+def _format_line(line: TimelineEntry, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
     cells = "  ".join(f"{cell(line):<{width}}" for cell, width in zip(_CELLS, widths, strict=True))
-    return f"{cells}  {_story(line)}"
+    return f"{cells}  {_format_story(line)}"
 
 
-def _attempts(line: TimelineEntry) -> list[str]:
+def _format_attempts(line: TimelineEntry) -> list[str]:
     """Attempts that failed before the transition, or in it, a line each."""
     return [
         f"    attempt {each.attempt} failed at {each.time} after {each.ms} ms"
@@ -335,7 +357,7 @@ def _attempts(line: TimelineEntry) -> list[str]:
     ]
 
 
-def _call(made: TimelineStep) -> str:
+def _format_call(made: TimelineStep) -> str:
     """A step, update or read in words."""
     what = f"{made.kind} {made.name}" + (f"({made.arguments})" if made.arguments else "")
     what += f" {made.number}" if made.number > 1 else ""
@@ -355,7 +377,7 @@ _CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
 )
 
 
-def _story(line: TimelineEntry) -> str:
+def _format_story(line: TimelineEntry) -> str:
     """The message and what the service did with it."""
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     if line.steps:
@@ -365,7 +387,7 @@ def _story(line: TimelineEntry) -> str:
     return story + (f"  ({line.reason})" if line.reason else "")
 
 
-def _left(seen: SagaDetails) -> list[str]:
+def _format_open_work(seen: SagaDetails) -> list[str]:
     """Everything that has not come to its end, a line each."""
     left = [
         f"  {status.service}: {what}"
@@ -423,9 +445,9 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
     found = asyncio.run(_verify(deployment, saga_id))
     unknown = saga_id is not None and not found.histories
     if as_json:
-        tell_json(asdict(found))
+        print_json(asdict(found))
     elif unknown:
-        tell(f"no service knows saga {saga_id}", err=True)
+        print_lines(f"no service knows saga {saga_id}", err=True)
     else:
         _print_report(found)
     sys.exit(1 if found.broken or unknown else 0)
@@ -439,29 +461,208 @@ async def _verify(deployment: Deployment, saga: str | None) -> VerificationRepor
 
 def _print_report(found: VerificationReport) -> None:
     for broken in found.broken[:BROKEN_SHOWN_MAX]:
-        tell(f"saga {broken.saga} in {broken.service}: {broken.what}")
+        print_lines(f"saga {broken.saga} in {broken.service}: {broken.what}")
         if broken.todo:
-            tell(f"  to do: {broken.todo}")
+            print_lines(f"  to do: {broken.todo}")
     if len(found.broken) > BROKEN_SHOWN_MAX:
-        tell(f"and {len(found.broken) - BROKEN_SHOWN_MAX} more: --json shows all")
-    tell(
+        print_lines(f"and {len(found.broken) - BROKEN_SHOWN_MAX} more: --json shows all")
+    print_lines(
         f"{found.transitions} transitions in {found.histories} histories of {', '.join(found.services)}: "
         + (f"{len(found.broken)} histories are not as they were written" if found.broken else "all unchanged")
     )
     if found.alone is not None:
-        tell(f"without a witness ({found.alone}): that something earlier lies in the place of it all is not found")
+        print_lines(
+            f"without a witness ({found.alone}): that something earlier lies in the place of it all is not found"
+        )
     else:
         untold = found.histories - len(found.broken) - found.witnessed - found.in_part
-        tell(
+        print_lines(
             f"as told on {TRANSITIONS}: {found.witnessed} to their last transition, {found.in_part} in part, {untold} "
             "not at all: it was not told, or is not kept any more"
         )
     if found.rebuilt:
-        tell(
+        print_lines(
             f"{found.rebuilt} of them were made anew by saga sagas rebuild: what was told of them before is not "
             "compared"
         )
     if found.strange:
-        tell(f"{found.strange} records on {TRANSITIONS} are no transitions: somebody else writes there")
+        print_lines(f"{found.strange} records on {TRANSITIONS} are no transitions: somebody else writes there")
     if found.older:
-        tell(f"{found.older} of an older format: not bound to their saga, and only their state is compared")
+        print_lines(f"{found.older} of an older format: not bound to their saga, and only their state is compared")
+
+
+# -------------------------------------------------------------------- repair
+
+
+@click.command()
+@click.argument("modules", nargs=-1, required=True)
+@broker_option
+@stores_option
+@click.option("--saga", "saga", metavar="ID", help="This saga alone.")
+@click.option("--dry-run", is_flag=True, help="Only tell which sagas it would go on with.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each saga, instead of text.")
+def repair(
+    modules: tuple[str, ...], broker: str | None, store: str | None, saga: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Resume sagas that have ready work but nothing that triggers it.
+
+    What waits for a time (parked runs, compensations that fail, deadlines, runs that go on later) has a wake on a
+    topic. If these topics were removed, or positions on them moved, nobody would come: this command sends the wake of
+    each saga that waits again, and the service goes on with it. What has begun, or is ready, and was left for longer
+    than a handler may take it goes on with itself, with the same keys.
+
+    Topics that were deleted and created again, or a log that was lost, have lost what was published there: for each of
+    its sagas the service published it, and records so. This command publishes it again, in the same order and with the
+    same ids, so whoever has had it takes it for a repetition. It finds these topics by itself.
+
+    After a release in which a handler takes an event that its own service emits: what earlier releases emitted is in
+    the progress of each saga, and a saga hears of it with its next message. This command does it for all sagas at once,
+    those that will get no message with them. MODULES declare the services, as in `saga sagas repair services.payment
+    --dry-run`, then without.
+
+    Call it when all processes run the new release. They may go on meanwhile: it works as one more of them. It may be
+    stopped at any time, and called again: what is done stays done, and it goes on with the rest.
+
+    \b
+    Exit code 0: done, or told.
+    Exit code 1: a saga could not be gone on with; its line says why, the others are done.
+    Exit code 2: asked wrongly, or something cannot be opened; what to do is on standard error.
+    """
+    settings = Settings.from_environment(broker=broker, store=store)
+    whole = asyncio.run(_repair_and_print(wiring.load_services(modules), settings, saga, dry_run, as_json))
+    sys.exit(0 if whole else 1)
+
+
+async def _repair_and_print(
+    services: Sequence[Declared], settings: Settings, saga: str | None, dry_run: bool, as_json: bool
+) -> bool:
+    """Print a line for each saga as it is done; true if none has a problem."""
+    count = problems = 0
+    report = EventLog(sys.stderr, settings).report
+    async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):
+        count += 1
+        problems += one.problem is not None
+        if as_json:
+            print_json(_repaired_to_json(one))
+        else:
+            print_lines(_format_repaired(one, dry_run))
+    if not as_json:
+        done = "to go on with" if dry_run else f"gone on with, {counted(problems, 'problem')}"
+        print_lines(f"{counted(count, 'saga')} {done}")
+    return problems == 0
+
+
+def _repaired_to_json(one: RepairedSaga) -> dict[str, object]:
+    return {
+        "service": one.service,
+        "saga": one.saga,
+        "again": one.again,
+        "heard": one.work.heard,
+        "begun": [intent.handler for intent in one.work.begun],
+        "ready": one.work.ready,
+        "wakes_at": one.work.wakes_at,
+        "did": one.did,
+        "problem": one.problem,
+    }
+
+
+def _format_repaired(one: RepairedSaga, dry_run: bool) -> str:
+    return f"{one.service}  {one.saga}  {one.problem or _describe_repaired(one, dry_run)}"
+
+
+def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
+    """Words for what was done with a saga, or would be."""
+    work, words = one.work, []
+    if one.again:
+        words.append(f"{counted(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
+    if dry_run:
+        words += [f"would hear of {', '.join(work.heard)}"] if work.heard else []
+        left = [*(f"{each.handler}, which has begun" for each in work.begun), *([work.ready] if work.ready else [])]
+        words += [f"would go on with {', '.join(left)}"] if left else []
+        words += [f"would be woken at {work.wakes_at}"] if work.wakes_at else []
+        return "; ".join(words)
+    if one.did:
+        words.append(", ".join(f"{handler} {outcome}" for handler, outcome, _ in one.did))
+    elif not work.is_wake_alone and not one.again:
+        words.append("nothing was ready")
+    elif work.wakes_at:
+        words.append(f"its wake is sent again, for {work.wakes_at}")
+    return "; ".join(words)
+
+
+# -------------------------------------------------------------------- rebuild
+
+
+@click.command()
+@click.argument("modules", nargs=-1, required=True)
+@broker_option
+@stores_option
+@click.option("--saga", "saga", metavar="ID", help="This saga alone.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be made.")
+@click.option("--apply", is_flag=True, help="Make it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each saga, instead of text.")
+def rebuild(  # a parameter for each option
+    modules: tuple[str, ...],
+    broker: str | None,
+    store: str | None,
+    saga: str | None,
+    dry_run: bool,
+    apply: bool,
+    as_json: bool,
+) -> None:
+    """Rebuild lost progress documents from the topics.
+
+    For sagas of which the service has handled messages and its store has no progress: after a store was restored from
+    an old copy, or documents were removed. MODULES declare the services, as in `saga sagas rebuild services.payment
+    --dry-run`, then with --apply. A progress that is there is never touched.
+
+    Nothing outside is called. A run of a handler that has said something is recorded with what the log has of it; one
+    that has said nothing, and asks for nothing outside, is made again here; any other is left to the service, which
+    makes it under the same keys as before. A saga of which the log does not say what it was is refused, with the
+    reason. What steps answered is not in the log, and not in the progress that is made.
+
+    \b
+    Exit code 0: all were made, or would be.
+    Exit code 1: one could not be; its line says why, the others are made. Or nothing is known of the saga of --saga.
+    Exit code 2: asked wrongly, or something cannot be opened; what to do is on standard error.
+    """
+    if dry_run == apply:
+        raise click.UsageError("say --dry-run to see what would be made, or --apply to make it")
+    settings = Settings.from_environment(broker=broker, store=store)
+    whole = asyncio.run(_rebuild_and_print(wiring.load_services(modules), settings, saga, apply, as_json))
+    sys.exit(0 if whole else 1)
+
+
+async def _rebuild_and_print(
+    services: Sequence[Declared], settings: Settings, saga: str | None, apply: bool, as_json: bool
+) -> bool:
+    """Print a line for each saga; true if none has a problem."""
+    made, problems, clock = 0, 0, SystemClock()
+    async for one in rebuilding.rebuild(services, settings, clock, saga=saga, apply=apply):
+        problems += one.problem is not None
+        made += one.problem is None
+        if as_json:
+            print_json(asdict(one))
+        else:
+            print_lines(_format_rebuilt(one))
+    if not as_json:
+        print_lines(f"{counted(made, 'saga')} {'made' if apply else 'to be made'} anew, {problems} cannot be")
+    if saga is not None and not made + problems and not await rebuilding.is_known(saga, services, settings, clock):
+        names = ", ".join(service.name for service in services)
+        print_error(
+            f"nothing is known of saga {saga}: {names} has no progress of it, and the topics hold no message of it "
+            "that was handled and is to be remembered: see its id"
+        )
+        return False
+    return problems == 0
+
+
+def _format_rebuilt(one: RebuiltSaga) -> str:
+    if one.problem is not None:
+        return f"{one.service}  {one.saga}  cannot be made: {one.problem}"
+    words = [", ".join(f"{handler or 'a deadline'} {outcome}" for handler, outcome in one.did)]
+    if one.left:
+        words.append(f"run again by the service: {', '.join(one.left)}")
+    if one.unsaid:
+        words.append(f"published now: {', '.join(one.unsaid)}")
+    return f"{one.service}  {one.saga}  {'; '.join(words)}"

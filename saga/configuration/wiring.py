@@ -34,9 +34,9 @@ from saga.registry.settings import RegistryOptions
 from saga.service import Service
 from saga.store.port import Store
 from saga.support.clock import LOOK_S, Clock, SystemClock, counted_s, patiently
-from saga.telemetry.alert_hook import Hook, calling, sender_to
+from saga.telemetry.alert_hook import AlertHook, make_sender, run_hook
 from saga.telemetry.events import Opened, Report, StillOpening, to_all
-from saga.telemetry.worker_view import Watch
+from saga.telemetry.health import Watch
 
 T = TypeVar("T")
 
@@ -200,11 +200,11 @@ async def _watched(
         yield report, None
         return
     try:
-        from saga.telemetry.http import answering
+        from saga.telemetry.http import serve_http
     except ImportError as why:
         problem = f"SAGA_HTTP is set: {why}; pip install 'saga-choreography[http]'"
         raise ConfigurationError("nothing was started:", [problem]) from why
-    async with answering(settings.http, services, stop, clock) as answers:
+    async with serve_http(settings.http, services, stop, clock) as answers:
         yield to_all(report, answers.report), answers.watch
 
 
@@ -215,8 +215,8 @@ async def _told(settings: Settings, report: Report, clock: Clock) -> AsyncIterat
         yield report
         return
     secret = _secret_in(settings.hook_secret_file)
-    hook = Hook(sender_to(settings.hook), clock, report, settings.hook_calls_max, secret)
-    async with calling(hook):
+    hook = AlertHook(make_sender(settings.hook), clock, report, settings.hook_calls_max, secret)
+    async with run_hook(hook):
         yield to_all(report, hook.listen)
 
 
@@ -229,13 +229,13 @@ async def _traced(
     if not _is_traced(settings):
         yield report, None, ExternalCall.make
         return
-    from saga.telemetry.traces import exporting, inside
+    from saga.telemetry.traces import export_spans, use_traceparent
 
     async def through(step: ExternalCall) -> object:
-        with inside(step.trace):
+        with use_traceparent(step.trace):
             return await step.make()
 
-    async with exporting(worker, clock) as traces:
+    async with export_spans(worker, clock) as traces:
         yield to_all(report, traces), traces.tracing, through
 
 
@@ -244,9 +244,9 @@ def current_trace(settings: Settings) -> Callable[[], str | None] | None:
     `ConfigurationError`."""
     if not _is_traced(settings):
         return None
-    from saga.telemetry.traces import current
+    from saga.telemetry.traces import current_traceparent
 
-    return current
+    return current_traceparent
 
 
 def _is_traced(settings: Settings) -> bool:
@@ -254,13 +254,13 @@ def _is_traced(settings: Settings) -> bool:
     if settings.traces == "off":
         return False
     try:
-        from saga.telemetry.traces import is_off, problems
+        from saga.telemetry.traces import find_problems, is_disabled
     except ImportError as why:
         problem = f"SAGA_TRACES is on: {why}; pip install 'saga-choreography[traces]'"
         raise ConfigurationError("nothing was started:", [problem]) from why
-    if found := list(problems(environ)):
+    if found := list(find_problems(environ)):
         raise ConfigurationError("nothing was started: SAGA_TRACES is on, and cannot work:", found)
-    return not is_off(environ)
+    return not is_disabled(environ)
 
 
 def _secret_in(file: str) -> bytes:

@@ -43,7 +43,7 @@ from saga.store.port import Store
 from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import Clock
 from saga.telemetry.events import Misfit, Report, Started, Stopped
-from saga.telemetry.worker_view import Watch
+from saga.telemetry.health import Watch
 
 HAND_ON_S_MAX = 1.0
 """Seconds for which a worker that stops keeps its partitions for what runs: most of it ends, and is not begun again by

@@ -68,7 +68,7 @@ class TurnSpans:
         return None if self.place is None else self.place.header(span, self.tracing.is_sampled(self.place))
 
     def told(self, message: Message, position: Position) -> Traced | None:
-        """Moment that tells of them; `None` if nobody is to know: it is not sampled, or a wake that woke nothing."""
+        """Telemetry event about them; `None` if nobody is to know: it is not sampled, or a wake that woke nothing."""
         place = self.place
         if place is None or not self.tracing.is_sampled(place):
             return None

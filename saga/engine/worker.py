@@ -25,12 +25,12 @@ from saga.messages import Partition, StalledPartition
 from saga.messaging import names
 from saga.policies.yielding import held_max
 from saga.progress.document import progress_key
-from saga.telemetry.worker_view import Reach
+from saga.telemetry.health import Reachability
 
 
 @dataclass(slots=True)
 class Worker:
-    """Handles what its sources give. It is a `saga.telemetry.worker_view.WorkerView`."""
+    """Handles what its sources give. It is a `saga.telemetry.health.WorkerView`."""
 
     service: ServiceRuntime
     assignment: WorkerAssignment
@@ -121,12 +121,12 @@ class Worker:
         lag = self.sources.lag()  # wakes that lie in the log until their time are not behind
         return None if lag is None else {p: n for p, n in lag.items() if p.topic not in self.service.wakes}
 
-    def reach(self) -> Mapping[Partition, Reach] | None:
+    def reach(self) -> Mapping[Partition, Reachability] | None:
         lag = self.lag()
         ours = {p: prefix for p, prefix in self.assignment.trackers.items() if p.topic not in self.service.wakes}
         if lag is None or not lag.keys() >= ours.keys():
             return None
-        return {p: Reach(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
+        return {p: Reachability(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
 
     def away(self) -> Mapping[str, float]:
         return self.service.ports.outage_watch.away()

@@ -42,7 +42,7 @@ class GrantedAccess:
     commands: tuple[str, ...]
 
 
-def kafka_access(  # what each kind of user is asked for
+def list_kafka_access(  # what each kind of user is asked for
     services: Sequence[Declared],
     who: Who,
     address: str,
@@ -57,11 +57,11 @@ def kafka_access(  # what each kind of user is asked for
     adapter = adapters.broker_adapter(address)
     server = ",".join(adapter.servers(address)) if isinstance(adapter, BrokerAsksWho) else SERVER
     granted = []
-    for name, some in _users(services, who, principal).items():
-        needs = _of_client(some, events, groups) if who == "client" else needs_of(some, told)
+    for name, some in _list_users(services, who, principal).items():
+        needs = _list_client_rights(some, events, groups) if who == "client" else needs_of(some, told)
         rights = acls.required_rights(needs, who)
         user = name if principal else f"User:{name}"
-        rights = [*rights, *(_to_relay(some) if who == "service" else ())]
+        rights = [*rights, *(_list_relay_rights(some) if who == "service" else ())]
         granted.append(
             GrantedAccess(
                 who=who,
@@ -74,14 +74,14 @@ def kafka_access(  # what each kind of user is asked for
     return granted
 
 
-def _to_relay(services: Sequence[Declared]) -> Sequence[AclRight]:
+def _list_relay_rights(services: Sequence[Declared]) -> Sequence[AclRight]:
     """Rights to write topics of changes: of services whose store notes them. Those of others a connector writes."""
     if isinstance(adapters.store_adapter(address_given("store", None)), StoreAsksWho):
         return ()
     return [AclRight("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
 
 
-def couchbase_access(
+def list_couchbase_access(
     services: Sequence[Declared], who: Literal["service", "operator"], address: str, user: str | None, form: Form
 ) -> list[GrantedAccess]:
     """Roles on Couchbase; an operator only reads. Raises `ConfigurationError` for a store that asks nobody who he
@@ -94,7 +94,7 @@ def couchbase_access(
         )
     server = adapter.servers(address)[0]
     granted = []
-    for name, some in _users(services, who, user).items():
+    for name, some in _list_users(services, who, user).items():
         places = [place for d in some for place in adapter.keyspaces(address, d.name, collections_of(d))]
         needed = required_roles(places, readonly=who == "operator")
         granted.append(
@@ -109,14 +109,14 @@ def couchbase_access(
     return granted
 
 
-def _users(services: Sequence[Declared], who: Who, given: str | None) -> dict[str, Sequence[Declared]]:
+def _list_users(services: Sequence[Declared], who: Who, given: str | None) -> dict[str, Sequence[Declared]]:
     """Services by the user who does this with them."""
     if given is None and who in ITSELF:
         return {declared.name: [declared] for declared in services}
     return {given or who: services}
 
 
-def _of_client(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> BrokerUse:
+def _list_client_rights(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> BrokerUse:
     """Use that a client makes of the log. Of the events that these services consume or emit it publishes those that
     clients may say, and reads those that it may hear, or that are outcomes of which it may ask."""
     named = {
@@ -127,7 +127,7 @@ def _of_client(services: Sequence[Declared], events: Collection[str], groups: Co
         if not is_change(event)
     }
     for_clients = {
-        name: contract for name, contract in named.items() if contract.produced_externally or _is_heard(contract)
+        name: contract for name, contract in named.items() if contract.produced_externally or _is_consumed(contract)
     }
     problems = [
         f"{name}: " + ("it is for services alone" if name in named else "these services have no such event")
@@ -136,7 +136,7 @@ def _of_client(services: Sequence[Declared], events: Collection[str], groups: Co
     chosen = [contract for name, contract in for_clients.items() if not events or name in events]
     if problems or not chosen:
         problems.append(f"clients may publish or hear {', '.join(sorted(for_clients)) or 'none of their events'}")
-    reads = frozenset(contract.topic for contract in chosen if _is_heard(contract))
+    reads = frozenset(contract.topic for contract in chosen if _is_consumed(contract))
     if groups and not reads:
         problems.append("a group is for listening, and none of these events is consumed externally")
     if problems:
@@ -148,6 +148,6 @@ def _of_client(services: Sequence[Declared], events: Collection[str], groups: Co
     )
 
 
-def _is_heard(contract: Contract) -> bool:
+def _is_consumed(contract: Contract) -> bool:
     """True if a client may listen to the event, or ask for it as an outcome."""
     return contract.consumed_externally or contract.outcome is not None

@@ -1,4 +1,5 @@
-"""Letters on services' topics and messages that block sagas in their stores: all that needs a person."""
+"""What needs a person: dead letters and escalations on the topics of services, blocked messages in their stores, and
+parked runs that wait for their next attempt."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -9,16 +10,19 @@ from msgspec import Raw
 from msgspec.structs import asdict
 
 from saga.errors import NoListing, NoStore
+from saga.messages import Partition
 from saga.messaging import envelope
-from saga.ops.dead_letters import DeadLetter, headers_as_text, read_dead_letters
-from saga.ops.histories import UnreadableHistory, add_archives, decode_progress, read_document
-from saga.ops.parked_runs import FAILING, find_failing
-from saga.ops.progress_summary import ProgressSummary
-from saga.ops.saga_list import ListedSaga, list_sagas, read_summary
+from saga.messaging.timers import tiers_of
+from saga.ops.dead_letters import DeadLetter, decode_headers_as_text, read_dead_letters
+from saga.ops.histories import ProgressSummary, UnreadableHistory, add_archives, decode_progress, read_document
+from saga.ops.sagas import ListedSaga, list_sagas, read_summary
 from saga.ops.selection import Deployment, Selection
-from saga.ops.sources import ServiceStore, Warn
+from saga.ops.sources import ServiceStore, Warn, open_administration
+from saga.progress.actions import ParkedRun
 from saga.progress.decisions import TOO_OLD
-from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, decode_transition
+from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
+from saga.progress.failed_attempts import find_parked_runs
+from saga.support.clock import LATEST_MS, iso
 
 TRIED_AGAIN = "tried again"
 
@@ -96,7 +100,7 @@ async def _collect(
     blocked = {letter.id for letter in blocking}
     told = list[AttentionItem]()
     for letter in sorted(letters, key=lambda letter: letter.time, reverse=True):
-        one = AttentionItem(letter, await _state_of(letter, sources, blocked, ended))
+        one = AttentionItem(letter, await _find_state(letter, sources, blocked, ended))
         if not (with_ended or one.is_open or one.has_no_end):
             continue
         if len(told) == selection.limit:
@@ -148,7 +152,7 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
                 deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
                 return
             for source in sources:
-                p = await _read_progress(each.saga, source, deployment.warn)
+                p = await _try_read_progress(each.saga, source, deployment.warn)
                 for letter in await _blocking_in_progress(source, p, deployment.warn) if p is not None else ():
                     yield BlockingDeadLetter(letter, p.replays if p is not None else 0)
 
@@ -157,7 +161,7 @@ async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], w
     """Dead letters of a saga that its progresses know, whether the log has them or not."""
     found = []
     for source in sources:
-        p = await _read_progress(each.saga, source, warn)
+        p = await _try_read_progress(each.saga, source, warn)
         if p is not None:
             found += [*await _blocking_in_progress(source, p, warn), *_failing_runs(p, warn)]
     return found
@@ -171,7 +175,7 @@ def _failing_runs(p: SagaProgress, warn: Warn) -> list[DeadLetter]:
         return []
 
 
-async def _read_progress(saga: str, source: ServiceStore, warn: Warn) -> SagaProgress | None:
+async def _try_read_progress(saga: str, source: ServiceStore, warn: Warn) -> SagaProgress | None:
     """Progress of a saga, if the service knows it and it can be read."""
     try:
         document = await read_document(source, saga)
@@ -233,11 +237,11 @@ def _unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetter:
         type=kept.message.type,
         message=kept.message.id,
         handler=kept.handler,
-        headers=headers_as_text((*envelope.headers_of(kept.message, None), *kept.message.foreign)),
+        headers=decode_headers_as_text((*envelope.headers_of(kept.message, None), *kept.message.foreign)),
     )
 
 
-async def _state_of(
+async def _find_state(
     letter: DeadLetter, sources: Sequence[ServiceStore], blocked: set[str], ended: Mapping[str | None, str]
 ) -> str:
     if letter.id in ended:
@@ -262,3 +266,101 @@ async def _read_summary(letter: DeadLetter, sources: Sequence[ServiceStore]) -> 
         return None
     seen = await read_summary(source, letter.saga)
     return seen.progress if seen is not None else None  # damaged: a list of sagas tells so
+
+
+# -------------------------------------------------------------------- parked runs
+
+
+WHAT = "parked"
+"""Kind of these letters: they are on no topic, and need nobody."""
+FAILING = "failing"
+"""Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
+
+
+async def list_parked_runs(selection: Selection, deployment: Deployment) -> AsyncIterator[DeadLetter]:
+    """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
+    the last attempt, its reason what that said, and until when. Raises `NoStore`."""
+    async with deployment.open_stores(selection.services) as sources:
+        async for each in _list_parked(selection, sources, deployment):
+            if each is None:
+                deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
+                return
+            for source in sources:
+                for letter in await _list_parked_in_saga(source, each.saga, deployment.warn):
+                    if selection.matches(letter):
+                        yield letter
+
+
+async def _list_parked(
+    selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment
+) -> AsyncIterator[ListedSaga | None]:
+    """Sagas that are chosen. Where a store cannot list them, those that have a wake to come: whatever is parked has."""
+    try:
+        async for each in list_sagas(selection, deployment):
+            yield each
+        return
+    except NoListing:  # it comes before the first
+        sagas = dict[str, None]()
+        for source in sources:
+            async for saga in _list_sagas_with_timers(source.service, deployment):
+                sagas[saga] = None
+    if sagas:
+        async for each in list_sagas(replace(selection, sagas=[*sagas]), deployment):
+            yield each
+
+
+async def _list_sagas_with_timers(service: str, deployment: Deployment) -> AsyncIterator[str]:
+    """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
+    async with open_administration(deployment.broker_settings, deployment.clock) as broker:
+        positions = (await broker.describe_group(service)).positions
+        for topic in await broker.count_partitions(list(tiers_of(service))):
+            async for record in broker.scan(topic):
+                at = Partition(record.topic, record.partition)
+                if record.key is not None and record.offset >= positions.get(at, 0):
+                    yield record.key.decode("utf-8", "backslashreplace")
+
+
+async def _list_parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> list[DeadLetter]:
+    try:
+        document = await read_document(source, saga)
+        p = None if document is None else decode_progress(source, saga, document)
+        return [] if p is None else [_to_dead_letter(p, run) for run in find_parked_runs(p)]
+    except (UnreadableHistory, *UNREADABLE) as why:
+        warn(f"saga {saga} in {source.service}: {why}")
+        return []
+
+
+def find_failing(p: SagaProgress) -> list[DeadLetter]:
+    """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
+    found = [_to_dead_letter(p, run) for run in find_parked_runs(p)]
+    return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
+
+
+def _to_dead_letter(p: SagaProgress, run: ParkedRun) -> DeadLetter:
+    last = next((e for e in map(decode_transition, reversed(p.transitions)) if _matches(e, p, run)), None)
+    said = f"`saga sagas show {p.saga}` tells why" if last is None else (last.reason or "")
+    again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
+    return DeadLetter(
+        service=p.service,
+        id=run.id,
+        what=WHAT,
+        time="" if last is None else last.time,
+        reason=f"{said}; {again}",
+        remedy="",
+        saga=p.saga,
+        type=run.message.type,
+        message=run.message.id,
+        handler=run.handler if last is None else last.handler,
+        attempts=run.attempts,
+        blame=last.failures[-1].blame if last is not None and last.failures else None,
+    )
+
+
+def _matches(entry: Transition, p: SagaProgress, run: ParkedRun) -> bool:
+    """True for the transition that parked it. Of several compensations of one outcome each has a name of its own."""
+    if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
+        return False
+    if not run.undoes:
+        return entry.handler == run.handler
+    name = next((i.name for i in p.intents if i.kind == "undo" and i.handler == run.handler), "")
+    return entry.handler == name if name else entry.handler != run.handler

@@ -87,11 +87,11 @@ class AuditFilter:
             (not self.kinds or act.kind in self.kinds)
             and self.saga in (None, act.saga)
             and self.who in (None, act.who)
-            and (not self.since_ms or _ms(act.time) >= self.since_ms)
+            and (not self.since_ms or _parse_ms(act.time) >= self.since_ms)
         )
 
 
-def _ms(time: str) -> int:
+def _parse_ms(time: str) -> int:
     """Milliseconds since 1970 of a time that somebody has said; of one that is none the last there can be: it is
     shown."""
     try:
@@ -157,7 +157,7 @@ async def read_topic_records(service: str, settings: Settings, clock: Clock) -> 
             found = await broker.count_partitions(topics)
             for topic in topics:
                 if topic in found:
-                    await _read(service, topic, broker, said)
+                    await _read_topic(service, topic, broker, said)
                 elif not broker.creates_topics:  # a topic that we may not read looks like one that is missing
                     said.wrong.append(f"topic {topic} is missing, or hidden from this user, who needs Read on it")
     except SagaError as why:
@@ -165,7 +165,7 @@ async def read_topic_records(service: str, settings: Settings, clock: Clock) -> 
     return said
 
 
-async def _read(service: str, topic: str, broker: Administration, said: _TopicRecords) -> None:
+async def _read_topic(service: str, topic: str, broker: Administration, said: _TopicRecords) -> None:
     for partition, bounds in (await broker.fetch_bounds([topic])).items():
         if bounds.begin:
             said.wrong.append(
@@ -255,13 +255,13 @@ def _audit_controls(book: Book, said: _TopicRecords) -> Iterator[AuditEntry]:
     for entry in controls.entries_of(book):
         noted.add(entry.id)
         became = "switched" if entry.refused is None else f"refused: {entry.refused}"
-        yield _switch(entry.time, entry.who, entry.why, entry.switch, became, entry)
+        yield _audit_switch(entry.time, entry.who, entry.why, entry.switch, became, entry)
     for control in said.controls.values():
         if control.id not in noted:
-            yield _switch(control.time, control.who, control.why, control.switch, NOT_LOGGED, None)
+            yield _audit_switch(control.time, control.who, control.why, control.switch, NOT_LOGGED, None)
 
 
-def _switch(time: str, who: str, why: str, switch: Switch, became: str, entry: Noted | None) -> AuditEntry:
+def _audit_switch(time: str, who: str, why: str, switch: Switch, became: str, entry: Noted | None) -> AuditEntry:
     return AuditEntry(
         time=time,
         kind="switch",
@@ -281,7 +281,7 @@ async def _audit_command(
     """A command, with what its saga's history says of it; else with what the topic of dead letters says."""
     saga = command.saga
     if saga not in histories:
-        histories[saga] = await _entries(source, saga, said)
+        histories[saga] = await _read_entries(source, saga, said)
     entry = histories[saga].get(command.id)
     end = said.ends.get(f"{command.dead}-{OUTCOMES[command.wanted]}")
     became = NOT_APPLIED_YET
@@ -312,7 +312,7 @@ def _describe_outcome(entry: Transition) -> str:
     return "under way" if entry.outcome == "noted" else entry.outcome
 
 
-async def _entries(source: ServiceStore, saga: str, said: _TopicRecords) -> Mapping[str, Transition]:
+async def _read_entries(source: ServiceStore, saga: str, said: _TopicRecords) -> Mapping[str, Transition]:
     """Last transition of each command in a saga's history, which is checked; none if the service does not know the saga
     any more."""
     try:

@@ -27,7 +27,7 @@ ASK_S_MAX = 10.0
 ANSWER_BYTES_MAX = 1 << 20
 
 
-class Connector(NamedTuple):
+class ConnectorConfig(NamedTuple):
     """Connector of one service."""
 
     name: str
@@ -42,16 +42,16 @@ class ConnectQuery(Protocol):
     async def __call__(self, path: str) -> Any: ...
 
 
-def changed_collections(service: Declared) -> Sequence[str]:
+def list_watched_collections(service: Declared) -> Sequence[str]:
     """Collections of documents whose changes a service takes."""
     taken = (kind_of(event) for reaction in service.reactions for event in reaction.takes)
     return sorted({kind.collection for kind in taken if kind is not None})
 
 
-def make_connector(service: Declared, settings: Settings, user: str | None = None) -> Connector:
+def make_connector(service: Declared, settings: Settings, user: str | None = None) -> ConnectorConfig:
     """Connector that brings the changes that a service takes. Raises `ConfigurationError` with all that is in the
     way."""
-    adapter, collections = adapters.store_adapter(settings.store), changed_collections(service)
+    adapter, collections = adapters.store_adapter(settings.store), list_watched_collections(service)
     problems = list(_find_obstacles(service, settings))
     if problems:
         raise ConfigurationError(f"there is no connector for {service.name!r}:", problems)
@@ -76,12 +76,12 @@ def make_connector(service: Declared, settings: Settings, user: str | None = Non
     }
     if servers[0].startswith("couchbases://"):
         config["couchbase.enable.tls"] = "true"
-    return Connector(f"saga-changes-{service.name}", config)
+    return ConnectorConfig(f"saga-changes-{service.name}", config)
 
 
 def _find_obstacles(service: Declared, settings: Settings) -> Iterator[str]:
     """Reasons why no connector can bring the changes of a service."""
-    adapter, collections = adapters.store_adapter(settings.store), changed_collections(service)
+    adapter, collections = adapters.store_adapter(settings.store), list_watched_collections(service)
     if not collections:
         yield f"{service.name!r} takes no Change[...]"
     if not isinstance(adapter, HasStoreUsers):
@@ -106,13 +106,15 @@ async def check_connectors(
     """Findings about how changes come to these services. `ask`: their Kafka Connect, if it is known."""
     found = []
     for service in services:
-        if collections := changed_collections(service):
+        if collections := list_watched_collections(service):
             about = f"changes of {', '.join(collections)} for {service.name}"
-            found += [each async for each in _about(about, service, settings, ask)]
+            found += [each async for each in _check_connector(about, service, settings, ask)]
     return found
 
 
-async def _about(about: str, service: Declared, settings: Settings, ask: ConnectQuery | None) -> AsyncIterator[Finding]:
+async def _check_connector(
+    about: str, service: Declared, settings: Settings, ask: ConnectQuery | None
+) -> AsyncIterator[Finding]:
     if not isinstance(adapters.store_adapter(settings.store), HasStoreUsers):
         yield Finding("ok", about, "the store notes them, and the service takes them on")
         return
@@ -149,7 +151,7 @@ async def _about(about: str, service: Declared, settings: Settings, ask: Connect
             "changes go elsewhere, come in another form, or not at all",
             make,
         )
-    states = _states(status)
+    states = _list_states(status)
     if stopped := [f"{what} is {state}" for what, state in states if state != "RUNNING"]:
         yield Finding(
             "error",
@@ -166,7 +168,7 @@ FREE = frozenset({"tasks.max", "couchbase.username", "couchbase.stream.from", "c
 """Lines of the configuration that are as people want them."""
 
 
-def _states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     """States of a connector and its tasks; nothing of what a server says is taken on trust."""
     tasks = status.get("tasks")
     listed = [each for each in tasks if isinstance(each, dict)] if isinstance(tasks, list) else []
@@ -204,7 +206,7 @@ def check_watched_collections(service: Declared, store: Store) -> Iterator[Findi
     """Find collections whose changes are noted for a service, and that it does not take as it is declared here. Raises
     `StoreError`."""
     watched = store.watched(service.name) if isinstance(store, ChangeSource) else ()
-    for collection in sorted(set(watched) - set(changed_collections(service))):
+    for collection in sorted(set(watched) - set(list_watched_collections(service))):
         yield Finding(
             "warning",
             f"changes of {collection} for {service.name}",
@@ -221,7 +223,7 @@ async def stop_watching(service: Declared, collections: Collection[str], store: 
         raise ConfigurationError(
             "nothing was dropped:", ["this store notes no changes: take the collection out of the connector"]
         )
-    watched, taken = store.watched(service.name), changed_collections(service)
+    watched, taken = store.watched(service.name), list_watched_collections(service)
     there = ", ".join(sorted(watched)) or "of none"
     problems = [
         f"{service.name!r} takes changes of {each!r}: deploy a release first that does not"

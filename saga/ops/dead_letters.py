@@ -90,12 +90,12 @@ async def read_dead_letters(services: Collection[str], settings: Settings, clock
                     if letter is not None:
                         known[letter.id] = letter
                     if len(known) > 2 * RECORDS_MAX:
-                        known, more = {letter.id: letter for letter in _newest(known.values())}, True
+                        known, more = {letter.id: letter for letter in _sort_newest_first(known.values())}, True
     except SagaError as why:
         trouble = str(why)
     if more or len(known) > RECORDS_MAX:
         trouble = trouble or f"there are more than {RECORDS_MAX}, these are the newest"
-    return DeadLetterLog(_newest(known.values()), trouble)
+    return DeadLetterLog(_sort_newest_first(known.values()), trouble)
 
 
 async def read_originals(
@@ -127,7 +127,7 @@ def _decode_original(record: Record) -> Message | BadInput:
     return replace(message, id=said.get("dead_message") or message.id)
 
 
-def _newest(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
+def _sort_newest_first(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
     return tuple(sorted(letters, key=lambda letter: (letter.time, letter.id), reverse=True)[:RECORDS_MAX])
 
 
@@ -153,27 +153,27 @@ def decode_dead_letter(service: str, record: Record) -> DeadLetter | None:
         handler=said.get("dead_handler"),
         attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 10 else None,
         where=said.get("dead_where"),
-        stack=_values_of(ours, "dead_stack"),
+        stack=_decode_header(ours, "dead_stack"),
         blame=said.get("dead_class"),
         owner=said.get("dead_owner"),
         state=said.get("dead_state"),
-        headers=headers_as_text(theirs),
+        headers=decode_headers_as_text(theirs),
         whole=said.get("dead_whole") or said.get("dead_position"),
         undoes=said.get("dead_undoes"),
-        calls=_values_of(ours, "dead_call"),
+        calls=_decode_header(ours, "dead_call"),
     )
 
 
-def headers_as_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
+def decode_headers_as_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
     """Headers as people read them, whatever their bytes."""
     return tuple(
         (name, None if value is None else value.decode("utf-8", "backslashreplace")) for name, value in headers
     )
 
 
-def _values_of(headers: Headers, name: str) -> tuple[str, ...]:
+def _decode_header(headers: Headers, name: str) -> tuple[str, ...]:
     """All headers of one name."""
-    return tuple(value or "" for said, value in headers_as_text(headers) if said == name)
+    return tuple(value or "" for said, value in decode_headers_as_text(headers) if said == name)
 
 
 def _split_headers(headers: Headers) -> tuple[Headers, Headers]:

@@ -1,32 +1,40 @@
-"""The doctor: asks brokers and stores all there is to ask, and says what is wrong or at risk, and what to do."""
+"""The doctor: asks brokers, stores, keys and the schema registry, and says what is wrong or at risk, and what to do."""
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from saga.broker.administration import Administration, GroupDescription, TopicDescription
-from saga.configuration import adapters
+from saga.broker.administration import Administration, GroupDescription, OffsetBounds, TopicDescription
+from saga.configuration import adapters, wiring
 from saga.configuration.settings import Settings
+from saga.contracts.library import Library
 from saga.declarations.values import Declared
+from saga.encryption.port import Keys, KeyState
+from saga.encryption.text import find_key_names
 from saga.engine.lifecycle import collections_of
 from saga.engine.persistence.overflow_store import EXPIRY_S_MORE
 from saga.engine.persistence.service_record import begun_topics, known_logs, read_record, replaced_logs
-from saga.engine.prepared_service import reads_of, writes_of
-from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
+from saga.engine.prepared_service import prepare, reads_of, writes_of
+from saga.errors import BadInput, BrokerError, ConfigurationError, KeyMissing, Problems, SagaError, StoreError
+from saga.messages import Partition, Record
 from saga.messaging.names import PROBE, PROBED, PROGRESS, is_without_events
-from saga.ops import connectors, findings, keys, unknown_types
-from saga.ops.offsets import partition_states, read_manual_moves
+from saga.ops import connectors, findings
+from saga.ops.event_fields import recognize_record
+from saga.ops.histories import read_histories
+from saga.ops.offsets import list_partition_states, read_manual_moves
 from saga.ops.schema_registration import check_registry
-from saga.ops.sources import missing_broker_file, open_administration
+from saga.ops.sources import ServiceStore, missing_broker_file, open_administration
+from saga.ops.tail import POLL_S, RECORDS_MAX, is_at_end
 from saga.ops.topic_plans import TopicNeeds, collect_needs
 from saga.progress.document import progress_key
 from saga.registry.settings import RegistryOptions
 from saga.store.port import Store
 from saga.support.adapter_description import Finding, Severity
 from saga.support.clock import Clock
+from saga.support.printable import counted, printable, quoted, shortened
 
 PROBE_S = 60.0
 """Time to expiry of the document that is written as a probe, if we die before it is removed."""
@@ -60,13 +68,13 @@ async def diagnose(services: Sequence[Declared], settings: Settings, clock: Cloc
     work."""
     wanted, known = collect_needs(services, settings.told), _StoreKnowledge()
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
-        asked = [tasks.create_task(_broker(services, wanted, settings, clock, known))]
-        asked.append(tasks.create_task(_registry(services, settings, clock)))
-        asked.append(tasks.create_task(_keys(services, settings, clock)))
-        asked.append(tasks.create_task(_changes(services, settings)))
-        asked.append(tasks.create_task(_logs(services, settings, clock)))
-        shared = _by_store(services, settings).values()
-        asked += [tasks.create_task(_store(each, settings, clock, known)) for each in shared]
+        asked = [tasks.create_task(_check_broker(services, wanted, settings, clock, known))]
+        asked.append(tasks.create_task(_check_registry(services, settings, clock)))
+        asked.append(tasks.create_task(_check_keys(services, settings, clock)))
+        asked.append(tasks.create_task(_check_changes(services, settings)))
+        asked.append(tasks.create_task(_check_logs(services, settings, clock)))
+        shared = _group_by_store(services, settings).values()
+        asked += [tasks.create_task(_check_store(each, settings, clock, known)) for each in shared]
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
     found += _compare(services, known)
@@ -82,14 +90,14 @@ def _compare(services: Sequence[Declared], known: _StoreKnowledge) -> Iterator[F
     for service in services:
         if service.name in known.groups and service.name in known.stores:
             (group, records), store = known.groups[service.name], known.stores[service.name]
-            yield from findings.about_members(service, group, store)
-            yield from findings.about_beginning(service, group, records, store)
+            yield from findings.check_members(service, group, store)
+            yield from findings.check_first_start(service, group, records, store)
 
 
 # -------------------------------------------------------------------- the broker
 
 
-async def _broker(
+async def _check_broker(
     services: Sequence[Declared],
     wanted: Mapping[str, TopicNeeds],
     settings: Settings,
@@ -103,15 +111,15 @@ async def _broker(
     try:
         async with open_administration(settings, clock) as broker:
             seen.append(Finding("ok", about, "it lets us in"))
-            await _see(seen, services, wanted, settings, broker, known)
-            seen += await unknown_types.check_types(services, await _readable(wanted, broker), broker, clock)
-            seen += await _clock(settings, broker, clock)
+            await _check_topics(seen, services, wanted, settings, broker, known)
+            seen += await check_types(services, await _keep_readable(wanted, broker), broker, clock)
+            seen += await _check_clock(settings, broker, clock)
     except SagaError as why:
-        return Diagnosis((*seen, _unasked(about, why) if seen else _unreachable(about, why)), bool(seen))
+        return Diagnosis((*seen, _report_unasked(about, why) if seen else _report_unreachable(about, why)), bool(seen))
     return Diagnosis(tuple(seen), True)
 
 
-async def _see(
+async def _check_topics(
     seen: list[Finding],
     services: Sequence[Declared],
     wanted: Mapping[str, TopicNeeds],
@@ -126,28 +134,28 @@ async def _see(
         adapter.required_replicas(settings), settings.record_bytes_max, creates_topics=adapter.creates_topics
     )
     for name, each in wanted.items():
-        wrong = list(findings.about_topic(each, found.get(name), asked))
+        wrong = list(findings.check_topic(each, found.get(name), asked))
         seen += wrong or [Finding("ok", name, "as the contracts want it")]
     for service in services:
         reads = reads_of(service)
-        seen += findings.about_partitions(service, found, reads)
+        seen += findings.check_partitions(service, found, reads)
         group = await broker.describe_group(service.name)
-        states = partition_states(group, await broker.fetch_bounds(sorted(reads & set(found))))
-        seen += findings.about_positions(service, states)
-        seen += findings.about_waiting(service, group, states)
+        states = list_partition_states(group, await broker.fetch_bounds(sorted(reads & set(found))))
+        seen += findings.check_positions(service, states)
+        seen += findings.check_waiting(service, group, states)
         begun = begun_topics(service)
         known.groups[service.name] = group, sum(b.end - b.begin for p, (b, _) in states.items() if p.topic in begun)
-    seen += [finding for away in await broker.list_inactive_groups() for finding in findings.about_away(away)]
-    seen += await _servers(found, broker)
+    seen += [finding for away in await broker.list_inactive_groups() for finding in findings.check_inactive_group(away)]
+    seen += await _check_servers(found, broker)
 
 
-async def _readable(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[str]:
+async def _keep_readable(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[str]:
     """Topics that are there and that this user may read."""
     found = await broker.describe_topics(list(wanted))
     return [name for name, each in found.items() if each.may is None or "read" in each.may]
 
 
-async def _servers(found: Mapping[str, TopicDescription], broker: Administration) -> Sequence[Finding]:
+async def _check_servers(found: Mapping[str, TopicDescription], broker: Administration) -> Sequence[Finding]:
     kept = [each.retention_ms for name, each in found.items() if not is_without_events(name) and not each.hidden]
     known = [ms for ms in kept if ms is not None]
     longest_ms = max(known, default=0) if len(known) == len(kept) else None
@@ -162,10 +170,10 @@ async def _servers(found: Mapping[str, TopicDescription], broker: Administration
             "have this user allowed DescribeConfigs on the cluster, or run saga doctor as an administrator",
         )
         return [unseen]
-    return [each for name, said in servers.items() for each in findings.about_server(name, said, longest_ms)]
+    return [each for name, said in servers.items() for each in findings.check_server(name, said, longest_ms)]
 
 
-async def _clock(settings: Settings, broker: Administration, clock: Clock) -> Sequence[Finding]:
+async def _check_clock(settings: Settings, broker: Administration, clock: Clock) -> Sequence[Finding]:
     about = f"broker {settings.broker}"
     before_ms = clock.now_ms()
     try:
@@ -181,22 +189,22 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> Se
         return [unwritten]
     if told_ms is None:
         return [Finding("ok", about, "it can be written")]
-    ahead_ms = findings.ahead_ms(told_ms, before_ms, clock.now_ms())
-    return [Finding("ok", about, "a record was written, and read again"), findings.about_clock(about, ahead_ms)]
+    ahead_ms = findings.compute_ahead_ms(told_ms, before_ms, clock.now_ms())
+    return [Finding("ok", about, "a record was written, and read again"), findings.report_clock(about, ahead_ms)]
 
 
-async def _registry(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+async def _check_registry(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     try:
         return Diagnosis(tuple(await check_registry(services, settings, clock)), True)
     except SagaError as why:
-        return Diagnosis((_unreachable(f"registry {settings.of(RegistryOptions).registry}", why),), False)
+        return Diagnosis((_report_unreachable(f"registry {settings.of(RegistryOptions).registry}", why),), False)
 
 
-async def _keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    return Diagnosis(tuple(await keys.check_keys(services, settings, clock)), True)
+async def _check_keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+    return Diagnosis(tuple(await check_keys(services, settings, clock)), True)
 
 
-async def _changes(services: Sequence[Declared], settings: Settings) -> Diagnosis:
+async def _check_changes(services: Sequence[Declared], settings: Settings) -> Diagnosis:
     found = await connectors.check_connectors(services, settings, connectors.make_query(settings.connect))
     return Diagnosis(tuple(found), True)
 
@@ -204,7 +212,7 @@ async def _changes(services: Sequence[Declared], settings: Settings) -> Diagnosi
 # -------------------------------------------------------------------- stores
 
 
-def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[Declared]]:
+def _group_by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[Declared]]:
     """Services by the store that they share."""
     adapter = adapters.store_adapter(settings.store)
     shared: dict[str, list[Declared]] = {}
@@ -213,48 +221,50 @@ def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, 
     return shared
 
 
-async def _store(services: Sequence[Declared], settings: Settings, clock: Clock, known: _StoreKnowledge) -> Diagnosis:
+async def _check_store(
+    services: Sequence[Declared], settings: Settings, clock: Clock, known: _StoreKnowledge
+) -> Diagnosis:
     adapter, name = adapters.store_adapter(settings.store), services[0].name
     about = f"store {adapter.store_address(settings, name)}"
     if (file := adapter.missing_file(settings, name)) is not None:
         known.stores.update(dict.fromkeys((each.name for each in services), None))
-        return Diagnosis((_not_made_yet(about, file),), True)
+        return Diagnosis((_report_missing_file(about, file),), True)
     try:
         store = adapters.store_at(settings, name, clock)
         await clock.within(settings.open_s, store.__aenter__())
     except TimeoutError:
-        return Diagnosis((_unreachable(about, f"it did not open within {settings.open_s:g} s"),), False)
+        return Diagnosis((_report_unreachable(about, f"it did not open within {settings.open_s:g} s"),), False)
     except SagaError as why:
-        return Diagnosis((_unreachable(about, why),), False)
+        return Diagnosis((_report_unreachable(about, why),), False)
     try:
         before_ms = clock.now_ms()
-        cas = await _probe(store, clock)
+        cas = await _measure_clock(store, clock)
         after_ms = clock.now_ms()
-        lasting = await _lasting(about, store, services)
+        lasting = await _check_durability(about, store, services)
         untaken = [finding for service in services for finding in connectors.check_watched_collections(service, store)]
         for each in services:
             record = await read_record(store, each.name)
             known.stores[each.name] = None if record is None else record.store
     except StoreError as why:
-        return Diagnosis((_unasked(about, why),), True)
+        return Diagnosis((_report_unasked(about, why),), True)
     finally:
         await store.__aexit__(None, None, None)
-    version = findings.about_version(about, adapter.version_time_ms(cas), before_ms, after_ms)
+    version = findings.check_store_clock(about, adapter.version_time_ms(cas), before_ms, after_ms)
     return Diagnosis((adapter.report_probe(settings, about), *lasting, *untaken, *version), True)
 
 
-async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
+async def _check_durability(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
     """Findings about settings that let documents go before their time."""
     collections = {collection for service in services for collection in collections_of(service)}
     longest_s = max(service.retention.total_seconds() for service in services)
     try:
         await store.check_expiry(sorted(collections), longest_s + EXPIRY_S_MORE)  # as services do that start
     except ConfigurationError as why:
-        return [findings.about_lasting(about, problem) for problem in why.problems]
+        return [findings.report_durability(about, problem) for problem in why.problems]
     return []
 
 
-async def _probe(store: Store, clock: Clock) -> int:
+async def _measure_clock(store: Store, clock: Clock) -> int:
     """Write a document, read it and remove it; its version."""
     key = f"{PROBE}doctor-{round(clock.chance() * 2**52):x}"
     cas = await store.insert(PROGRESS, key, b"{}", expiry_s=PROBE_S)
@@ -265,7 +275,7 @@ async def _probe(store: Store, clock: Clock) -> int:
     return cas
 
 
-async def _logs(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+async def _check_logs(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     """Findings about a log and a store of which one is lost, or not the other's. What cannot be asked is told where
     each is looked at by itself."""
     adapter, found = adapters.store_adapter(settings.store), list[Finding]()
@@ -276,15 +286,15 @@ async def _logs(services: Sequence[Declared], settings: Settings, clock: Clock) 
             for service in services:
                 known, is_empty = dict[str, str](), True
                 if adapter.missing_file(settings, service.name) is None:
-                    known, is_empty = await _known(service, settings, clock)
+                    known, is_empty = await _read_positions(service, settings, clock)
                 if broker is not None:
-                    found += await _log_of(service, broker, known, is_empty=is_empty)
+                    found += await _check_service_log(service, broker, known, is_empty=is_empty)
                 elif known:
-                    found.append(findings.about_lost_log(service, f"broker {settings.broker}"))
+                    found.append(findings.report_lost_log(service, f"broker {settings.broker}"))
     return Diagnosis(tuple(found), True)
 
 
-async def _known(service: Declared, settings: Settings, clock: Clock) -> tuple[dict[str, str], bool]:
+async def _read_positions(service: Declared, settings: Settings, clock: Clock) -> tuple[dict[str, str], bool]:
     """Logs that the service's store knows; and true if it knows neither a log nor a saga."""
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock))
@@ -296,21 +306,21 @@ async def _known(service: Declared, settings: Settings, clock: Clock) -> tuple[d
         return {}, True
 
 
-async def _log_of(
+async def _check_service_log(
     service: Declared, broker: Administration, known: Mapping[str, str], *, is_empty: bool
 ) -> Sequence[Finding]:
-    found = list(findings.about_logs(service, replaced_logs(known, await broker.fetch_log_ids(writes_of(service)))))
+    found = list(findings.check_log_ids(service, replaced_logs(known, await broker.fetch_log_ids(writes_of(service)))))
     if is_empty:
         positions = (await broker.describe_group(service.name)).positions
         handled = {p: at for p, at in positions.items() if at and not is_without_events(p.topic)}
         if handled:  # a person may have said where a new service begins
             moved = await read_manual_moves(service.name, broker)
             handled = {p: at for p, at in handled.items() if at > moved.get(p, 0)}
-        found += findings.about_empty_store(service, len(handled))
+        found += findings.check_empty_store(service, len(handled))
     return found
 
 
-def _not_made_yet(about: str, file: Path) -> Finding:
+def _report_missing_file(about: str, file: Path) -> Finding:
     folder = file.absolute().parent
     while not folder.exists():
         folder = folder.parent
@@ -324,15 +334,248 @@ def _not_made_yet(about: str, file: Path) -> Finding:
 # -------------------------------------------------------------------- what could not be asked
 
 
-def _unreachable(about: str, why: object) -> Finding:
-    return Finding("error", about, f"it cannot be used: {_words(why)}", "no service starts, or goes on", AGAIN)
+def _report_unreachable(about: str, why: object) -> Finding:
+    return Finding("error", about, f"it cannot be used: {_describe(why)}", "no service starts, or goes on", AGAIN)
 
 
-def _unasked(about: str, why: object) -> Finding:
-    what = f"it lets us in, and then fails: {_words(why)}"
+def _report_unasked(about: str, why: object) -> Finding:
+    what = f"it lets us in, and then fails: {_describe(why)}"
     return Finding("error", about, what, "services stand still, and not all was looked at", AGAIN)
 
 
-def _words(why: object) -> str:
+def _describe(why: object) -> str:
     """Error in one line."""
     return f"{why.heading.rstrip(':')}: {'; '.join(why.problems)}" if isinstance(why, Problems) else str(why)
+
+
+# -------------------------------------------------------------------- keys
+
+
+SAMPLED_MAX = 200
+"""Sagas of a service in which sealed values are looked for."""
+SHOWN_MAX = 5
+"""Secrets that cannot be read which are told one by one."""
+KEYS_AGAIN = "mend that, and run saga doctor again"
+
+
+async def check_keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> list[Finding]:
+    """See whether these services can seal what they have to, and open what is sealed with any of the secrets."""
+    if not settings.keys:
+        return []
+    about = f"keys {settings.keys}"
+    try:
+        wiring.keys_of(settings, clock, services)
+        ring = wiring.key_ring(Path(settings.keys), clock)
+        state = await asyncio.to_thread(ring.summarize)
+    except ConfigurationError as why:
+        return [Finding("error", about, problem, "no service starts", KEYS_AGAIN) for problem in why.problems]
+    found = list(_check_folder(about, state))
+    for service in services:
+        with suppress(SagaError, TimeoutError):  # a store that cannot be asked, or cannot list, is told by itself
+            found += await _check_encrypted(about, service, settings, clock, ring)
+    return found
+
+
+async def _check_encrypted(
+    about: str, service: Declared, settings: Settings, clock: Clock, keys: Keys
+) -> Sequence[Finding]:
+    """Findings about values that the service has sealed, as far as the secrets are not in this folder."""
+    if adapters.store_adapter(settings.store).missing_file(settings, service.name) is not None:
+        return []
+    names, looked = set[str](), 0
+    async with AsyncExitStack() as stack:
+        opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock, readonly=True))
+        source = ServiceStore(service.name, await clock.within(settings.open_s, opening), clock)
+        async for history in read_histories(source):
+            names |= find_key_names(*(event.value for entry in history.entries for event in entry.events))
+            looked += 1
+            if looked == SAMPLED_MAX:
+                break
+    missing = [name for name in sorted(names) if await _is_missing(name, keys)]
+    return list(describe_missing(about, service.name, len(missing), len(names)))
+
+
+async def _is_missing(name: str, keys: Keys) -> bool:
+    try:
+        await keys.get_key(name)
+    except KeyMissing:
+        return True
+    return False
+
+
+def describe_missing(about: str, service: str, missing: int, sampled: int) -> Iterator[Finding]:
+    """Finding if a service has sealed values with secrets that the folder never had. If it has none of those sampled,
+    it is another folder."""
+    if missing:
+        yield Finding(
+            "error" if missing == sampled else "warning",
+            about,
+            f"of {counted(sampled, 'secret')} with which {service} has sealed values, {missing} "
+            f"{'is' if missing == 1 else 'are'} not in this folder",
+            "the processes of the service use another folder of keys, or this one has lost some of it: what one side "
+            "seals the other side cannot open, and its runs are parked",
+            "have SAGA_KEYS name one folder in all processes, and restore what it lacks from a copy",
+        )
+
+
+def _check_folder(about: str, state: KeyState) -> Iterator[Finding]:
+    for trouble in state.troubles[:SHOWN_MAX]:
+        yield Finding(
+            "error",
+            about,
+            trouble,
+            "what was sealed with it cannot be read: runs that need it are parked",
+            "restore it",
+        )
+    if (more := len(state.troubles) - SHOWN_MAX) > 0:
+        yield Finding("error", about, f"others that cannot be read: {more}", "as of these", "restore them")
+    if state.unwritable:
+        yield Finding(
+            "error",
+            about,
+            f"{state.unwritable} may not be written",
+            "the first event of a new subject waits, and nobody can be forgotten",
+            "let the user of the services write there",
+        )
+    if state.unneeded:
+        yield Finding(
+            "warning",
+            about,
+            f"nothing is wrapped any more with {', '.join(state.unneeded)}",
+            "with them and a backup of the folder what was erased can be opened",
+            "remove them, and their copies, once every erasure is older than the last backup that you would restore",
+        )
+    if not state.troubles:
+        yield Finding("ok", about, f"secrets of {state.subjects} subjects can be read; {state.erased} were forgotten")
+
+
+# -------------------------------------------------------------------- unknown types
+
+
+NEWEST_MAX = 500
+"""Newest records of a topic that are looked at."""
+TYPES_MAX = 5
+"""Types of a topic that are told, those of most records."""
+TYPE_BYTES_MAX = 100
+LOOK_S_MAX = 10.0
+"""Time for looking at all topics."""
+
+
+@dataclass(slots=True)
+class UnknownTypeSample:
+    """Records of a topic with one type that no contract has."""
+
+    count: int
+    first: Record
+    contract: str
+    """Contract of which their bytes are, or their schema; empty: of none."""
+
+
+@dataclass(slots=True)
+class TopicSample:
+    """All that was found in one topic."""
+
+    count: int = 0
+    unknown: dict[str, UnknownTypeSample] = field(default_factory=dict)
+
+    def add(self, record: Record, libraries: Iterable[Library]) -> None:
+        """Note a record."""
+        self.count += 1
+        unknown = find_unknown_type(record, libraries)
+        if unknown is not None:
+            type_, contract = unknown
+            found = self.unknown.setdefault(type_, UnknownTypeSample(0, record, contract))
+            found.count += 1
+
+
+def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
+    """Type of a record of which no contract is, and the contract of which it is all the same, by its bytes or schema.
+    `None`: a contract has it, or nobody can tell what it is: then it is a dead letter, or a tombstone."""
+    found = None
+    for library in libraries:
+        try:
+            _, recognized = recognize_record(record, library)
+        except BadInput:
+            return None
+        if recognized.name and not recognized.doubt:
+            return None
+        if found is None or recognized.name:
+            found = shortened(printable(recognized.unknown_type), TYPE_BYTES_MAX), recognized.name
+    return found
+
+
+async def check_types(
+    services: Sequence[Declared], topics: Collection[str], broker: Administration, clock: Clock
+) -> list[Finding]:
+    """Findings about the newest records of the topics that these services read, as far as they are there. Raises
+    `BrokerError`."""
+    libraries = dict[str, list[Library]]()
+    for service in services:
+        if read := begun_topics(service) & set(topics):
+            library = prepare(service).schemas.library
+            for topic in read:
+                libraries.setdefault(topic, []).append(library)
+    bounds = {at: each for at, each in (await broker.fetch_bounds(sorted(libraries))).items() if each.begin < each.end}
+    looked = {topic: TopicSample() for topic in sorted({at.topic for at in bounds})}
+    if not looked:
+        return []
+    found, late = list[Finding](), False
+    try:
+        await clock.within(LOOK_S_MAX, _read_sample(looked, libraries, bounds, broker))
+    except TimeoutError:
+        late = True
+    for topic, each in looked.items():
+        found += describe_types(topic, each, late=late)
+    return found
+
+
+async def _read_sample(
+    looked: Mapping[str, TopicSample],
+    libraries: Mapping[str, Sequence[Library]],
+    bounds: Mapping[Partition, OffsetBounds],
+    broker: Administration,
+) -> None:
+    """Look at the newest records of each topic, an even share of each partition."""
+    partitions = {topic: sum(at.topic == topic for at in bounds) for topic in looked}
+    ends = {at: each.end for at, each in bounds.items()}
+    begins = {at: max(each.begin, each.end - max(1, NEWEST_MAX // partitions[at.topic])) for at, each in bounds.items()}
+    async with broker.open_reader(begins) as reading:
+        while not is_at_end(reading, ends):
+            for record in await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S):
+                if record.offset < ends[Partition(*record[:2])]:
+                    looked[record.topic].add(record, libraries[record.topic])
+
+
+def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> Iterator[Finding]:
+    """Findings about one topic."""
+    most = sorted(looked.unknown.items(), key=lambda each: (-each[1].count, each[0]))
+    for type_, each in most[:TYPES_MAX]:
+        at = f"{topic}/{each.first.partition} has one at offset {each.first.offset}"
+        among = f"{counted(each.count, 'record')} of the newest {looked.count}"
+        if each.contract:
+            yield Finding(
+                "warning",
+                topic,
+                f"{among} are of the type {quoted(type_)}, of which no contract is, and of {each.contract} by their "
+                f"bytes; {at}",
+                f"each is a dead letter where {each.contract} is taken, and passed over elsewhere",
+                f"have their sender write {each.contract} in ce_type, and replay those that are dead letters",
+            )
+        else:
+            yield Finding(
+                "warning",
+                topic,
+                f"{among} are of the type {quoted(type_)}, of which no contract is; {at}",
+                "services pass them over: if one is meant for them, what it says is handled by nobody",
+                f"see what they are: saga topics tail {topic}; if they are meant, have their sender write the name "
+                "of the "
+                "contract in ce_type, or add the contract to contracts/; if not, give them a topic of their own",
+            )
+    if late:
+        yield Finding(
+            "warning",
+            topic,
+            f"of its newest records {looked.count} could be looked at within {LOOK_S_MAX:g} s",
+            "records of types that no contract has may be among the others",
+            f"run saga doctor again when the broker is less busy, or see for yourself: saga topics tail {topic}",
+        )

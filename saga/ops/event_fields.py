@@ -18,7 +18,7 @@ from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Record, Writer
 from saga.messaging import envelope
 from saga.messaging.structured_mode import in_binary_mode
-from saga.ops.timeline import SagaHistory
+from saga.ops.histories import SagaHistory
 from saga.progress.document import EmittedEvent
 
 if TYPE_CHECKING:
@@ -97,14 +97,14 @@ def decode_fields(value: bytes, library: Library, *, hides: bool = True) -> dict
     versions = library.contracts[version.name].versions
     # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
     shown_as = version if version.number in versions[-1].upcasts else versions[-1]
-    fields = codec.to_json(codec.decode(value, _class_of(shown_as, library), library))
+    fields = codec.to_json(codec.decode(value, _get_class(shown_as, library), library))
     return redact_fields(fields, shown_as.record) if hides else fields
 
 
 _classes: dict[tuple[str, str], type[Event]] = {}
 
 
-def _class_of(version: Version, library: Library) -> type[Event]:
+def _get_class(version: Version, library: Library) -> type[Event]:
     where = (str(library.folder), version.path)
     if where not in _classes:
         _classes[where] = make_event_class(library.contracts[version.name], library, version.number)

@@ -12,7 +12,7 @@ from saga.declarations.values import Declared
 from saga.messages import Partition
 from saga.messaging.names import is_wakes, is_without_events
 from saga.ops.offsets import PartitionState
-from saga.ops.topic_plans import TopicNeeds, describe_duration, describe_retention, has_retention, retention_ms
+from saga.ops.topic_plans import TopicNeeds, describe_duration, describe_retention, has_retention, parse_retention_ms
 from saga.support.adapter_description import Finding, Severity
 from saga.support.printable import counted
 
@@ -48,7 +48,7 @@ class TopicRequirements(NamedTuple):
     """True if services make topics that they miss: see `saga.broker.port.Broker.creates_topics`."""
 
 
-def about_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: TopicRequirements) -> Iterator[Finding]:
+def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: TopicRequirements) -> Iterator[Finding]:
     """All that is wrong with a topic."""
     name = wanted.topic.name
     if found is None and asked.creates_topics:
@@ -72,8 +72,8 @@ def about_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: Topic
             "no service that uses it starts: with two numbers in use, messages of one saga would lose their order",
             "saga topics plan says what can be done; or put the number in its topic.json back",
         )
-    yield from _about_replicas(name, found, asked.copies.replication)
-    yield from _about_rights(wanted, found)
+    yield from _check_replicas(name, found, asked.copies.replication)
+    yield from _check_rights(wanted, found)
     if found.hidden:
         yield Finding(
             "warning",
@@ -83,22 +83,22 @@ def about_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: Topic
             f"{grant_command(AclRight('DescribeConfigs', 'topic', name))}; or run saga doctor as an administrator",
         )
         return
-    yield from _about_retention(wanted, found)
-    yield from _about_in_sync(name, found, asked.copies.in_sync)
-    yield from _about_settings(name, found, asked.record_bytes_max)
+    yield from _check_retention(wanted, found)
+    yield from _check_in_sync(name, found, asked.copies.in_sync)
+    yield from _check_settings(name, found, asked.record_bytes_max)
 
 
-def _about_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Finding]:
+def _check_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Finding]:
     topic = wanted.topic
     if not has_retention(topic, found):
         letters = topic.retention_days is None
         shorter = found.retention_ms is not None and found.retention_ms < (
-            retention_ms(topic) or found.retention_ms + 1
+            parse_retention_ms(topic) or found.retention_ms + 1
         )
         yield Finding(
             "error" if letters else "warning",
             topic.name,
-            f"{describe_retention(found.retention_ms)}, and {describe_retention(retention_ms(topic))} is wanted",
+            f"{describe_retention(found.retention_ms)}, and {describe_retention(parse_retention_ms(topic))} is wanted",
             "it vanishes before anybody has seen it"
             if letters
             else "records may be removed before a service that stood still has handled them"
@@ -121,7 +121,7 @@ def _about_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Fi
             )
 
 
-def _about_replicas(name: str, found: TopicDescription, asked: int) -> Iterator[Finding]:
+def _check_replicas(name: str, found: TopicDescription, asked: int) -> Iterator[Finding]:
     if found.replicas is None or found.in_sync is None:
         return
     if found.replicas < max(asked, REPLICAS):
@@ -129,7 +129,7 @@ def _about_replicas(name: str, found: TopicDescription, asked: int) -> Iterator[
         yield Finding(
             "error" if found.replicas < REPLICAS and not by_name else "warning",
             name,
-            f"{_brokers(found.replicas)} each record"
+            f"{_count_brokers(found.replicas)} each record"
             + (", as SAGA_KAFKA_REPLICATION asks for" if by_name else f", and {max(asked, REPLICAS)} should"),
             "a broker that is lost takes acknowledged messages with it"
             if found.replicas == 1
@@ -146,11 +146,11 @@ def _about_replicas(name: str, found: TopicDescription, asked: int) -> Iterator[
         )
 
 
-def _brokers(count: int) -> str:
+def _count_brokers(count: int) -> str:
     return f"{count} broker{' has' if count == 1 else 's have'}"
 
 
-def _about_in_sync(name: str, found: TopicDescription, asked: int) -> Iterator[Finding]:
+def _check_in_sync(name: str, found: TopicDescription, asked: int) -> Iterator[Finding]:
     if found.replicas is None or "min.insync.replicas" not in found.settings:
         return
     least = int(found.settings["min.insync.replicas"])
@@ -163,7 +163,7 @@ def _about_in_sync(name: str, found: TopicDescription, asked: int) -> Iterator[F
             name,
             f"min.insync.replicas is {least}"
             + (", as SAGA_KAFKA_MIN_INSYNC asks for" if by_name else f", and {wanted} is wanted"),
-            f"a message counts as published once {_brokers(least)} it, and is lost with "
+            f"a message counts as published once {_count_brokers(least)} it, and is lost with "
             + ("that one" if least == 1 else "those"),
             f"{change}{wanted}"
             if found.replicas > wanted
@@ -179,7 +179,7 @@ def _about_in_sync(name: str, found: TopicDescription, asked: int) -> Iterator[F
         )
 
 
-def _about_settings(name: str, found: TopicDescription, record_bytes_max: int) -> Iterator[Finding]:
+def _check_settings(name: str, found: TopicDescription, record_bytes_max: int) -> Iterator[Finding]:
     settings = found.settings
     change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config"
     if "compact" in settings.get("cleanup.policy", "delete"):
@@ -229,7 +229,7 @@ def _about_settings(name: str, found: TopicDescription, record_bytes_max: int) -
         )
 
 
-def _about_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Finding]:
+def _check_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Finding]:
     if found.may is None:
         return
     needed = {"read": wanted.readers, "write": wanted.writers}
@@ -250,7 +250,7 @@ def _about_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Findi
 # -------------------------------------------------------------------- services and brokers
 
 
-def about_partitions(
+def check_partitions(
     service: Declared, found: Mapping[str, TopicDescription], reads: frozenset[str]
 ) -> Iterator[Finding]:
     """Finding if the topics that a service reads have unequally many partitions."""
@@ -267,7 +267,7 @@ def about_partitions(
         )
 
 
-def about_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
+def check_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
     """Findings about positions of a group that are outside of what the log holds."""
     for (topic, number), (bounds, position) in states.items():
         if position is not None and position < bounds.begin and is_wakes(topic):
@@ -298,7 +298,7 @@ def about_positions(service: Declared, states: Mapping[Partition, PartitionState
             )
 
 
-def about_waiting(
+def check_waiting(
     service: Declared, group: GroupDescription, states: Mapping[Partition, PartitionState]
 ) -> Iterator[Finding]:
     """Finding if messages wait for a service that has run, and no process of it is there."""
@@ -313,7 +313,7 @@ def about_waiting(
         )
 
 
-def about_away(away: InactiveGroup) -> Iterator[Finding]:
+def check_inactive_group(away: InactiveGroup) -> Iterator[Finding]:
     """Finding about a group that has been without members for a day."""
     if away.away_ms >= DAY_MS and away.behind:
         yield Finding(
@@ -329,7 +329,7 @@ def about_away(away: InactiveGroup) -> Iterator[Finding]:
         )
 
 
-def about_members(service: Declared, group: GroupDescription, store: str | None) -> Iterator[Finding]:
+def check_members(service: Declared, group: GroupDescription, store: str | None) -> Iterator[Finding]:
     """Finding if the group has members of another service, or of this one on another store. `store`: id of the store
     that the settings name; `None`: the service has never run on it."""
     ours = MemberIdentity(service=service.name, store=store or "")
@@ -344,7 +344,7 @@ def about_members(service: Declared, group: GroupDescription, store: str | None)
         )
 
 
-def about_beginning(service: Declared, group: GroupDescription, records: int, store: str | None) -> Iterator[Finding]:
+def check_first_start(service: Declared, group: GroupDescription, records: int, store: str | None) -> Iterator[Finding]:
     """Finding if a service that has never run begins with what others have published before, and nobody said that it
     is to. `records`: those that lie in the topics of its events."""
     if service.start is None and store is None and not group.positions and not group.members and records:
@@ -359,7 +359,7 @@ def about_beginning(service: Declared, group: GroupDescription, records: int, st
         )
 
 
-def about_logs(service: Declared, replaced: Collection[str]) -> Iterator[Finding]:
+def check_log_ids(service: Declared, replaced: Collection[str]) -> Iterator[Finding]:
     """Findings about topics that were deleted and created again since the service published to them."""
     timers = sorted(topic for topic in replaced if is_wakes(topic))
     if timers:
@@ -380,7 +380,7 @@ def about_logs(service: Declared, replaced: Collection[str]) -> Iterator[Finding
         )
 
 
-def about_lost_log(service: Declared, about: str) -> Finding:
+def report_lost_log(service: Declared, about: str) -> Finding:
     """Finding about a log that is gone, while the store says what was published there."""
     return Finding(
         "error",
@@ -392,7 +392,7 @@ def about_lost_log(service: Declared, about: str) -> Finding:
     )
 
 
-def about_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
+def check_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
     """Finding about a service that has handled messages of so many partitions, and knows of no saga."""
     if partitions:
         yield Finding(
@@ -407,7 +407,7 @@ def about_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
         )
 
 
-def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:
+def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:
     """Findings about settings of a broker. `longest_ms`: time for which the topic is kept that is kept longest."""
     about = f"broker {name}"
     if settings.get("auto.create.topics.enable") == "true":
@@ -431,7 +431,7 @@ def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
         )
 
 
-def about_clock(about: str, ahead: int) -> Finding:
+def report_clock(about: str, ahead: int) -> Finding:
     """Finding about a clock that is `ahead` milliseconds ahead of this machine's."""
     if abs(ahead) <= CLOCK_MS_WARNING:
         return Finding("ok", about, f"its clock is that of this machine, to {describe_duration(CLOCK_MS_WARNING)}")
@@ -474,7 +474,7 @@ def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
     return sorted(groups, key=lambda group: (SEVERITIES.index(group.finding.severity), len(group.about)))
 
 
-def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
+def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
     """Milliseconds that a clock is ahead, at least, if it told its time some time between two moments here.
 
     >>> ahead_ms(105, 100, 110), ahead_ms(150, 100, 110), ahead_ms(70, 100, 110)
@@ -483,15 +483,15 @@ def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
     return max(0, told_ms - after_ms) or min(0, told_ms - before_ms)
 
 
-def about_version(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
+def check_store_clock(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
     """Finding about the store's clock from the version of a document that was written between two moments here; none
     from a version that is no time."""
-    ahead = SANE_MS if told_ms is None else ahead_ms(told_ms, before_ms, after_ms)
+    ahead = SANE_MS if told_ms is None else compute_ahead_ms(told_ms, before_ms, after_ms)
     if abs(ahead) < SANE_MS:
-        yield about_clock(about, ahead)
+        yield report_clock(about, ahead)
 
 
-def about_lasting(about: str, problem: str) -> Finding:
+def report_durability(about: str, problem: str) -> Finding:
     """Finding: documents do not stay as long as they are told to."""
     return Finding(
         "error",

@@ -1,17 +1,529 @@
-"""History of a saga in one service: its progress, with the transitions and messages that it outgrew."""
+"""History of a saga in one service, and the timeline and status that operators see.
 
-from collections.abc import AsyncIterator
+A history is the progress with the transitions and messages that moved to archives and overflow segments. A progress
+summary is the part that a list of sagas needs, decoded without the rest. Building a timeline does no I/O.
+"""
 
-from msgspec import Raw
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
+import msgspec
+from msgspec import Raw, Struct
+
+from saga.encryption.sensitive_fields import hide_marked
 from saga.errors import SagaError, StoreError, StoreUnavailable
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.sources import ServiceStore
-from saga.ops.timeline import SagaHistory
 from saga.progress import history, overflow
-from saga.progress.document import UNREADABLE, SagaProgress, progress_key
+from saga.progress.document import (
+    FORMAT,
+    UNREADABLE,
+    IntentKind,
+    Outcome,
+    PendingMessage,
+    SagaProgress,
+    SegmentKind,
+    StepRecord,
+    Transition,
+    decode_transition,
+    progress_key,
+)
 from saga.progress.document import decode_progress as decode_content
+from saga.progress.history import fold_state
+from saga.progress.overflow import claim_key
 from saga.store.port import Document, NewestFirst, Store
+from saga.support.clock import LATEST_MS, iso
+
+
+class SummaryMessage(Struct, frozen=True, gc=False):
+    """Kept message: for which handler it is."""
+
+    handler: str
+    n: int
+    dead: str | None = None
+    attempts: int = 0
+    due_ms: int = 0
+    put_off: bool = False
+    decides: bool = False
+
+
+class SummaryIntent(Struct, frozen=True, gc=False):
+    """Open intent: whose it is, and since when."""
+
+    handler: str
+    kind: IntentKind
+    time: str
+    name: str = ""
+
+
+class SummaryRun(Struct, frozen=True, gc=False):
+    """Run that has ended: whose it was."""
+
+    handler: str
+
+
+class SummaryEvent(Struct, frozen=True, gc=False):
+    """Event: its id."""
+
+    id: str
+
+
+class SummaryResult(Struct, frozen=True, gc=False):
+    """Result that can be undone: the event that said it."""
+
+    event: SummaryEvent
+
+
+class SummaryPage(Struct, frozen=True, gc=False):
+    """Page in a document of its own: how much is in it."""
+
+    of: str
+    count: int
+
+
+class SummaryTransition(Struct, frozen=True, gc=False):
+    """Transition: when it was written, and what became of the message."""
+
+    time: str
+    outcome: Outcome
+
+
+class SummaryFailedRun(Struct, frozen=True, gc=False):
+    """A run that goes on later."""
+
+    handler: str
+    due_ms: int
+
+
+class SummaryAttempt(Struct, frozen=True, gc=False):
+    """Attempt that failed: the class of the failure."""
+
+    blame: str | None = None
+
+
+class SummaryFailure(Struct, frozen=True, gc=False):
+    """Transition, with why it was written: looked at only where a run is parked."""
+
+    time: str
+    outcome: Outcome
+    handler: str
+    attempt: int = 1
+    reason: str | None = None
+    failures: tuple[SummaryAttempt, ...] = ()
+
+
+class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False):
+    """A progress, with the names of `saga.progress.document.SagaProgress`."""
+
+    service: str
+    saga: str
+    format: int = 1
+    version: int = 1
+    started: str | None = None
+    principal: str | None = None
+    outcome: str | None = None
+    closed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    ran: tuple[SummaryRun, ...] = ()
+    results: tuple[SummaryResult, ...] = ()
+    intents: tuple[SummaryIntent, ...] = ()
+    queue: tuple[SummaryMessage, ...] = ()
+    waiting: tuple[SummaryMessage, ...] = ()
+    compensating: tuple[SummaryMessage, ...] = ()
+    deadlines: tuple[SummaryMessage, ...] = ()
+    later: tuple[SummaryFailedRun, ...] = ()
+    pages: tuple[SummaryPage, ...] = ()
+    first: int = 0
+    transitions: tuple[Raw, ...] = ()
+
+
+_decoders = msgspec.json.Decoder(ProgressSummary)
+_decode_entries = msgspec.json.Decoder(SummaryTransition)
+_decode_failures = msgspec.json.Decoder(SummaryFailure)
+
+
+def decode_summary(content: bytes) -> ProgressSummary:
+    """A progress as read from a store. Raises `SagaError` for what is none, or of a newer version."""
+    try:
+        seen = _decoders.decode(content)
+        if seen.transitions:
+            decode_last_transition(seen.transitions[-1])
+    except (*UNREADABLE, TypeError) as why:
+        raise SagaError(f"it cannot be read: {why}") from why
+    if seen.format > FORMAT:
+        raise SagaError(f"it has format {seen.format}, and this version reads up to {FORMAT}: use the newer one")
+    return seen
+
+
+def decode_last_transition(raw: Raw) -> SummaryTransition:
+    """One transition of a progress."""
+    return _decode_entries.decode(raw)
+
+
+def decode_failure(raw: Raw) -> SummaryFailure | None:
+    """One transition of a progress with its reason; `None`: it cannot be read."""
+    try:
+        return _decode_failures.decode(raw)
+    except UNREADABLE:
+        return None
+
+
+# -------------------------------------------------------------------- timeline
+
+
+@dataclass(frozen=True, slots=True)
+class SagaHistory:
+    """All that one service has written down of a saga."""
+
+    progress: SagaProgress
+    transitions: tuple[Raw, ...]
+    """Transitions, oldest first, archived ones with them, as they were written: `saga.progress.history.verify` checks
+    them."""
+
+    @property
+    def service(self) -> str:
+        return self.progress.service
+
+    @property
+    def entries(self) -> tuple[Transition, ...]:
+        """The transitions, each read anew. Raises `msgspec.DecodeError` for one that was damaged."""
+        return tuple(map(decode_transition, self.transitions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEntry:
+    """One transition of one service."""
+
+    time: str
+    """Time of writing, by the clock of the service; RFC 3339 in milliseconds, UTC."""
+    service: str
+    transition: int
+    handler: str
+    outcome: Outcome
+    reason: str | None
+    type: str
+    """Type of the message that it was about."""
+    message: str
+    """The message's id."""
+    source: str
+    """Service or application that emitted the message."""
+    attempt: int
+    emitted: tuple[str, ...]
+    """The types of the events that it emitted."""
+    steps: tuple[str, ...]
+    """Calls of the handler, as people read them: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
+    calls: tuple["TimelineStep", ...]
+    """The same calls, with what is recorded of each."""
+    failures: tuple["TimelineAttempt", ...]
+    """Attempts that failed since the transition before; of very many the last ones."""
+    delta: dict[str, Any]
+    """The fields of the state that changed; with a new version all of them."""
+    version: int
+    """Version of the state from here on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineStep:
+    """One step, update or read of a run."""
+
+    kind: str
+    name: str
+    number: int
+    """Counted by name, in order of calls."""
+    input: str
+    """Digest of its arguments."""
+    arguments: str
+    """The arguments themselves as people read them; empty where they are not recorded, or none."""
+    document: str | None
+    """Document that was updated or read."""
+    answer: str | None
+    """Declared exception with which it answered."""
+    bytes: int
+    """Size of what it gave, as JSON; 0: that lies apart."""
+    claim: str | None
+    """Key of the document in `saga-archive` that holds what it gave."""
+    ms: int
+    """Milliseconds that a step took, by the clock of its worker."""
+    by: str | None
+    """Person who gave the answer in the place of the outside."""
+    instead: str = ""
+    """Way by which the answer came, if the call was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineAttempt:
+    """One attempt of a run that failed."""
+
+    attempt: int
+    """Its number, from 1 on."""
+    time: str
+    ms: int
+    """Milliseconds that it took."""
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedRunStatus:
+    """Run that has failed, or was put off, and waits for its next attempt, and its saga with it."""
+
+    handler: str
+    """The handler, or the compensation by its own name if that is known."""
+    undoes: str | None
+    """Handler whose result it undoes, if it is a compensation."""
+    attempts: int
+    """Attempts that have failed."""
+    next: str
+    """Time of the next one; one that has passed: it is being made, or waits for a worker."""
+    since: str | None
+    """Time of the transition since which it is kept; `None`: that is archived."""
+    error: str | None
+    """Reason of the last failure; `None`: that is archived."""
+    is_code: bool = False
+    """True if that was a failure of the service's own code, which no waiting mends."""
+    put_off: bool = False
+    """True if a pause, a limit or an open breaker holds it up: it is looked at each minute, and `next` is the first of
+    these looks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """Status of a saga in one service."""
+
+    service: str
+    saga: str
+    state: str
+    """State in a word: `quarantined`, `retrying` (a run has failed and waits for its next attempt), `begun` (a handler
+    is at it), or the outcome of the last transition."""
+    version: int
+    """Version of the service's own state of it, which migrations raise."""
+    outcome: str | None
+    """The event with which this service ended the saga."""
+    has_failed: bool
+    """True if it has taken an outcome with which the saga failed."""
+    started: str | None
+    principal: str | None
+    """Principal that began it, as this service knows it; `None`: nobody said."""
+    changed: str
+    """Time of the last transition; of a saga without any, of the beginning of its handler. Empty if neither."""
+    queue: int
+    waiting: int
+    """Parts of fan-ins, and what waits for the next turn of a run."""
+    unstarted: int
+    """Messages, outcomes among them, of a saga of which no message has told when it began: nobody knows whether it is
+    forgotten here. They wait for such a message, and for ever if none comes."""
+    left: int
+    """Parts whose handler can never run: they are forgotten with the service's retention."""
+    intents: int
+    compensating: int
+    parked: int
+    """Runs that wait for their next attempt; they are not counted in `queue` and `compensating`."""
+    retries: tuple[ParkedRunStatus, ...]
+    """The same, each with why and until when."""
+    deadlines: int
+    """Deadlines that are open."""
+    later: int
+    """Runs that go on later."""
+    dead: int
+    """Dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
+
+    @property
+    def needs_person(self) -> bool:
+        """True if nothing but a person brings it on: a dead letter blocks it, or the service's own code fails."""
+        return bool(self.dead) or any(each.is_code for each in self.retries)
+
+    @property
+    def is_open(self) -> bool:
+        """True if something is kept that has not come to its end."""
+        kept = self.queue or self.waiting or self.unstarted or self.compensating or self.parked or self.deadlines
+        return bool(kept or self.later or self.intents or self.dead)
+
+
+def _list_overflow(p: SagaProgress | ProgressSummary, of: SegmentKind) -> int:
+    """Number of messages that are kept in pages."""
+    return sum(page.count for page in p.pages if page.of == of)
+
+
+def can_never_run(p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage) -> bool:
+    """True if the handler that a message waits for can never run any more."""
+    if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
+        return True
+    return kept.decides and p.outcome is not None
+
+
+def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
+    """Status of the saga in the service whose progress this is."""
+    last = decode_last_transition(p.transitions[-1]) if p.transitions else None
+    left = sum(1 for kept in p.waiting if can_never_run(p, kept))
+    dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
+    retries = tuple(_list_parked_runs(p))
+    waiting = len(p.waiting) - left + _list_overflow(p, "waiting")
+    compensating = sum(1 for kept in p.compensating if not (kept.dead or kept.due_ms))
+    if dead:
+        state = "quarantined"
+    elif retries:
+        state = "retrying"
+    elif p.intents or last is None:
+        state = "begun"
+    else:
+        state = last.outcome
+    return ServiceStatus(
+        service=p.service,
+        saga=p.saga,
+        state=state,
+        version=p.version,
+        outcome=p.outcome,
+        has_failed=bool(p.failed),
+        started=p.started,
+        principal=p.principal,
+        changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
+        queue=sum(1 for kept in p.queue if not (kept.dead or kept.due_ms)) + _list_overflow(p, "queue"),
+        waiting=waiting if p.started else 0,
+        unstarted=0 if p.started else waiting + compensating,
+        left=left,
+        intents=len(p.intents),
+        compensating=compensating if p.started else 0,
+        parked=len(retries),
+        retries=retries,
+        deadlines=len(p.deadlines),
+        later=len(p.later),
+        dead=dead,
+    )
+
+
+def _list_parked_runs(p: SagaProgress | ProgressSummary) -> Iterator[ParkedRunStatus]:
+    """Runs that are parked. Transitions are read only if there is one."""
+    for kept in p.queue:
+        if kept.due_ms and not kept.dead:
+            yield _to_parked_run(p, kept, kept.handler, undoes=None)
+    for kept in p.compensating:
+        if kept.due_ms and not kept.dead:
+            intents = [i for i in p.intents if i.kind == "undo" and i.handler == kept.handler]
+            yield _to_parked_run(p, kept, intents[0].name if intents else "", undoes=kept.handler)
+
+
+def _to_parked_run(
+    p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
+) -> ParkedRunStatus:
+    """`name`: of what runs; empty: its last failure has to tell."""
+    last = next((said for raw in reversed(p.transitions) if (said := _read_failure(raw, kept, name, undoes))), None)
+    first = decode_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
+    return ParkedRunStatus(
+        handler=name or (last.handler if last else kept.handler),
+        undoes=undoes,
+        attempts=kept.attempts,
+        next=iso(min(kept.due_ms, LATEST_MS)),
+        since=None if first is None else first.time,
+        error=None if last is None else last.reason,
+        is_code=last is not None and bool(last.failures) and last.failures[-1].blame == "code",
+        put_off=kept.put_off,
+    )
+
+
+def _read_failure(
+    raw: Raw, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
+) -> SummaryFailure | None:
+    """The transition, if it tells of this failure: a compensation of which nothing has begun is named there alone."""
+    said = decode_failure(raw)
+    if said is None or (said.outcome, said.attempt) != ("retrying", kept.attempts):
+        return None
+    return said if said.handler == name or (not name and said.handler != undoes) else None
+
+
+def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
+    """The transitions of all services in one order: by time, but never before the transition that emitted the message.
+
+    So an effect stands below its cause even where the clocks of two machines differ, and within a service the numbers
+    go up.
+    """
+    known = {h.service: h for h in histories}
+    entries = {service: h.entries for service, h in known.items()}
+    emitters = {
+        event.id: (service, entry.n)
+        for service, of_one in entries.items()
+        for entry in of_one
+        for event in entry.events
+    }
+    heads = dict.fromkeys(entries, 0)
+    lines = []
+    while left := [service for service in sorted(entries) if heads[service] < len(entries[service])]:
+        nexts = {service: entries[service][heads[service]] for service in left}
+
+        def is_due(service: str, nexts: dict[str, Transition] = nexts) -> bool:
+            by, n = emitters.get(nexts[service].message, (service, -1))
+            return by == service or by not in nexts or nexts[by].n > n
+
+        # Chains that were tampered with may name each other as causes: then time alone decides.
+        chosen = min([s for s in left if is_due(s)] or left, key=lambda service: nexts[service].time)
+        lines.append(_timeline_entry(known[chosen], nexts[chosen]))
+        heads[chosen] += 1
+    return lines
+
+
+def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[str, Any]]:
+    """Transition `n`, and the state as it was when it had been written, with the fields that had ever been assigned.
+    Raises `LookupError` if there is none."""
+    entry = next((entry for entry in history.entries if entry.n == n), None)
+    if entry is None:
+        raise LookupError(n)
+    return _timeline_entry(history, entry), hide_marked(fold_state(history.entries, before=n + 1))
+
+
+def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
+    return TimelineEntry(
+        time=entry.time,
+        service=history.service,
+        transition=entry.n,
+        handler=entry.handler,
+        outcome=entry.outcome,
+        reason=entry.reason,
+        type=entry.type,
+        message=entry.message,
+        source=entry.source,
+        attempt=entry.attempt,
+        emitted=tuple(event.type for event in entry.events),
+        steps=tuple(map(_find_step, entry.calls)),
+        calls=tuple(_timeline_step(history.progress, call) for call in entry.calls),
+        delta=hide_marked(entry.delta),
+        version=entry.version,
+        failures=tuple(_list_failures(entry)),
+    )
+
+
+def _list_failures(entry: Transition) -> Iterator[TimelineAttempt]:
+    """Attempts of a transition that failed, numbered: all that it counts, or all but the one that did not fail."""
+    last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
+    for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
+        yield TimelineAttempt(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
+
+
+def _timeline_step(p: SagaProgress, call: StepRecord) -> TimelineStep:
+    return TimelineStep(
+        kind=call.kind,
+        name=call.name,
+        number=call.number,
+        input=call.input,
+        arguments=call.arguments,
+        document=call.document,
+        answer=call.answer,
+        bytes=0 if call.claim else len(bytes(call.value)),
+        claim=claim_key(p.service, p.saga, call.claim) if call.claim else None,
+        ms=call.ms,
+        by=call.by,
+        instead=call.instead,
+    )
+
+
+def _find_step(call: StepRecord) -> str:
+    if call.by is not None:
+        return f"{call.name} as {call.by} says"
+    if call.kind == "step":
+        return call.name
+    return f"read {call.document}" if call.kind == "read" else f"update {call.name} {call.document}"
+
+
+# -------------------------------------------------------------------- histories
 
 
 class UnreadableHistory(SagaError):

@@ -48,7 +48,7 @@ class OffsetMove(NamedTuple):
     to: int
 
 
-def partition_states(
+def list_partition_states(
     group: GroupDescription, bounds: Mapping[Partition, OffsetBounds]
 ) -> dict[Partition, PartitionState]:
     """States of all partitions for the group."""
@@ -267,7 +267,7 @@ async def read_service_offsets(service: str, broker: Administration) -> ServiceO
     """Positions of a service. What it reads and has committed nothing of counts as not handled."""
     group = await broker.describe_group(service)
     bounds = await broker.fetch_bounds(sorted({partition.topic for partition in group.positions} | group.reads))
-    return ServiceOffsets(service, group.members, partition_states(group, bounds))
+    return ServiceOffsets(service, group.members, list_partition_states(group, bounds))
 
 
 async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> OffsetResult:
@@ -312,11 +312,11 @@ async def _open_partitions(
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         group = await broker.describe_group(service)
-        states = partition_states(group, await broker.fetch_bounds([topic]))
+        states = list_partition_states(group, await broker.fetch_bounds([topic]))
         states = {partition: each for partition, each in states.items() if number in (None, partition.number)}
         if not states:
             where = topic if number is None else f"{topic}/{number}"
-            raise _bad_request(f"there is no {where}; is its name right?")
+            raise _refuse_request(f"there is no {where}; is its name right?")
         runs = f"{service} runs ({', '.join(group.members)}): stop all its processes first"
         yield broker, states, dict.fromkeys(states, runs) if group.members else {}
 
@@ -347,12 +347,12 @@ async def _resolve_targets(
         return {partition: state.bounds.end for partition, state in states.items()}
     if wish.to.isdecimal():
         if wish.partition is None:
-            raise _bad_request("an offset means a record of one partition: say --partition")
+            raise _refuse_request("an offset means a record of one partition: say --partition")
         return dict.fromkeys(states, int(wish.to))
     try:
         time_ms = from_iso(wish.to)
     except ValueError as why:
-        raise _bad_request(
+        raise _refuse_request(
             f"--to {wish.to}: {why}; say earliest, latest, an offset, or a time as 2026-11-21T08:00:00Z"
         ) from why
     return await broker.find_offsets(wish.topic, time_ms)
@@ -370,14 +370,14 @@ async def _find_refusals(
     if wish.retention_ms is not None:
         floors = await broker.find_offsets(wish.topic, clock.now_ms() - wish.retention_ms)
     elif any(is_backward(state, targets[partition]) for partition, state in states.items()):
-        raise _bad_request("this goes back: say --module, so that it is known how far the service remembers")
+        raise _refuse_request("this goes back: say --module, so that it is known how far the service remembers")
     group = await broker.describe_group(wish.service)
-    unread = is_unread(partition_states(group, await broker.fetch_bounds([wish.topic])))
+    unread = is_unread(list_partition_states(group, await broker.fetch_bounds([wish.topic])))
     reasons = {p: refuse_move(state, targets[p], floors.get(p, 0), unread=unread) for p, state in states.items()}
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
 
 
-def _bad_request(problem: str) -> ConfigurationError:
+def _refuse_request(problem: str) -> ConfigurationError:
     return ConfigurationError("nothing was moved:", [problem])
 
 

@@ -92,7 +92,7 @@ async def send_commands(
                 f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
             )
         await broker.publish(records)
-    return [SentCommand(letter, _command_id(record)) for letter, record in zip(letters, records, strict=True)]
+    return [SentCommand(letter, _make_command_id(record)) for letter, record in zip(letters, records, strict=True)]
 
 
 async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys | None) -> CommandRequest:
@@ -127,7 +127,7 @@ def _encode_command(letter: DeadLetter, wish: CommandRequest, now_ms: int, origi
     )
 
 
-def _command_id(record: Outgoing) -> str:
+def _make_command_id(record: Outgoing) -> str:
     said = texts_of(record.headers)
     return identity(OPERATOR, said["ce_id"], said["ce_type"], "")
 
@@ -172,10 +172,10 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
     entry = entries[at]
     if entry.outcome not in ("replayed", "released") and not (entry.outcome == "resolved" and entry.calls):
         return CommandAnswer(sent, entry.outcome, entry.reason or "")
-    return _answer_of_replay(sent, entry, entries[at + 1 :], p)
+    return _find_replay_answer(sent, entry, entries[at + 1 :], p)
 
 
-def _answer_of_replay(
+def _find_replay_answer(
     sent: SentCommand, entry: Transition, later: Sequence[Transition], p: SagaProgress
 ) -> CommandAnswer | None:
     """Answer once what is tried again has come to an end; `None` before."""

@@ -30,8 +30,8 @@ from saga.messaging.names import PROGRESS, is_ours
 from saga.messaging.operator_commands import command_in, to_record
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
+from saga.ops.histories import SagaHistory
 from saga.ops.operator_commands import CommandRequest
-from saga.ops.timeline import SagaHistory
 from saga.policies.retry import Retry
 from saga.progress.document import SagaProgress, decode_progress, decode_transition, progress_key
 from saga.store.port import Document, Store
@@ -251,12 +251,14 @@ def _make_method(gives: type, name: str) -> Callable[..., Awaitable[None]]:
 
 
 async def _stop(step: ExternalCall) -> NoReturn:
-    given = [_in_words(value) for value in step.args] + [f"{n}={_in_words(v)}" for n, v in step.kwargs.items()]
+    given = [_describe_result(value) for value in step.args] + [
+        f"{n}={_describe_result(v)}" for n, v in step.kwargs.items()
+    ]
     name = getattr(step.call, "__qualname__", step.record.name)
     raise RehearsalStopped(redact_text(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
 
 
-def _in_words(value: object) -> str:
+def _describe_result(value: object) -> str:
     try:
         return shortened(msgspec.json.encode(value).decode(), ARGUMENT_BYTES_MAX)
     except (TypeError, ValueError, msgspec.MsgspecError):

@@ -1,32 +1,49 @@
-"""Repair: find sagas with something to do that no message may set off, and do it, or send their wakes again; and
-publish again what topics have lost that were deleted and created again."""
+"""Repair and rebuild of sagas.
 
-from collections.abc import AsyncIterator, Collection, Sequence
+`repair` resumes sagas that have ready work but no message or timer to trigger it, and publishes again what recreated
+topics have lost. `rebuild` finds sagas whose progress a service has lost, and makes it again from the topics.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
+from msgspec import Raw, structs
+
+from saga.broker.administration import Administration, OffsetBounds
+from saga.broker.partitioner import partition_of
 from saga.broker.port import Broker
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
+from saga.encryption.port import Keys
+from saga.engine.consumer.record_router import route_record
 from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
+from saga.engine.foreign_values import to_single_object
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.progress_repository import outbox_records
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
-from saga.engine.persistence.transition_publisher import Telling
-from saga.engine.prepared_service import prepare, writes_of
+from saga.engine.persistence.transition_publisher import Telling, told_of
+from saga.engine.prepared_service import PreparedService, prepare, writes_of
+from saga.engine.rebuild import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
 from saga.engine.repair import may_act, republish_saga, republish_timer
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
-from saga.errors import SagaError
-from saga.messages import Outgoing
-from saga.messaging.names import PROGRESS
+from saga.errors import BadInput, ConfigurationError, Exists, SagaError
+from saga.messages import Message, Outgoing, Partition, Position, Record
+from saga.messaging import envelope, timers
+from saga.messaging.message_ids import could_be_own
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.messaging.transition_events import Told, line_of, to_records
 from saga.ops.histories import add_archives
 from saga.ops.sources import open_administration
 from saga.progress.document import UNREADABLE, SagaProgress, decode_progress, decode_transition, progress_key
+from saga.progress.history import archive_key, decode_archive
 from saga.progress.stranded_work import StrandedWork, find_stranded_work
 from saga.store.port import Document, Store
-from saga.support.clock import Clock
+from saga.support.clock import Clock, iso
 from saga.telemetry.events import Report
 
 NAME = "saga sagas repair"
@@ -64,7 +81,7 @@ async def repair(
     done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened, and a saga that none knows."""
     is_known = saga is None
     for declared in services:
-        async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, broker, telling):
+        async with _run_worker(declared, settings, clock, report, dry_run=dry_run) as (service, broker, telling):
             store, is_whole = service.ports.store, saga is None and not dry_run
             if saga is not None:
                 is_known = await store.get(PROGRESS, progress_key(service.name, saga)) is not None or is_known
@@ -92,9 +109,9 @@ async def _find_lost_topics(
     """Publish again what lay in these topics, as transitions have it: in their order, with the same ids."""
     if not topics:
         return
-    async for id_, document in _documents(service, service.ports.store, saga):
+    async for id_, document in _read_documents(service, service.ports.store, saga):
         try:
-            records = await _published_records(service, decode_progress(document.content), topics)
+            records = await _list_published(service, decode_progress(document.content), topics)
             if not dry_run:
                 await service.ports.publisher.publish(records)
         except (SagaError, *UNREADABLE) as why:
@@ -104,7 +121,7 @@ async def _find_lost_topics(
                 yield RepairedSaga(service=service.name, saga=id_, again=len(records))
 
 
-async def _published_records(service: ServiceRuntime, p: SagaProgress, topics: Collection[str]) -> list[Outgoing]:
+async def _list_published(service: ServiceRuntime, p: SagaProgress, topics: Collection[str]) -> list[Outgoing]:
     """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
     records = list[Outgoing]()
     for entry in map(decode_transition, (await add_archives(service.ports.store, p)).transitions):
@@ -126,8 +143,8 @@ async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> Repair
 
 async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[RepairedSaga]:
     """Sagas with something to do that may have nobody to do it; or with the reason that they cannot be read."""
-    quiet_ms = _quiet_ms(service)
-    async for id_, document in _documents(service, store, saga):
+    quiet_ms = _compute_quiet_ms(service)
+    async for id_, document in _read_documents(service, store, saga):
         try:
             work = find_stranded_work(
                 decode_progress(document.content), service.roles, service.ports.clock.now_ms(), quiet_ms
@@ -139,7 +156,9 @@ async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -
             yield RepairedSaga(service=service.name, saga=id_, work=work)
 
 
-async def _documents(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[tuple[str, Document]]:
+async def _read_documents(
+    service: ServiceRuntime, store: Store, saga: str | None
+) -> AsyncIterator[tuple[str, Document]]:
     """Progress documents of all sagas, or of one, which is read and not looked for."""
     if saga is not None:
         document = await store.get(PROGRESS, progress_key(service.name, saga))
@@ -151,13 +170,13 @@ async def _documents(service: ServiceRuntime, store: Store, saga: str | None) ->
         yield key.removeprefix(prefix), document
 
 
-def _quiet_ms(service: ServiceRuntime) -> int:
+def _compute_quiet_ms(service: ServiceRuntime) -> int:
     """Time without a write of a saga after which no worker is taken to be under way with it."""
     return int((max(each.timeout_s for each in service.handlers.values()) + SETTLES_S_MAX) * 1000)
 
 
 @asynccontextmanager
-async def _at_work(
+async def _run_worker(
     declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
 ) -> AsyncIterator[tuple[ServiceRuntime, Broker, Telling | None]]:
     """The service, with its store, the log and its resources open, as at a worker that no partition belongs to, and
@@ -178,3 +197,273 @@ async def _at_work(
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
         ports = make_worker_ports(store, broker, assignment, keys=keys, telling=telling)
         yield make_service_runtime(prepared, resources, ports), broker, telling
+
+
+# -------------------------------------------------------------------- rebuild
+
+
+RECORDS_MAX = 1_000_000
+"""Records of sagas to be made anew that are kept in memory, at most."""
+AHEAD_S = 30
+"""Seconds after which the first of two wakes of a saga comes: it is published before the progress is there, lest a
+death right behind that leave the saga without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltSaga:
+    """A saga whose progress is lost: what was made of it, or the reason that nothing could be."""
+
+    service: str
+    saga: str
+    did: tuple[tuple[str, str], ...] = ()
+    """Handler and outcome of each transition."""
+    open: bool = False
+    unsaid: tuple[str, ...] = ()
+    """Types of events that are in the progress and not in the log: they are published."""
+    left: tuple[str, ...] = ()
+    """Handlers whose runs the service makes again, under the same keys."""
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class _FoundMessages:
+    """Records of one saga."""
+
+    taken: list[ReceivedMessage] = field(default_factory=list)
+    said: dict[str, Message] = field(default_factory=dict)
+    commanded: bool = False
+    places: Sequence[Partition] = ()
+    """Partitions in which all of them are."""
+
+
+async def rebuild(
+    services: Sequence[Declared], settings: Settings, clock: Clock, *, saga: str | None = None, apply: bool = False
+) -> AsyncIterator[RebuiltSaga]:
+    """Go through the sagas of which the topics of these services have something and their stores nothing, or through
+    one, and make each progress anew; `apply`: write it. Raises `SagaError` for what cannot be opened or read."""
+    for declared in services:
+        keys = wiring.keys_of(settings, clock, [declared])
+        async with _open(declared, settings, clock) as (broker, store):
+            found, oldest = await _find_messages(prepare(declared), broker, store, saga)
+            told = settings.told is not None and bool(await broker.describe_topics([settings.told.name]))
+            place = _RebuildTarget(prepare(declared), broker, store, keys, clock, oldest, told)
+            for id_, of in sorted(found.items()):
+                one = await _rebuild_saga(place, id_, of, apply=apply)
+                if one is not None:
+                    yield one
+
+
+async def is_known(saga: str, services: Sequence[Declared], settings: Settings, clock: Clock) -> bool:
+    """Return whether a store of these services has a progress of a saga. Raises `SagaError` for one that cannot be
+    opened."""
+    for declared in services:
+        async with wiring.store_of(declared.name, clock, settings) as store:
+            if not await _is_lost(declared.name, store, saga):
+                return True
+    return False
+
+
+@asynccontextmanager
+async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(open_administration(settings, clock))
+        yield broker, await stack.enter_async_context(wiring.store_of(declared.name, clock, settings))
+
+
+# -------------------------------------------------------------------- looking
+
+
+async def _find_messages(
+    service: PreparedService, broker: Administration, store: Store, saga: str | None
+) -> tuple[Mapping[str, _FoundMessages], Mapping[Partition, int | None]]:
+    """Records of each saga that the service had taken something of and has no progress of; and of each partition that
+    has lost records the time of the oldest that is left, `None` if there is none."""
+    positions = (await broker.describe_group(service.name)).positions
+    topics = list(await broker.describe_topics({contract.topic for contract in service.contracts.values()}))
+    bounds = await broker.fetch_bounds(topics)
+    oldest: dict[Partition, int | None] = {at: None for at, (begin, _) in bounds.items() if begin > 0}
+    keys: dict[bytes, set[Partition]] = {}
+    for topic in topics:
+        async for record in broker.scan(topic):
+            at = Partition(record.topic, record.partition)
+            if at in oldest and record.offset >= bounds[at].begin:
+                oldest[at] = oldest[at] or record.time_ms
+            if record.key and record.offset < positions.get(at, 0) and saga in (None, _decode_text(record.key)):
+                keys.setdefault(record.key, set()).add(at)
+    lost = {key: _FoundMessages() for key in keys if await _is_lost(service.name, store, _decode_text(key))}
+    if lost:
+        async for record in _scan_all(broker, [*topics, service.commands], lost):
+            _sort(service, record, lost[record.key or b""], positions)
+    for key, of in lost.items():
+        of.places = sorted({*_count_partitions(key, bounds), *keys[key]})  # others may write with another partitioner
+    return {_decode_text(key): of for key, of in lost.items() if of.taken}, oldest
+
+
+def _count_partitions(key: bytes, bounds: Mapping[Partition, OffsetBounds]) -> Sequence[Partition]:
+    """Partitions in which records with that key are, of each topic one."""
+    sizes = Counter(at.topic for at in bounds)
+    return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]
+
+
+async def _is_lost(service: str, store: Store, saga: str) -> bool:
+    return await store.get(PROGRESS, progress_key(service, saga)) is None
+
+
+async def _scan_all(
+    broker: Administration, topics: Iterable[str], of: Mapping[bytes, _FoundMessages]
+) -> AsyncIterator[Record]:
+    """Records of these sagas. Raises `ConfigurationError` for more than there is memory for."""
+    count = 0
+    there = await broker.describe_topics(list(topics))
+    for topic in there:
+        async for record in broker.scan(topic):
+            if record.key in of:
+                count += 1
+                if count > RECORDS_MAX:
+                    raise ConfigurationError(
+                        "nothing was made:", [f"more than {RECORDS_MAX:,} records: make sagas one by one with --saga"]
+                    )
+                yield record
+
+
+def _sort(service: PreparedService, record: Record, of: _FoundMessages, positions: Mapping[Partition, int]) -> None:
+    """Put a record to what the service has taken, or has said."""
+    if record.topic == service.commands:
+        of.commanded = True
+        return
+    own = _decode_own(service, record)
+    if own is not None:
+        of.said[own.id] = own
+    elif record.offset < positions.get(Partition(record.topic, record.partition), 0):
+        taken = route_record(record, service)
+        if isinstance(taken, Message):
+            position = Position(*record[:3], record.log_id)
+            of.taken.append(ReceivedMessage(taken, position, record.time_ms))
+
+
+def _decode_own(service: PreparedService, record: Record) -> Message | None:
+    """The event in the record, if this service has emitted it."""
+    type_ = envelope.type_of(record)
+    if type_ is None or type_ not in service.contracts:
+        return None
+    try:
+        message = envelope.to_message(record, type_=type_, schema="", contract=service.contracts[type_])
+    except BadInput:
+        return None
+    message = to_single_object(message, record.writer, service.schemas.library)
+    return message if message.source == service.name and could_be_own(message.id, type_) else None
+
+
+def _decode_text(key: bytes) -> str:
+    return key.decode("utf-8", "replace")
+
+
+# -------------------------------------------------------------------- making
+
+
+@dataclass(frozen=True, slots=True)
+class _RebuildTarget:
+    """Service, and where it is."""
+
+    service: PreparedService
+    broker: Administration
+    store: Store
+    keys: Keys | None
+    clock: Clock
+    oldest: Mapping[Partition, int | None]
+    told: bool
+    """True if what is made is told on the topic of transitions."""
+
+
+async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages, *, apply: bool) -> RebuiltSaga | None:
+    """One saga; `None`: nothing of it is missing."""
+    service = place.service
+    try:
+        if found.commanded:
+            raise Unknowable("a person has decided about it, by commands: what became of them is not in the topics")
+        around = Around(place.broker.record_bytes_max, place.store.document_bytes_max, place.keys)
+        anew = await rebuild_progress(service, saga, found.taken, found.said, place.clock.now_ms(), around)
+        if anew is None or _is_forgotten(place, anew, found):
+            return None
+        _check_begun(place, anew, found)
+        told = _describe(service, saga, anew)
+        if apply:
+            await _write(place, saga, anew)
+    except (Unknowable, Exists) as why:
+        return RebuiltSaga(service=service.name, saga=saga, problem=str(why))
+    return told
+
+
+def _is_forgotten(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> bool:
+    """True if the progress is gone because its time is over: that is no loss."""
+    last_ms = max(each.time_ms for each in found.taken)
+    return not anew.snapshot.is_open and last_ms + place.service.retention_s * 1000 < place.clock.now_ms()
+
+
+def _check_begun(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> None:
+    """Check that the log has all of the saga. Raises `Unknowable`."""
+    started = anew.snapshot.started
+    if started is None:
+        raise Unknowable("no message of it tells when it began, so some of it may be gone from the log")
+    for at in found.places:
+        time_ms = place.oldest.get(at, 0)
+        since = "now" if time_ms is None else iso(time_ms)
+        if started <= since:
+            raise Unknowable(
+                f"it began at {started}, and the log has lost what was in {at.topic} before {since}: what it was then "
+                "is not known"
+            )
+
+
+def _describe(service: PreparedService, saga: str, anew: RebuiltProgress) -> RebuiltSaga:
+    entries = [decode_transition(raw) for raw in anew.snapshot.transitions]
+    return RebuiltSaga(
+        service=service.name,
+        saga=saga,
+        did=tuple((entry.handler, entry.outcome) for entry in entries),
+        open=anew.snapshot.is_open,
+        unsaid=tuple(event.type for event in anew.unsaid),
+        left=tuple(anew.left),
+    )
+
+
+async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> None:
+    """Publish what was never said, then insert the progress behind its archives, and have the service look at it.
+    Raises `Exists` if there is one by now.
+
+    What is made is told before it is there: once it is, any worker may tell it, as another history of that saga.
+    """
+    await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
+    if place.told:
+        await place.broker.publish(to_records(map(line_of, _list_transitions(place, anew))))
+    if anew.unsaid:
+        contracts = place.service.contracts
+        await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in anew.unsaid])
+    inserted: list[tuple[str, str, int]] = []
+    for (collection, key), (content, expiry_s) in anew.documents.items():
+        try:
+            cas = await place.store.insert(collection, key, content, expiry_s=expiry_s)
+        except Exists as why:
+            for there in inserted:
+                await place.store.remove(there[0], there[1], cas=there[2])
+            what = "an archive of it" if collection == ARCHIVES else "its progress"
+            raise Exists(f"{what} is there by now: it is left as it is") from why
+        inserted.append((collection, key, cas))
+    await place.broker.publish([_find_timer(place, saga, 0)])
+
+
+def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[Told]:
+    """All transitions that were made, as a worker would tell them; the first one says that they were."""
+    p, raws = anew.snapshot, list[Raw]()
+    while len(raws) < p.first:
+        content, _ = anew.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
+        raws += decode_archive(content).transitions
+    for number, raw in enumerate((*raws, *p.transitions)):
+        told = told_of(place.service, "", p, decode_transition(raw), sha256(bytes(raw)).hexdigest())
+        yield told if number else structs.replace(told, anew=iso(place.clock.now_ms()))
+
+
+def _find_timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:
+    """Wake on which the service goes on with whatever of the saga is ready."""
+    now_ms = place.clock.now_ms()
+    return timers.to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)

@@ -41,7 +41,7 @@ async def register(contracts: Iterable[Contract], settings: Settings, clock: Clo
     """Register all versions of contracts, the oldest first. One that is refused keeps the newer ones of its contract
     from being registered. Raises `ConfigurationError`, `RegistryUnavailable`."""
     done: list[Registration] = []
-    async with _registry(settings) as registry:
+    async with _open_registry(settings) as registry:
         known = RegistryCache(registry, clock)
         for contract in contracts:
             for version in contract.versions:
@@ -62,7 +62,7 @@ async def _register_version(known: RegistryCache, contract: Contract, version: V
     return Registration(version.path, contract.subject, id_, was_there=False)
 
 
-def _registry(settings: Settings) -> SchemaRegistry:
+def _open_registry(settings: Settings) -> SchemaRegistry:
     registry = create_registry(settings.of(RegistryOptions))
     if registry is None:
         raise ConfigurationError("nothing was registered:", ["no schema registry is set: SAGA_REGISTRY"])

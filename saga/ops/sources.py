@@ -51,18 +51,18 @@ async def open_stores(
     async with AsyncExitStack() as stack:
         sources, told, known = list[ServiceStore](), set[str](), _KnownServices(services, clock, settings)
         for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
-            for each in await _stores_at(address, known):
+            for each in await _list_stores(address, known):
                 if each.service is not None and services and each.service not in services:
                     told.add(each.service)
                     continue
-                opened = adapters.store_at(_settings_of(each.address), each.service or "", clock, readonly=True)
+                opened = adapters.store_at(_make_settings(each.address), each.service or "", clock, readonly=True)
                 try:
                     store = await stack.enter_async_context(opened)
                 except NotAStore:
                     if each.service is None:
                         raise
                     continue  # a broker, say, that lies beside the stores
-                names = [each.service] if each.service else await _services_in(store, known)
+                names = [each.service] if each.service else await _list_services(store, known)
                 sources += [ServiceStore(name, store, clock) for name in names]
                 if each.service is not None or isinstance(store, KeysInOrder):
                     told |= {*names}
@@ -108,7 +108,7 @@ class _KnownServices:
             raise SagaError(f"no service {', '.join(missing)} is known here, there are: {there}")
 
 
-async def _stores_at(address: str, known: _KnownServices) -> Sequence[StoreAddress]:
+async def _list_stores(address: str, known: _KnownServices) -> Sequence[StoreAddress]:
     """Stores that an address means, of each service that is known where nothing else can tell."""
     try:
         return resolve_addresses(address)
@@ -128,24 +128,24 @@ def resolve_addresses(address: str) -> Sequence[StoreAddress]:
         raise ConfigurationError(f"The store's address{which} cannot work", [str(why)]) from None
 
 
-def _settings_of(address: str) -> Settings:
+def _make_settings(address: str) -> Settings:
     """Settings with a store at this address. Other settings may be wrong where the store has no use for them."""
     if adapters.store_adapter(address).options is None:
         return Settings(store=address)
     return Settings.from_environment(store=address)
 
 
-async def _services_in(store: Store, known: _KnownServices) -> Collection[str]:
+async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
     """Services whose progress is in a store, if its address does not say. All sagas are read only where nobody knows
     any service."""
     if isinstance(store, KeysInOrder):
-        return [name async for name in _in_order(store)]
+        return [name async for name in _sort_sources(store)]
     if names := known.named or await known.names():
         return names
     return dict.fromkeys([key.partition("::")[0] async for key, _ in store.scan(PROGRESS)])
 
 
-async def _in_order(store: KeysInOrder) -> AsyncIterator[str]:
+async def _sort_sources(store: KeysInOrder) -> AsyncIterator[str]:
     key = await store.next_key(PROGRESS, "")
     while key is not None:
         service = key.partition("::")[0]

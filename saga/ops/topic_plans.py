@@ -10,7 +10,7 @@ from saga.declarations.values import Declared
 from saga.engine.prepared_service import reads_of, topics_of, writes_of
 from saga.errors import BrokerError, ConfigurationError
 from saga.messages import Topic
-from saga.ops.offsets import partition_states
+from saga.ops.offsets import list_partition_states
 from saga.support.printable import counted
 
 
@@ -76,14 +76,14 @@ class TopicStep:
     """Reason that it cannot be done now."""
 
 
-def retention_ms(topic: Topic) -> int | None:
+def parse_retention_ms(topic: Topic) -> int | None:
     """Time that the contracts want its records kept."""
     return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
 
 
 def has_retention(topic: Topic, found: TopicDescription) -> bool:
     """True if its records are kept as wanted: brokers round to milliseconds, each in its way."""
-    wanted_ms = retention_ms(topic)
+    wanted_ms = parse_retention_ms(topic)
     if wanted_ms is None or found.retention_ms is None:
         return wanted_ms is found.retention_ms
     return abs(wanted_ms - found.retention_ms) <= 1
@@ -122,27 +122,29 @@ def plan(
     for topic in wanted:
         there = found.get(topic.name)
         if there is None:
-            says = f"{_partitions(topic.partitions)}, {describe_retention(retention_ms(topic))}"
+            says = f"{_plan_partitions(topic.partitions)}, {describe_retention(parse_retention_ms(topic))}"
             steps.append(TopicStep(topic=topic, doing="create", says=says))
             continue
         differing: list[TopicStep] = []
         if not has_retention(topic, there):
             kept = describe_retention(there.retention_ms).removeprefix("kept ")
-            says = f"{describe_retention(retention_ms(topic))} instead of {kept}"
+            says = f"{describe_retention(parse_retention_ms(topic))} instead of {kept}"
             differing.append(TopicStep(topic=topic, doing="retention", says=says))
         if not there.is_dated_by_log:
             says = f"{DATED_BY} {BY_LOG} instead of {there.settings[DATED_BY]}"
             differing.append(TopicStep(topic=topic, doing="dates", says=says))
         if there.partitions != topic.partitions:
             says = f"{topic.partitions} partitions instead of {there.partitions}, only with the group drained"
-            why = _refusal(topic, there, readers.get(topic.name, {}), can_grow)
+            why = _find_refusal(topic, there, readers.get(topic.name, {}), can_grow)
             differing.append(TopicStep(topic=topic, doing="partitions", says=says, refused=why))
-        as_it_is = f"{_partitions(there.partitions)}, {describe_retention(there.retention_ms)}"
+        as_it_is = f"{_plan_partitions(there.partitions)}, {describe_retention(there.retention_ms)}"
         steps += differing or [TopicStep(topic=topic, doing="nothing", says=as_it_is)]
     return steps
 
 
-def _refusal(topic: Topic, there: TopicDescription, readers: Mapping[str, TopicReader], can_grow: bool) -> str | None:
+def _find_refusal(
+    topic: Topic, there: TopicDescription, readers: Mapping[str, TopicReader], can_grow: bool
+) -> str | None:
     if topic.partitions < there.partitions:
         return "a topic never gets fewer partitions: put the number in its contracts back"
     if not can_grow:
@@ -176,7 +178,7 @@ async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str,
     reading = await broker.find_readers(topic)
     writing = {name: await broker.describe_group(name) for name in wanted.users if name not in reading}
     bounds = await broker.fetch_bounds([topic])
-    behind = {name: sum(each.lag for each in partition_states(g, bounds).values()) for name, g in reading.items()}
+    behind = {name: sum(each.lag for each in list_partition_states(g, bounds).values()) for name, g in reading.items()}
     return {
         name: TopicReader(len(group.members), behind.get(name, 0)) for name, group in {**reading, **writing}.items()
     }
@@ -190,7 +192,7 @@ async def apply(steps: Sequence[TopicStep], broker: Administration) -> None:
         await broker.ensure_topics(missing)
     for step in steps:
         if step.doing == "retention":
-            await broker.set_retention(step.topic.name, retention_ms(step.topic))
+            await broker.set_retention(step.topic.name, parse_retention_ms(step.topic))
         elif step.doing == "dates":
             await broker.use_log_append_time(step.topic.name)
     for step in steps:
@@ -198,5 +200,5 @@ async def apply(steps: Sequence[TopicStep], broker: Administration) -> None:
             await broker.add_partitions(step.topic.name, step.topic.partitions)
 
 
-def _partitions(count: int) -> str:
+def _plan_partitions(count: int) -> str:
     return f"{count} partition{'' if count == 1 else 's'}"

@@ -25,7 +25,7 @@ import msgspec
 from saga.support.addresses import COMMAND
 from saga.support.clock import Clock, iso
 from saga.support.printable import shortened
-from saga.telemetry.events import DeadLettered, Escalated, Moment, Recovered, Report, Unavailable
+from saga.telemetry.events import DeadLettered, Escalated, Recovered, Report, TelemetryEvent, Unavailable
 
 WAITING_MAX = 1000
 """Calls that wait, at most: of more the oldest are left out, and the next call says how many."""
@@ -36,7 +36,7 @@ DELAY_S_FIRST, DELAY_S_MAX = 1.0, 60.0
 TIMEOUT_S = 10.0
 WITHIN_S = 60.0
 """Time in which so many calls are made at most."""
-LEAVE_S = 3.0
+DRAIN_S = 3.0
 """Seconds that a process which stops gives to what waits."""
 CALLS_MAX = 20
 
@@ -44,7 +44,7 @@ Send: TypeAlias = Callable[[bytes, Mapping[str, str]], Awaitable[None]]
 """Way of a body and its headers to whoever is to be told. Raises whatever keeps them from it."""
 
 
-def signature(secret: bytes, at_s: int, body: bytes) -> str:
+def sign(secret: bytes, at_s: int, body: bytes) -> str:
     """Proof that a body is ours, and of which second: HMAC-SHA256 of time, a dot, and body.
 
     >>> signature(b"key", 1800000000, b"{}")[:27]
@@ -53,7 +53,7 @@ def signature(secret: bytes, at_s: int, body: bytes) -> str:
     return f"t={at_s},v1={hmac.new(secret, str(at_s).encode() + b'.' + body, 'sha256').hexdigest()}"
 
 
-def body_of(moment: Moment, now_ms: int, left_out: int) -> tuple[str, bytes] | None:
+def encode_body(moment: TelemetryEvent, now_ms: int, left_out: int) -> tuple[str, bytes] | None:
     """Id and JSON of what is told of a moment; `None`: nobody has to be called because of it."""
     if isinstance(moment, DeadLettered) and moment.id is not None:
         said: dict[str, object] = {
@@ -81,17 +81,17 @@ def body_of(moment: Moment, now_ms: int, left_out: int) -> tuple[str, bytes] | N
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class WaitingAlert:
     """Call that is to be made."""
 
-    moment: Moment
+    moment: TelemetryEvent
     failures: int = 0
     due_s: float = 0.0
     """Time before which it is not made again."""
 
 
 @dataclass(slots=True)
-class Hook:
+class AlertHook:
     """Listener of moments that calls whoever is to be told, one call after another."""
 
     send: Send
@@ -101,7 +101,7 @@ class Hook:
     per_minute_max: int
     secret: bytes = b""
     """Key of the signature; empty: calls are not signed."""
-    _waiting: deque[_Waiting] = field(default_factory=deque)
+    _waiting: deque[WaitingAlert] = field(default_factory=deque)
     _known: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _made_s: deque[float] = field(default_factory=deque)
     _left_out: int = 0
@@ -110,15 +110,15 @@ class Hook:
     _failures: int = 0
     """Number of calls that failed in a row, whatever they were to tell."""
 
-    def listen(self, moment: Moment) -> None:
+    def listen(self, moment: TelemetryEvent) -> None:
         """Keep what people have to be called for: each once."""
         id_ = moment.id if isinstance(moment, DeadLettered | Escalated) else None
-        if id_ is None or id_ in self._known or body_of(moment, 0, 0) is None:
+        if id_ is None or id_ in self._known or encode_body(moment, 0, 0) is None:
             return
         self._known[id_] = None
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
-        self._waiting.append(_Waiting(moment))
+        self._waiting.append(WaitingAlert(moment))
         if len(self._waiting) > WAITING_MAX:
             self._waiting.popleft()
             self._left_out += 1
@@ -160,15 +160,15 @@ class Hook:
                 return
             await self.clock.sleep(max(0.01, WITHIN_S - (now_s - self._made_s[0])))
 
-    async def _told(self, call: _Waiting) -> None:
+    async def _told(self, call: WaitingAlert) -> None:
         """Make one call. If it fails it is made again later, and others are made before; in the end it is left out."""
         left_out, self._left_out = self._left_out, 0
-        made = body_of(call.moment, self.clock.now_ms(), left_out)
+        made = encode_body(call.moment, self.clock.now_ms(), left_out)
         assert made is not None
         id_, body = made
         headers = {"content-type": "application/json", "x-saga-id": id_}
         if self.secret:
-            headers["x-saga-signature"] = signature(self.secret, self.clock.now_ms() // 1000, body)
+            headers["x-saga-signature"] = sign(self.secret, self.clock.now_ms() // 1000, body)
         try:
             await self.clock.within(TIMEOUT_S, self.send(body, headers))
         except Exception as why:  # noqa: BLE001 - whatever is at the other end: it is tried again
@@ -180,7 +180,7 @@ class Hook:
             self._drop(call)
             self._comes_through(call.moment.service)
 
-    async def _put_off(self, call: _Waiting) -> None:
+    async def _put_off(self, call: WaitingAlert) -> None:
         """Make a call again later; leave out what failed too often. Calls that fail in a row are made ever less often,
         and after so many of them the oldest is left out."""
         call.failures, self._failures = call.failures + 1, self._failures + 1
@@ -199,11 +199,11 @@ class Hook:
         delay_s: float = min(DELAY_S_FIRST * 2 ** (failures - 1), DELAY_S_MAX)
         return delay_s * (1 + self.clock.chance() / 2)
 
-    def _leave_out(self, call: _Waiting) -> None:
+    def _leave_out(self, call: WaitingAlert) -> None:
         self._drop(call)
         self._left_out += 1
 
-    def _drop(self, call: _Waiting) -> None:
+    def _drop(self, call: WaitingAlert) -> None:
         with suppress(ValueError):  # of very many it may have been left out meanwhile
             self._waiting.remove(call)
 
@@ -220,13 +220,13 @@ class Hook:
 
 
 @asynccontextmanager
-async def calling(hook: Hook) -> AsyncIterator[Hook]:
+async def run_hook(hook: AlertHook) -> AsyncIterator[AlertHook]:
     """Have the hook call inside the block. Leaving it waits a moment for what is still to be told."""
     task = asyncio.get_running_loop().create_task(hook.run(), name="hook")
     try:
         yield hook
         with suppress(TimeoutError):
-            await hook.clock.within(LEAVE_S, hook.rest())
+            await hook.clock.within(DRAIN_S, hook.rest())
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -235,16 +235,16 @@ async def calling(hook: Hook) -> AsyncIterator[Hook]:
 # -------------------------------------------------------------------- ways
 
 
-def sender_to(where: str) -> Send:
+def make_sender(where: str) -> Send:
     """Way to a URL, or to a command that gets the body on its standard input."""
     if not where.startswith(COMMAND):
-        return ToUrl(where)
+        return UrlSender(where)
     words = shlex.split(where.removeprefix(COMMAND))
-    return lambda body, headers: _started(words, body, headers)
+    return lambda body, headers: _run_command(words, body, headers)
 
 
 @dataclass(slots=True)
-class ToUrl:
+class UrlSender:
     """Way to a URL. Each call has a thread of its own: whoever keeps one waiting, a byte now and then, keeps no thread
     from others who need one. While a call is kept waiting there is no second one."""
 
@@ -264,14 +264,14 @@ class ToUrl:
             except Exception as why:  # noqa: BLE001 - whatever it is: whoever waits is told
                 failed = why
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_end, done, failed)
+                loop.call_soon_threadsafe(_set_result, done, failed)
 
         self._calling = threading.Thread(target=call, name="hook", daemon=True)
         self._calling.start()
         await done
 
 
-def _end(done: "asyncio.Future[None]", failed: Exception | None) -> None:
+def _set_result(done: "asyncio.Future[None]", failed: Exception | None) -> None:
     if done.done():  # whoever waited has given up
         return
     if failed is None:
@@ -280,7 +280,7 @@ def _end(done: "asyncio.Future[None]", failed: Exception | None) -> None:
         done.set_exception(failed)
 
 
-class _Straight(urllib.request.HTTPRedirectHandler):
+class NoRedirects(urllib.request.HTTPRedirectHandler):
     """Refusal to be led elsewhere: a POST that is redirected loses its body, and 200 is said to an empty question."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
@@ -291,7 +291,7 @@ def _post(where: str, body: bytes, headers: Mapping[str, str]) -> None:
     request = urllib.request.Request(where, body, dict(headers), method="POST")
     try:
         # What it says is of no interest: nothing of it is read.
-        urllib.request.build_opener(_Straight).open(request, timeout=TIMEOUT_S).close()
+        urllib.request.build_opener(NoRedirects).open(request, timeout=TIMEOUT_S).close()
     except urllib.error.HTTPError as why:
         why.close()
         if 300 <= why.code < 400:
@@ -301,7 +301,7 @@ def _post(where: str, body: bytes, headers: Mapping[str, str]) -> None:
         raise OSError(f"status {why.code}") from None
 
 
-async def _started(words: list[str], body: bytes, headers: Mapping[str, str]) -> None:
+async def _run_command(words: list[str], body: bytes, headers: Mapping[str, str]) -> None:
     with tempfile.TemporaryFile() as errors:  # no pipe: what it leaves running may keep one open for ever
         process = await asyncio.create_subprocess_exec(
             *words,

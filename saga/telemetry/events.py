@@ -12,13 +12,13 @@ from msgspec import Struct
 from saga.messages import Partition
 
 
-class Moment(Struct, frozen=True, kw_only=True, gc=False):
+class TelemetryEvent(Struct, frozen=True, kw_only=True, gc=False):
     """Event in the life of a service that is reported."""
 
     service: str
 
 
-class Handled(Moment, frozen=True, kw_only=True, gc=False):
+class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """End of a message here: the canonical moment, once for each handled message. Times in milliseconds."""
 
     saga: str
@@ -64,7 +64,7 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     """Id of the event that was published."""
 
 
-class Traced(Moment, frozen=True, kw_only=True, gc=False):
+class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Spans of the handling of a message, where it is traced: told behind `Handled`."""
 
     saga: str
@@ -87,7 +87,7 @@ class Traced(Moment, frozen=True, kw_only=True, gc=False):
     principal: str | None = None
 
 
-class StepDone(Moment, frozen=True, kw_only=True, gc=False):
+class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Answer that a step has got."""
 
     saga: str
@@ -96,7 +96,7 @@ class StepDone(Moment, frozen=True, kw_only=True, gc=False):
     ms: float
 
 
-class Failed(Moment, frozen=True, kw_only=True, gc=False):
+class Failed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Failure of an attempt that counts, the last one included, for those who count by class."""
 
     saga: str
@@ -107,7 +107,7 @@ class Failed(Moment, frozen=True, kw_only=True, gc=False):
     """Class of the failure: who can mend it, see `saga.policies.blame`."""
 
 
-class Retrying(Moment, frozen=True, kw_only=True, gc=False):
+class Retrying(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Failure of an attempt; the next one follows after `delay_s` seconds."""
 
     saga: str
@@ -126,7 +126,7 @@ class Parked(Retrying, frozen=True, kw_only=True, gc=False):
     `delay_s` seconds."""
 
 
-class PutOff(Moment, frozen=True, kw_only=True, gc=False):
+class PutOff(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Attempt that ended without counting, for a call was not made, or nothing was begun: the breaker of its resource
     is open, too many wait for their turn, or a person has paused it. It is made again after `delay_s` seconds."""
 
@@ -139,7 +139,7 @@ class PutOff(Moment, frozen=True, kw_only=True, gc=False):
     error: str
 
 
-class BreakerTurned(Moment, frozen=True, kw_only=True, gc=False):
+class BreakerTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Turn of the breaker of a resource, in this process."""
 
     resource: str
@@ -148,7 +148,7 @@ class BreakerTurned(Moment, frozen=True, kw_only=True, gc=False):
     """Seconds for which it stays open from now on; 0 if it is not."""
 
 
-class ControlTurned(Moment, frozen=True, kw_only=True, gc=False):
+class ControlTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Begin or end of what a person has paused, limited or routed, as this process takes note of it."""
 
     control: str
@@ -163,13 +163,13 @@ class ControlTurned(Moment, frozen=True, kw_only=True, gc=False):
     """Time at which it ends by itself."""
 
 
-class ControlUnknown(Moment, frozen=True, kw_only=True, gc=False):
+class ControlUnknown(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Switch of a kind that this version of the service does not know, and leaves alone: another version does."""
 
     kind: str
 
 
-class CallWaited(Moment, frozen=True, kw_only=True, gc=False):
+class CallWaited(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Call of a step that had to wait for its turn, and has it now."""
 
     resource: str
@@ -177,7 +177,7 @@ class CallWaited(Moment, frozen=True, kw_only=True, gc=False):
     ms: float
 
 
-class FellBack(Moment, frozen=True, kw_only=True, gc=False):
+class FellBack(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Call of a step that was refused, by a breaker or without a turn in time, and was answered in another way."""
 
     saga: str
@@ -187,7 +187,7 @@ class FellBack(Moment, frozen=True, kw_only=True, gc=False):
     """Function that is called in its place, or `remembered`."""
 
 
-class WriteRefused(Moment, frozen=True, kw_only=True, gc=False):
+class WriteRefused(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Write to the store that did not happen, or perhaps not: all is read and decided again. Everyday, unless often."""
 
     saga: str | None
@@ -198,7 +198,7 @@ class WriteRefused(Moment, frozen=True, kw_only=True, gc=False):
     """Reason: somebody else wrote first; or the answer was lost."""
 
 
-class DeadLettered(Moment, frozen=True, kw_only=True, gc=False):
+class DeadLettered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """End of a message that was given up; it lies on `<service>.dead`."""
 
     reason: str
@@ -217,7 +217,7 @@ class DeadLettered(Moment, frozen=True, kw_only=True, gc=False):
     """Id of the dead letter, if its saga waits for a person because of it."""
 
 
-class ReplayEnded(Moment, frozen=True, kw_only=True, gc=False):
+class ReplayEnded(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """End of what a person had tried again: a dead letter that was replayed or resolved."""
 
     saga: str
@@ -227,7 +227,7 @@ class ReplayEnded(Moment, frozen=True, kw_only=True, gc=False):
     """`died`: it is a dead letter again. `ignored`: it was not due any more."""
 
 
-class Escalated(Moment, frozen=True, kw_only=True, gc=False):
+class Escalated(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Trouble that only a person can put right."""
 
     saga: str
@@ -238,7 +238,7 @@ class Escalated(Moment, frozen=True, kw_only=True, gc=False):
     """Id of its letter; `None`: this time there is none."""
 
 
-class Stuck(Moment, frozen=True, kw_only=True, gc=False):
+class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Lane that cannot decide: it waits and tries again; nothing is lost, and other lanes go on."""
 
     saga: str
@@ -247,7 +247,7 @@ class Stuck(Moment, frozen=True, kw_only=True, gc=False):
     retry_s: float
 
 
-class Unavailable(Moment, frozen=True, kw_only=True, gc=False):
+class Unavailable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Outage of store or broker: lanes wait. At most one a minute for each."""
 
     what: str
@@ -257,7 +257,7 @@ class Unavailable(Moment, frozen=True, kw_only=True, gc=False):
     since_s: float
 
 
-class Recovered(Moment, frozen=True, kw_only=True, gc=False):
+class Recovered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """End of an outage: store or broker was away for `away_s` seconds."""
 
     what: str
@@ -265,7 +265,7 @@ class Recovered(Moment, frozen=True, kw_only=True, gc=False):
     away_s: float
 
 
-class PassedOver(Moment, frozen=True, kw_only=True, gc=False):
+class PassedOver(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Record that is not handled, though it may have been meant for the service."""
 
     topic: str
@@ -275,7 +275,7 @@ class PassedOver(Moment, frozen=True, kw_only=True, gc=False):
     """Reason: it has no value; or it is of a type that no contract has."""
 
 
-class UnknownType(Moment, frozen=True, kw_only=True, gc=False):
+class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """First record of a type that no contract has, in a topic that the service consumes. Records of that type are
     passed over: told once in the life of a process."""
 
@@ -285,7 +285,7 @@ class UnknownType(Moment, frozen=True, kw_only=True, gc=False):
     type: str
 
 
-class OtherPartitioner(Moment, frozen=True, kw_only=True, gc=False):
+class OtherPartitioner(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """First record of a topic of events that lies in another partition than its key asks for: another client writes
     there with a partitioner of its own. Reported once in the life of a process."""
 
@@ -301,7 +301,7 @@ class OtherPartitioner(Moment, frozen=True, kw_only=True, gc=False):
     """Consequence, and what to do."""
 
 
-class Expired(Moment, frozen=True, kw_only=True, gc=False):
+class Expired(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Loss of records that were removed from the log before this service had them: keep them for longer than it may be
     stopped (`retention_days`). What they said is lost to it."""
 
@@ -315,7 +315,7 @@ class Expired(Moment, frozen=True, kw_only=True, gc=False):
     """Number of records lost, at most: where transactions ended, offsets had no record."""
 
 
-class LogReplaced(Moment, frozen=True, kw_only=True, gc=False):
+class LogReplaced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """A topic was deleted and created again, or its log has lost its end: it is read from its beginning. What the log
     before held from `first` on is lost to this service."""
 
@@ -325,7 +325,7 @@ class LogReplaced(Moment, frozen=True, kw_only=True, gc=False):
     """Offset, in the log before, of the first record that this service had not had."""
 
 
-class PartitionsRaised(Moment, frozen=True, kw_only=True, gc=False):
+class PartitionsRaised(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Topic that has got more partitions while this service runs: the new ones are read from their beginning."""
 
     topic: str
@@ -338,7 +338,7 @@ class PartitionsRaised(Moment, frozen=True, kw_only=True, gc=False):
     """Consequence, and what to do the next time."""
 
 
-class TimersLost(Moment, frozen=True, kw_only=True, gc=False):
+class TimersLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Topics of timers were deleted, or their records were. The service has sent the current timer of each of its sagas
     again; if it could not, `saga sagas repair` does."""
 
@@ -349,28 +349,28 @@ class TimersLost(Moment, frozen=True, kw_only=True, gc=False):
     """Reason that they could not be sent."""
 
 
-class PublishedLost(Moment, frozen=True, kw_only=True, gc=False):
+class PublishedLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """A topic to which this service publishes was deleted and created again: what lay there is gone, and recorded as
     published. `saga sagas repair` publishes it again."""
 
     topic: str
 
 
-class SchemasDeployed(Moment, frozen=True, kw_only=True, gc=False):
+class SchemasDeployed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Schemas that were deployed while the service runs, and that it knows from now on."""
 
     schemas: tuple[str, ...]
     """Paths in the contracts: `payments/PaymentReserved.v2`."""
 
 
-class ContractsUnreadable(Moment, frozen=True, kw_only=True, gc=False):
+class ContractsUnreadable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Failure to read the contracts anew, for a message of a schema that nobody here knows. Told once."""
 
     folder: str
     error: str
 
 
-class Untold(Moment, frozen=True, kw_only=True, gc=False):
+class Untold(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Transitions that were let go, for the log did not take them: they are told when their sagas are loaded next. Told
     once a minute."""
 
@@ -379,20 +379,20 @@ class Untold(Moment, frozen=True, kw_only=True, gc=False):
     error: str
 
 
-class Misfit(Moment, frozen=True, kw_only=True, gc=False):
+class Misfit(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Times that do not go together, told at the start of a service, which runs all the same."""
 
     what: str
 
 
-class Opened(Moment, frozen=True, kw_only=True, gc=False):
+class Opened(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Broker or store that is open, at the start of a process."""
 
     what: str
     took_s: float
 
 
-class StillOpening(Moment, frozen=True, kw_only=True, gc=False):
+class StillOpening(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Broker or store that is not open yet, every few seconds while a process waits for it at its start."""
 
     what: str
@@ -401,37 +401,37 @@ class StillOpening(Moment, frozen=True, kw_only=True, gc=False):
     """Seconds after which the process gives up if nothing comes on by then."""
 
 
-class Started(Moment, frozen=True, kw_only=True, gc=False):
+class Started(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Start of the service: it takes messages."""
 
     topics: tuple[str, ...]
 
 
-class Stopped(Moment, frozen=True, kw_only=True, gc=False):
+class Stopped(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """End of the service: it has drained and left its group."""
 
     drained_s: float
 
 
-class Assigned(Moment, frozen=True, kw_only=True, gc=False):
+class Assigned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Partitions that are ours from now on."""
 
     partitions: tuple[Partition, ...]
 
 
-class Revoked(Moment, frozen=True, kw_only=True, gc=False):
+class Revoked(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Partitions that were given back, drained."""
 
     partitions: tuple[Partition, ...]
 
 
-class Lost(Moment, frozen=True, kw_only=True, gc=False):
+class Lost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Partitions that were taken away without warning."""
 
     partitions: tuple[Partition, ...]
 
 
-class StandsStill(Moment, frozen=True, kw_only=True, gc=False):
+class StandsStill(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Part of the log that cannot be read stands still, and nothing else: nothing of it is stepped over. Told once."""
 
     topic: str
@@ -442,14 +442,14 @@ class StandsStill(Moment, frozen=True, kw_only=True, gc=False):
     error: str
 
 
-class GoesOn(Moment, frozen=True, kw_only=True, gc=False):
+class GoesOn(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """End of a standstill: that part can be read again, or is somebody else's now."""
 
     topic: str
     partition: int | None
 
 
-class TimerKept(Moment, frozen=True, kw_only=True, gc=False):
+class TimerKept(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Timer of a saga that this store does not know: it is published again, for a process that has the store which
     does. Does the service have another store elsewhere, or another project a service of the same name?"""
 
@@ -459,14 +459,14 @@ class TimerKept(Moment, frozen=True, kw_only=True, gc=False):
     """Seconds until it comes again."""
 
 
-class StrangersMet(Moment, frozen=True, kw_only=True, gc=False):
+class StrangersMet(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Members of another service, or of one on another store, are in the service's group: each side loses the messages
     that the other one takes. Reported once a minute as long as they are there."""
 
     members: tuple[str, ...]
 
 
-class DeadlineBehindLog(Moment, frozen=True, kw_only=True, gc=False):
+class DeadlineBehindLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Deadlines are due and wait until what the log held at their time has been handled here: an answer that came in
     time may lie there. Told once a minute for each partition."""
 
@@ -477,7 +477,7 @@ class DeadlineBehindLog(Moment, frozen=True, kw_only=True, gc=False):
     waited_s: float
 
 
-class DeadlinePassedLog(Moment, frozen=True, kw_only=True, gc=False):
+class DeadlinePassedLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Deadline that runs although a part of the log has not been handled up to its due time: it cannot be read, or the
     deadline's grace is over. What lies there may have closed it."""
 
@@ -488,7 +488,7 @@ class DeadlinePassedLog(Moment, frozen=True, kw_only=True, gc=False):
     error: str
 
 
-class StartInFuture(Moment, frozen=True, kw_only=True, gc=False):
+class StartInFuture(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Start of a saga that lies far ahead of this worker's clock: its sender's clock is wrong, or this one."""
 
     saga: str
@@ -499,7 +499,7 @@ class StartInFuture(Moment, frozen=True, kw_only=True, gc=False):
     ahead_s: float
 
 
-Report: TypeAlias = Callable[[Moment], None]
+Report: TypeAlias = Callable[[TelemetryEvent], None]
 
 
 log = logging.getLogger("saga.telemetry")
@@ -510,7 +510,7 @@ def to_all(*listeners: Report) -> Report:
     traceback."""
     told: set[int] = set()
 
-    def report(moment: Moment) -> None:
+    def report(moment: TelemetryEvent) -> None:
         for number, listener in enumerate(listeners):
             try:
                 listener(moment)

@@ -1,11 +1,103 @@
-"""Health of a process, for those who restart it if it is not alive, and those who wait for it to be ready."""
+"""Health of a process: whether it is alive and ready, with what its workers report about themselves, and how long a
+worker needs from its start until it has handled what the log contained then."""
 
 import asyncio
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
 
-from saga.telemetry.worker_view import WorkerView
+from saga.messages import Partition, StalledPartition
+from saga.support.clock import Clock
+
+
+class Reachability(NamedTuple):
+    """Reach of a worker in one partition."""
+
+    done: int
+    """Offset below which nothing is left to do."""
+    end: int
+    """Offset after the last record that is known to be there."""
+
+
+class WorkerView(Protocol):
+    """Worker from when it takes messages to its end. All can be asked at any time."""
+
+    @property
+    def name(self) -> str:
+        """Name of its service."""
+
+    @property
+    def types(self) -> Collection[str]:
+        """Types of messages that its service consumes."""
+
+    @property
+    def handlers(self) -> Collection[str]:
+        """Names of its handlers and compensations."""
+
+    @property
+    def inflight(self) -> int:
+        """Messages begun and not finished."""
+
+    @property
+    def inflight_max(self) -> int:
+        """Bound of `inflight`."""
+
+    @property
+    def yields(self) -> int:
+        """Messages that are held back for others."""
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions that are its own."""
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        """Records of each partition that were not read yet, as `Membership.lag` of `saga.broker.port` counts them."""
+
+    def reach(self) -> Mapping[Partition, Reachability] | None:
+        """Reach in each of its partitions, but in those of wakes, which lie there until their time; `None`: not known
+        of all."""
+
+    def away(self) -> Mapping[str, float]:
+        """Map `store` or `broker` to the seconds for which it cannot be reached. Empty when both can."""
+
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        """Partitions that cannot be read now, as `Membership.stalled_partitions` of `saga.broker.port` gives them."""
+
+    async def look(self) -> None:
+        """Find out whether store and broker can be reached: a worker that has nothing to do would not notice."""
+
+
+Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
+"""Function that makes a block around a worker's life: entered when it begins, left at its end, whatever ends it."""
+
+
+# -------------------------------------------------------------------- recovery
+
+
+@dataclass(slots=True)
+class Recovery:
+    """Recovery of one worker. What comes while it catches up is nothing that it has to catch up with: under load there
+    may be no moment at which nothing is behind."""
+
+    began_s: float
+    _ends: dict[Partition, int] = field(default_factory=dict)
+    """End of each partition, as it was first seen since that came to this worker."""
+
+    def took_s(self, worker: WorkerView, clock: Clock) -> float | None:
+        """Seconds that it took, if it is over now; to be asked often, until it is."""
+        reach = worker.reach()
+        if not reach:
+            return None
+        self._ends = {at: self._ends.get(at, end) for at, (_, end) in reach.items()}
+        # Offsets at the end may be none of a record: then the end that is known now is lower.
+        if any(done < min(self._ends[at], end) for at, (done, end) in reach.items()):
+            return None
+        return clock.monotonic_s() - self.began_s
+
+
+# -------------------------------------------------------------------- health
+
 
 AWAY_S_MAX = 10.0
 """Longest time that store or broker may be out of reach before a process is not ready: lanes wait, and nothing is
@@ -31,7 +123,7 @@ class Health:
 
     @contextmanager
     def watch(self, worker: WorkerView) -> Iterator[None]:
-        """Watch a worker inside the block: see `saga.telemetry.worker_view.Watch`."""
+        """Watch a worker inside the block: see `saga.telemetry.health.Watch`."""
         self.working[worker.name] = worker
         try:
             yield

@@ -19,9 +19,8 @@ from aiohttp import web
 from saga.errors import ConfigurationError
 from saga.support.clock import Clock
 from saga.telemetry.events import Report
-from saga.telemetry.health import Health, Reason
-from saga.telemetry.metrics import Metrics, Page
-from saga.telemetry.worker_view import Watch, WorkerView
+from saga.telemetry.health import Health, Reason, Watch, WorkerView
+from saga.telemetry.metrics import Metrics, MetricsPage
 
 RECOVERY_S = 0.2
 """Pause between two looks whether a worker has read all there was."""
@@ -35,7 +34,7 @@ log = logging.getLogger("saga.telemetry")
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class HttpEndpoint:
     """Server that is open, and the functions that have to tell it what happens."""
 
     host: str
@@ -45,9 +44,9 @@ class Answering:
 
 
 @asynccontextmanager
-async def answering(
+async def serve_http(
     address: str, services: Collection[str], stop: asyncio.Event, clock: Clock
-) -> AsyncIterator[Answering]:
+) -> AsyncIterator[HttpEndpoint]:
     """Answer at `address` (host:port, port 0: any) about these services, inside the block.
 
     Raises `ConfigurationError` if that cannot be: somebody else listens there, or the host is not ours.
@@ -61,15 +60,17 @@ async def answering(
         with health.watch(worker):
             yield
 
-    runner = web.AppRunner(_app(health, Page(metrics, clock)), handle_signals=False, shutdown_timeout=CLOSE_S)
+    runner = web.AppRunner(
+        _build_app(health, MetricsPage(metrics, clock)), handle_signals=False, shutdown_timeout=CLOSE_S
+    )
     await runner.setup()
     try:
-        async with _listening(runner, address) as (host, port):
+        async with _listen(runner, address) as (host, port):
             # No TaskGroup: it would wrap the block's own exceptions.
-            looking = asyncio.get_running_loop().create_task(_look(health, metrics, clock), name="looking")
-            looking.add_done_callback(_tell)
+            looking = asyncio.get_running_loop().create_task(_watch(health, metrics, clock), name="looking")
+            looking.add_done_callback(_log_failure)
             try:
-                yield Answering(host, port, metrics, watch)
+                yield HttpEndpoint(host, port, metrics, watch)
             finally:
                 looking.cancel()
                 await asyncio.wait([looking])
@@ -77,19 +78,19 @@ async def answering(
         await runner.cleanup()
 
 
-def _tell(looking: asyncio.Task[None]) -> None:
+def _log_failure(looking: asyncio.Task[None]) -> None:
     if not looking.cancelled() and (why := looking.exception()) is not None:
         log.error("nobody looks at the workers any more: what /metrics says of recovery is old", exc_info=why)
 
 
 @asynccontextmanager
-async def _listening(runner: web.AppRunner, address: str) -> AsyncIterator[tuple[str, int]]:
+async def _listen(runner: web.AppRunner, address: str) -> AsyncIterator[tuple[str, int]]:
     host, _, port = address.rpartition(":")
-    server, connections = runner.server, Connections(connections_max())
+    server, connections = runner.server, HttpConnections(compute_connections_max())
     assert server is not None  # it is set up
     try:
         listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(server, connections), host.strip("[]"), int(port), backlog=BACKLOG
+            lambda: LimitedConnection(server, connections), host.strip("[]"), int(port), backlog=BACKLOG
         )
     except (OSError, ValueError) as why:  # a ValueError for a name that can be none
         reason = (why.strerror if isinstance(why, OSError) else None) or why
@@ -105,24 +106,24 @@ async def _listening(runner: web.AppRunner, address: str) -> AsyncIterator[tuple
 # ---------------------------------------------------------------- pages
 
 
-def _app(health: Health, page: Page) -> web.Application:
+def _build_app(health: Health, page: MetricsPage) -> web.Application:
     async def live(_: web.Request) -> web.Response:
-        return _told("alive", health.not_alive())
+        return _respond("alive", health.not_alive())
 
     async def ready(_: web.Request) -> web.Response:
-        return _told("ready", health.not_ready())
+        return _respond("ready", health.not_ready())
 
     async def metrics(request: web.Request) -> web.Response:
         text, content_type = await page.text(request.headers.get("Accept", ""))
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     app = web.Application(client_max_size=1)
-    app.on_response_prepare.append(closing)
+    app.on_response_prepare.append(close_after_response)
     app.add_routes([web.get("/health/live", live), web.get("/health/ready", ready), web.get("/metrics", metrics)])
     return app
 
 
-def _told(what: str, against: Sequence[Reason]) -> web.Response:
+def _respond(what: str, against: Sequence[Reason]) -> web.Response:
     """Answer 200, or 503 with the reasons."""
     body = {what: not against, "reasons": [reason._asdict() for reason in against]}
     headers = {"Cache-Control": "no-store"}
@@ -134,19 +135,19 @@ def _told(what: str, against: Sequence[Reason]) -> web.Response:
 # ---------------------------------------------------------------- looking
 
 
-async def _look(health: Health, metrics: Metrics, clock: Clock) -> None:
+async def _watch(health: Health, metrics: Metrics, clock: Clock) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_recoveries(metrics, clock))
-        tasks.create_task(_workers(health, clock))
+        tasks.create_task(_watch_recoveries(metrics, clock))
+        tasks.create_task(_watch_workers(health, clock))
 
 
-async def _recoveries(metrics: Metrics, clock: Clock) -> None:
+async def _watch_recoveries(metrics: Metrics, clock: Clock) -> None:
     while True:
         await clock.sleep(RECOVERY_S)
         metrics.look()
 
 
-async def _workers(health: Health, clock: Clock) -> None:
+async def _watch_workers(health: Health, clock: Clock) -> None:
     while True:
         await clock.sleep(LOOK_S)
         looks = [worker.look() for worker in health.working.values()]
@@ -169,7 +170,7 @@ SERVER = "saga"
 """Value of the header `Server`: neither the library nor its version."""
 
 
-def connections_max() -> int:
+def compute_connections_max() -> int:
     """Most connections that there may be at once."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -177,7 +178,7 @@ def connections_max() -> int:
     return max(CONNECTIONS_LEAST, min(CONNECTIONS_MAX, soft // SHARE))
 
 
-class Connections:
+class HttpConnections:
     """Open connections, oldest first."""
 
     def __init__(self, most: int) -> None:
@@ -202,12 +203,12 @@ class Connections:
             ends.cancel()
 
 
-class Connection(web.RequestHandler):
+class LimitedConnection(web.RequestHandler):
     """Connection with one who asks, which asyncio calls as a protocol."""
 
     __slots__ = ("_connections", "_own")
 
-    def __init__(self, server: web.Server, connections: Connections) -> None:
+    def __init__(self, server: web.Server, connections: HttpConnections) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -250,7 +251,7 @@ class Connection(web.RequestHandler):
         return response
 
 
-async def closing(request: web.Request, response: web.StreamResponse) -> None:
+async def close_after_response(request: web.Request, response: web.StreamResponse) -> None:
     """Close each connection after one request: a hook for `on_response_prepare`."""
     response.headers["Server"] = SERVER
     response.headers["Connection"] = "close"

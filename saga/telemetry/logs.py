@@ -1,19 +1,22 @@
-"""Moments as log lines: one JSON object a line where machines read, readable ones on a terminal.
+"""Telemetry events as log lines: one JSON object a line for machines, readable lines on a terminal.
 
-The event's name is that of the moment's class in snake case and never changes with the data; these are fields. One
+The name of a line is the event's class name in snake case. It never depends on the data, which are fields. There is one
 `handled` line for each handled message: `grep` for a saga or a message id finds its whole way through a service. These
-are written all, and at the level `debug` one for each step. Of every other kind at most 20 a minute are, and then how
-many there were: `suppressed`. Metrics count all.
+are never suppressed, nor are the lines for each step at level `debug`. Of every other kind at most 20 a minute are
+written, then their number as `suppressed`, so that an outage or a stream of bad input does not fill the disk. Metrics
+count all of them.
 """
 
 import json
 import logging
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, Literal, Protocol
+from dataclasses import dataclass
+from typing import IO, Literal, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -23,10 +26,9 @@ from saga.messages import Partition
 from saga.support.clock import Clock, SystemClock, iso
 from saga.support.printable import printable
 from saga.telemetry import events
-from saga.telemetry.events import Moment
-from saga.telemetry.log_quotas import Quotas
+from saga.telemetry.events import TelemetryEvent
 
-LEVELS: Mapping[type[Moment], int] = {
+LEVELS: Mapping[type[TelemetryEvent], int] = {
     events.Handled: logging.INFO,
     events.Traced: logging.NOTSET,  # for those who trace: no line
     events.StepDone: logging.DEBUG,
@@ -91,7 +93,7 @@ ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "op
 """Fields whose values are from code, not from data: lines of one event that are equal in these are of one kind."""
 
 
-class Form(Protocol):
+class LineFormat(Protocol):
     """Settings of the form in which lines are written."""
 
     @property
@@ -101,7 +103,7 @@ class Form(Protocol):
     def log_level(self) -> str: ...
 
 
-class Log:
+class EventLog:
     """Log that writes lines to `stream`, by default standard error.
 
     `settings.log` says how, else `auto`; `settings.log_level` what is the least, else `info`. Each line is handed to
@@ -110,7 +112,7 @@ class Log:
     """
 
     def __init__(
-        self, stream: IO[str] | None = None, settings: Form | None = None, *, clock: Clock | None = None
+        self, stream: IO[str] | None = None, settings: LineFormat | None = None, *, clock: Clock | None = None
     ) -> None:
         stream, clock = stream or sys.stderr, clock or SystemClock()
         assert stream is not None, "a process without standard error has to say where its log goes"
@@ -120,23 +122,23 @@ class Log:
             form = "text"
         self._level = logging.getLevelNamesMapping()[least.upper()]
         logger = structlog.wrap_logger(
-            Lines(stream),
-            processors=_processors(form, clock, colours=stream.isatty()),
+            LineWriter(stream),
+            processors=_build_processors(form, clock, colours=stream.isatty()),
             wrapper_class=structlog.make_filtering_bound_logger(self._level),
             cache_logger_on_first_use=True,
         ).bind()
-        self._clock, self._quotas = clock, Quotas(clock)
+        self._clock, self._quotas = clock, LogQuotas(clock)
         self._write: Mapping[int, Callable[..., None]] = {
             level: getattr(logger, logging.getLevelName(level).lower())
             for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
         }
         self._known = {
-            kind: (self._write[loud], event_name(kind), _reader(kind), kind not in ALWAYS)
+            kind: (self._write[loud], name_event(kind), _make_encoder(kind), kind not in ALWAYS)
             for kind, loud in LEVELS.items()
             if loud >= self._level
         }
 
-    def report(self, moment: Moment) -> None:
+    def report(self, moment: TelemetryEvent) -> None:
         """Write the line of a moment: a `saga.telemetry.events.Report`."""
         if (line := self._known.get(type(moment))) is not None:
             write, name, read, is_bounded = line
@@ -151,7 +153,7 @@ class Log:
     def of_python(self) -> Iterator[None]:
         """Write what libraries say by `logging` or `warnings` inside the block, in the same form, as event `log`: of
         one place in the code at most 20 lines a minute. Not where somebody has set up `logging` already."""
-        root, handler = logging.getLogger(), _Handler(self)
+        root, handler = logging.getLogger(), LibraryHandler(self)
         if root.handlers:
             yield
             return
@@ -172,11 +174,11 @@ class Log:
         self._tell_held(all_=False)
         if not self._quotas.has_room(("log", ("logger", record.name), ("at", f"{record.pathname}:{record.lineno}"))):
             return
-        fields: dict[str, object] = {"logger": record.name, "message": _message(record)}
+        fields: dict[str, object] = {"logger": record.name, "message": _format_message(record)}
         if record.exc_info is not None and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            fields["error"] = _cut(f"{type(error).__name__}: {error}")
-            fields["trace"] = [_cut(line) for line in _trace(error)]
+            fields["error"] = _truncate(f"{type(error).__name__}: {error}")
+            fields["trace"] = [_truncate(line) for line in _format_traceback(error)]
         self._write[level]("log", **fields)
 
     def _tell_held(self, *, all_: bool) -> None:
@@ -189,10 +191,10 @@ class Log:
             self._write[logging.WARNING]("suppressed", of=name, count=count, within_s=round(within_s, 1), **fields)
 
 
-class _Handler(logging.Handler):
+class LibraryHandler(logging.Handler):
     """Handler of `logging` that hands on what libraries say."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         super().__init__()
         self._log = log
 
@@ -200,33 +202,33 @@ class _Handler(logging.Handler):
         self._log.say(record)
 
 
-def _message(record: logging.LogRecord) -> str:
+def _format_message(record: logging.LogRecord) -> str:
     try:
-        return _cut(record.getMessage())
+        return _truncate(record.getMessage())
     except Exception:  # noqa: BLE001 - arguments that do not fit must not end whoever says something
-        return _cut(str(record.msg))
+        return _truncate(str(record.msg))
 
 
-def _trace(error: BaseException) -> list[str]:
+def _format_traceback(error: BaseException) -> list[str]:
     """Trace of an exception, innermost last, each frame in a line."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text)} characters)"
 
 
-def _shortened(value: object) -> object:
+def _shorten(value: object) -> object:
     """Cut every text in a value."""
     if isinstance(value, str):
-        return _cut(value)
+        return _truncate(value)
     if isinstance(value, list | tuple):
-        return [_shortened(each) for each in value]
-    return {_shortened(name): _shortened(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return [_shorten(each) for each in value]
+    return {_shorten(name): _shorten(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-class Lines:
+class LineWriter:
     """Writer of finished lines. It holds the stream: structlog's own loggers of this kind hold it weakly."""
 
     def __init__(self, stream: IO[str]) -> None:
@@ -241,7 +243,7 @@ class Lines:
     debug = info = warning = error = critical = msg
 
 
-def event_name(kind: type[Moment]) -> str:
+def name_event(kind: type[TelemetryEvent]) -> str:
     """Name under which a moment is logged.
 
     >>> event_name(events.DeadLettered)
@@ -250,7 +252,7 @@ def event_name(kind: type[Moment]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
+def _make_encoder(kind: type[TelemetryEvent]) -> Callable[[TelemetryEvent], dict[str, object]]:
     """Make a function that reads what is written of a moment: its fields as they are, save those that read better
     otherwise."""
     names = tuple(field.name for field in msgspec.structs.fields(kind))
@@ -258,7 +260,7 @@ def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
     seldom = tuple(name for name in names if name in SELDOM)
     timed = tuple(name for name in names if name.endswith(("_ms", "_s")) or name == "ms")
 
-    def read(moment: Moment) -> dict[str, object]:
+    def read(moment: TelemetryEvent) -> dict[str, object]:
         told: dict[str, object] = {name: getattr(moment, name) for name in names}
         for name in timed:
             told[name] = round(told[name], 3)  # type: ignore[call-overload]  # times are numbers
@@ -272,14 +274,14 @@ def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
     return read
 
 
-def _outcomes(outcomes: tuple[tuple[str, str, str | None], ...]) -> list[dict[str, str]]:
+def _encode_outcomes(outcomes: tuple[tuple[str, str, str | None], ...]) -> list[dict[str, str]]:
     return [
         {"handler": handler, "outcome": outcome} | ({"reason": reason} if reason else {})
         for handler, outcome, reason in outcomes
     ]
 
 
-def _partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
+def _group_partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
     """Partition numbers by topic, for people: twelve partitions of five topics are sixty pairs."""
     told: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
@@ -289,10 +291,10 @@ def _partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
 
 SELDOM = frozenset({"principal"})
 """Fields that are left out of a line where there is nothing to tell."""
-SHAPES: Mapping[str, Callable[..., object]] = {"outcomes": _outcomes, "partitions": _partitions}
+SHAPES: Mapping[str, Callable[..., object]] = {"outcomes": _encode_outcomes, "partitions": _group_partitions}
 
 
-def _processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -> list[Processor]:
+def _build_processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -> list[Processor]:
     now_ms = clock.now_ms
 
     def stamp(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -303,9 +305,9 @@ def _processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -
         try:
             line = _encode(event)
             if len(line) > TEXT_MAX:
-                line = _encode(_shortened(event))
+                line = _encode(_shorten(event))
         except UnicodeEncodeError:  # half a surrogate pair, say in the message of an exception
-            return json.dumps(_shortened(event), default=str)
+            return json.dumps(_shorten(event), default=str)
         if (line.isascii() and b"\x7f" not in line) or (text := line.decode()).isprintable():
             return line.decode()
         return json.dumps(msgspec.json.decode(text))  # JSON escapes line ends, but not all that a terminal obeys
@@ -313,13 +315,13 @@ def _processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -
     if form == "json":
         return [as_json]
     renderer = structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="time", sort_keys=False)
-    return [stamp, _for_people, renderer]
+    return [stamp, _render_text, renderer]
 
 
-def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Shorten and escape an event's fields: on a terminal there is no room for what is not there, and nothing for a
     terminal to obey."""
-    shortened = {name: _shortened(value) for name, value in event.items()}
+    shortened = {name: _shorten(value) for name, value in event.items()}
     return {
         name: printable(value) if isinstance(value, str) and not _is_quoted(name, value) else value
         for name, value in shortened.items()
@@ -330,3 +332,85 @@ def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> EventDi
 def _is_quoted(name: str, text: str) -> bool:
     """True if structlog writes this text by `repr`, which escapes: all others, and `logger`, it writes as they are."""
     return name != "logger" and not QUOTED.isdisjoint(text)
+
+
+# -------------------------------------------------------------------- log quotas
+
+
+LINES_MAX = 20
+"""Most lines of one kind within `WITHIN_S`."""
+WITHIN_S = 60.0
+KINDS_MAX = 500
+"""Most kinds that are told apart."""
+OTHERS = "others"
+"""Kind of all lines whose own kind comes later."""
+
+
+class SuppressedLines(NamedTuple):
+    """Lines of one kind that were not written."""
+
+    kind: Hashable
+    lines: int
+    within_s: float
+
+
+@dataclass(slots=True)
+class LineQuota:
+    """Lines of one kind written in the current period."""
+
+    since_s: float
+    lines: int = 0
+
+
+class LogQuotas:
+    """Decision, line by line, whether it is written. What is held back is counted, and told when its time is over:
+    `over`.
+
+    May be asked from several threads.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._quotas: dict[Hashable, LineQuota] = {}
+        self._lock = threading.Lock()
+        self.held_until_s: float | None = None
+        """Time at which the first quota ends that has held something back; `None`: none has."""
+
+    def has_room(self, kind: Hashable) -> bool:
+        """True if one more line of this kind may be written now."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            kind = self._told_apart(kind, now_s)
+            quota = self._quotas.setdefault(kind, LineQuota(now_s))
+            if now_s - quota.since_s >= WITHIN_S and quota.lines <= LINES_MAX:
+                quota.since_s, quota.lines = now_s, 0
+            quota.lines += 1
+            if quota.lines <= LINES_MAX:
+                return True
+            ends_s = quota.since_s + WITHIN_S
+            if self.held_until_s is None or ends_s < self.held_until_s:
+                self.held_until_s = ends_s
+            return False
+
+    def over(self, *, all_: bool = False) -> list[SuppressedLines]:
+        """Counts of held-back lines whose time is over, or all of them: they begin anew."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            held = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}
+            told = {kind: quota for kind, quota in held.items() if all_ or now_s - quota.since_s >= WITHIN_S}
+            for kind in told:
+                del self._quotas[kind]
+            self.held_until_s = min(
+                (quota.since_s + WITHIN_S for kind, quota in held.items() if kind not in told), default=None
+            )
+            return [
+                SuppressedLines(kind, quota.lines - LINES_MAX, now_s - quota.since_s) for kind, quota in told.items()
+            ]
+
+    def _told_apart(self, kind: Hashable, now_s: float) -> Hashable:
+        """Tell a kind apart, or give that of all those for which there is no room."""
+        if kind in self._quotas or len(self._quotas) < KINDS_MAX:
+            return kind
+        for old in [k for k, q in self._quotas.items() if now_s - q.since_s >= WITHIN_S and q.lines <= LINES_MAX]:
+            del self._quotas[old]
+        return kind if len(self._quotas) < KINDS_MAX else OTHERS

@@ -19,9 +19,8 @@ from prometheus_client.registry import Collector
 from saga.support.clock import Clock
 from saga.support.printable import shortened
 from saga.telemetry import events
-from saga.telemetry.events import Moment
-from saga.telemetry.recovery import Recovery
-from saga.telemetry.worker_view import WorkerView
+from saga.telemetry.events import TelemetryEvent
+from saga.telemetry.health import Recovery, WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms: from a message without a step to one that is tried again and again."""
@@ -39,7 +38,7 @@ OPERATIONS = ("write", "archive", "update")
 Labels = tuple[str, ...]
 
 
-class Counts:
+class LabeledCounter:
     """Metric of numbers that only grow, or that are set."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
@@ -50,11 +49,11 @@ class Counts:
         """Count one more; by 0, so that there is a beginning: of a series that begins with 1 nobody sees it grow."""
         values = self.values
         if labels not in values and len(values) >= SERIES_MAX:
-            labels = _other(labels)
+            labels = _to_overflow_labels(labels)
         values[labels] = values.get(labels, 0) + by
 
 
-class Histogram:
+class LabeledHistogram:
     """Counts of durations by their bounds, for one set of labels."""
 
     __slots__ = ("counts", "sum_s")
@@ -68,23 +67,23 @@ class Histogram:
         self.sum_s += seconds
 
 
-class Histograms:
+class LabeledHistograms:
     """Metric of durations."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
-        self.values: dict[Labels, Histogram] = {}
+        self.values: dict[Labels, LabeledHistogram] = {}
 
-    def of(self, *labels: str) -> Histogram:
+    def of(self, *labels: str) -> LabeledHistogram:
         """Histogram with these labels."""
         found = self.values.get(labels)
         if found is None:
-            labels = labels if len(self.values) < SERIES_MAX else _other(labels)
-            found = self.values.setdefault(labels, Histogram())
+            labels = labels if len(self.values) < SERIES_MAX else _to_overflow_labels(labels)
+            found = self.values.setdefault(labels, LabeledHistogram())
         return found
 
 
-def _other(labels: Labels) -> Labels:
+def _to_overflow_labels(labels: Labels) -> Labels:
     """Labels of the series that takes in what there are too many of: only the service is told apart."""
     return (labels[0], *("other" for _ in labels[1:]))
 
@@ -96,8 +95,8 @@ class Metrics(Collector):
         """Make all metrics, at 0. `working`: the workers that run, kept up by somebody else."""
         self._working, self._clock = working, clock
         self._recovering: dict[str, Recovery] = {}
-        self._stages: dict[tuple[str, str], tuple[Histogram, ...]] = {}
-        count = Counts
+        self._stages: dict[tuple[str, str], tuple[LabeledHistogram, ...]] = {}
+        count = LabeledCounter
         self._handled = count(
             *("saga_handled", "Transitions: what became of messages, handler by handler."),
             *("service", "type", "outcome"),
@@ -151,51 +150,53 @@ class Metrics(Collector):
 
     def _counts_of_the_log(self) -> None:
         """Make the metrics about partitions, and who else has them."""
-        self._strangers = Counts(
+        self._strangers = LabeledCounter(
             "saga_strangers_met", "Minutes with members of another service or store in the group.", "service"
         )
-        self._of_partitions = Counts(
+        self._of_partitions = LabeledCounter(
             *("saga_partition_messages", "Messages brought to their end, by partition that this worker has."),
             *("service", "topic", "partition"),
         )
-        self._expired = Counts(
+        self._expired = LabeledCounter(
             *("saga_expired_records", "Records that were removed before the service had them, by partition."),
             *("service", "topic", "partition"),
         )
-        self._passed_over = Counts(
+        self._passed_over = LabeledCounter(
             *("saga_passed_over_records", "Records without a value, or of a type that no contract has, by topic."),
             *("service", "topic", "why"),
         )
-        self._replaced = Counts(
+        self._replaced = LabeledCounter(
             *("saga_replaced_logs", "Partitions whose topic was deleted and created again."),
             *("service", "topic", "partition"),
         )
-        self._timers_lost = Counts(
+        self._timers_lost = LabeledCounter(
             "saga_timers_lost", "Times that timers were lost with their topics, and sent again.", "service"
         )
-        self._published_lost = Counts(
+        self._published_lost = LabeledCounter(
             "saga_published_lost", "Topics that have lost what the service published there.", "service"
         )
-        self._moved = Counts(
+        self._moved = LabeledCounter(
             "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
         )
 
     def _histograms(self) -> None:
         """Make the metrics of durations."""
-        self._recovery_s = Counts(
+        self._recovery_s = LabeledCounter(
             "saga_recovery_seconds", "From start until all that the log had then was handled.", "service"
         )
-        self._drained_s = Counts("saga_drained_seconds", "How long the drain took, once it is over.", "service")
-        self._durations = Histograms(
+        self._drained_s = LabeledCounter("saga_drained_seconds", "How long the drain took, once it is over.", "service")
+        self._durations = LabeledHistograms(
             *("saga_stage_seconds", "Handled messages by stage: queued, handler, persisted, published; and in total."),
             *("service", "type", "stage"),
         )
-        self._steps = Histograms(
+        self._steps = LabeledHistograms(
             "saga_step_seconds", "Calls of steps to the outside that got an answer.", "service", "handler", "step"
         )
-        self._waits = Histograms("saga_call_wait_seconds", "Calls that waited for their turn.", "service", "resource")
+        self._waits = LabeledHistograms(
+            "saga_call_wait_seconds", "Calls that waited for their turn.", "service", "resource"
+        )
 
-    def _listeners(self) -> Mapping[type[Moment], Callable[..., None]]:
+    def _listeners(self) -> Mapping[type[TelemetryEvent], Callable[..., None]]:
         """Listener to each kind of moment."""
         return {
             events.Handled: self._on_handled,
@@ -231,7 +232,7 @@ class Metrics(Collector):
 
     # ---------------------------------------------------------------- listening
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: TelemetryEvent) -> None:
         listens = self._listens.get(type(moment))
         if listens is not None:
             listens(moment)
@@ -250,7 +251,7 @@ class Metrics(Collector):
         if not m.outcomes:
             self._redelivered.add(m.service, m.type)
 
-    def _stages_of(self, service: str, type_: str) -> tuple[Histogram, ...]:
+    def _stages_of(self, service: str, type_: str) -> tuple[LabeledHistogram, ...]:
         self._stages[service, type_] = stages = tuple(self._durations.of(service, type_, stage) for stage in STAGES)
         return stages
 
@@ -314,7 +315,7 @@ class Metrics(Collector):
         """Collect all metrics as they are now."""
         yield from self._workers()
         for gauge in (self._recovery_s, self._drained_s, self._breakers, self._controls):
-            yield _gauge(gauge)
+            yield _to_gauge(gauge)
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
             *(self._parked, self._put_off, self._fallbacks, self._escalated, self._stuck, self._expired, self._moved),
@@ -326,22 +327,22 @@ class Metrics(Collector):
                 counter.add_metric(labels, value)
             yield counter
         for histograms in (self._durations, self._steps, self._waits):
-            yield _histogram(histograms)
+            yield _to_histogram(histograms)
 
     def _workers(self) -> Iterator[Metric]:
         """Metrics of what the workers have in hand now."""
-        inflight = Counts("saga_in_flight_messages", "Messages begun and not finished.", "service")
-        bound = Counts("saga_in_flight_messages_limit", "The bound of saga_in_flight_messages.", "service")
-        yields = Counts("saga_yielding_messages", "Held back for others: their handlers may wait.", "service")
-        owned = Counts("saga_partitions", "Partitions that this worker has.", "service")
-        lags = Counts("saga_lag_messages", "Not read yet, by partition.", "service", "topic", "partition")
-        away = Counts(
+        inflight = LabeledCounter("saga_in_flight_messages", "Messages begun and not finished.", "service")
+        bound = LabeledCounter("saga_in_flight_messages_limit", "The bound of saga_in_flight_messages.", "service")
+        yields = LabeledCounter("saga_yielding_messages", "Held back for others: their handlers may wait.", "service")
+        owned = LabeledCounter("saga_partitions", "Partitions that this worker has.", "service")
+        lags = LabeledCounter("saga_lag_messages", "Not read yet, by partition.", "service", "topic", "partition")
+        away = LabeledCounter(
             "saga_unavailable_seconds",
             "How long store, broker or schema registry cannot be reached; 0: it can.",
             "service",
             "what",
         )
-        standing = Counts(
+        standing = LabeledCounter(
             *("saga_standing", "Parts of the log that cannot be read, and stand still; partition -1: a topic."),
             *("service", "topic", "partition"),
         )
@@ -358,10 +359,10 @@ class Metrics(Collector):
             for what in dict.fromkeys(("store", "broker", *now)):
                 away.values[name, what] = now.get(what, 0)
         for counts in (inflight, bound, yields, owned, lags, away, standing):
-            yield _gauge(counts)
+            yield _to_gauge(counts)
 
 
-class Page:
+class MetricsPage:
     """Page `/metrics`: our metrics, and those of the Python process. It is written down once for all who ask within
     `PAGE_S`: that takes milliseconds, and whoever asks again and again shall not take them from the messages."""
 
@@ -382,12 +383,12 @@ class Page:
             at_s, text = self._written.get(content_type, (-PAGE_S, b""))
             if self._clock.monotonic_s() - at_s >= PAGE_S:
                 # Writing the numbers down takes five times as long as reading them: it is left to a thread.
-                text = await asyncio.to_thread(encode, _Reading(list(self._registry.collect())))
+                text = await asyncio.to_thread(encode, CollectedMetrics(list(self._registry.collect())))
                 self._written[content_type] = self._clock.monotonic_s(), text
         return text, content_type
 
 
-class _Reading(Collector):
+class CollectedMetrics(Collector):
     """Numbers read at one moment."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
@@ -398,21 +399,21 @@ class _Reading(Collector):
         return self._families
 
 
-def _gauge(counts: Counts) -> Metric:
+def _to_gauge(counts: LabeledCounter) -> Metric:
     gauge = GaugeMetricFamily(counts.name, counts.meaning, labels=counts.labels)
     for labels, value in counts.values.items():
         gauge.add_metric(labels, value)
     return gauge
 
 
-def _histogram(histograms: Histograms) -> Metric:
+def _to_histogram(histograms: LabeledHistograms) -> Metric:
     family = HistogramMetricFamily(histograms.name, histograms.meaning, labels=histograms.labels)
     for labels, histogram in histograms.values.items():
-        family.add_metric(labels, buckets=_buckets(histogram.counts), sum_value=histogram.sum_s)
+        family.add_metric(labels, buckets=_to_buckets(histogram.counts), sum_value=histogram.sum_s)
     return family
 
 
-def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
+def _to_buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
     """Upper bounds, each with how many lie below it."""
     bounds: Iterable[str] = (*map(str, BOUNDS_S), "+Inf")
     return list(zip(bounds, map(float, accumulate(counts)), strict=True))

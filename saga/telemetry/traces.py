@@ -23,9 +23,9 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 
 from saga.messaging.trace_context import Place, Tracing, place_in
 from saga.support.clock import Clock
-from saga.telemetry.events import Moment, Span, Traced
+from saga.telemetry.events import Span, TelemetryEvent, Traced
 
-LEAVE_S = 3.0
+FLUSH_S = 3.0
 """Seconds that a process which stops gives to the spans that are still to leave."""
 SCOPE = InstrumentationScope("saga")
 KINDS = {
@@ -40,7 +40,7 @@ WAYS = ("otlp", "none")
 """Values of OTEL_TRACES_EXPORTER that mean something here."""
 
 
-def problems(environ: Mapping[str, str]) -> Iterator[str]:
+def find_problems(environ: Mapping[str, str]) -> Iterator[str]:
     """Problems of the standard variables: what they ask for and is not to be had."""
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if (protocol := environ.get(name, "").strip()) not in ("", "http/protobuf"):
@@ -49,7 +49,7 @@ def problems(environ: Mapping[str, str]) -> Iterator[str]:
         yield f"OTEL_TRACES_EXPORTER is {way!r}: it may be {' or '.join(WAYS)}"
 
 
-def is_off(environ: Mapping[str, str]) -> bool:
+def is_disabled(environ: Mapping[str, str]) -> bool:
     """Return whether the standard variables say that nothing is traced in this process."""
     disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return disabled or environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none"
@@ -67,28 +67,30 @@ class Traces:
         @lru_cache(maxsize=4096)  # it is asked several times for each message, and goes by the trace alone
         def is_sampled(place: Place) -> bool:
             above = (
-                None if place.span is None else trace.set_span_in_context(NonRecordingSpan(_context(place, place.span)))
+                None
+                if place.span is None
+                else trace.set_span_in_context(NonRecordingSpan(_make_context(place, place.span)))
             )
             result = sampler.should_sample(above, int(place.trace, 16), "process", SpanKind.CONSUMER)
             return result.decision is Decision.RECORD_AND_SAMPLE
 
         self.tracing = Tracing(is_sampled, process)
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: TelemetryEvent) -> None:
         if type(moment) is not Traced:
             return
         place = Place(moment.trace, moment.parent, moment.flags)
-        above = None if moment.parent is None else _context(place, moment.parent)
+        above = None if moment.parent is None else _make_context(place, moment.parent)
         resource, base = self._resource(moment.service), moment.now_ms * 1_000_000 - round(moment.now_s * 1e9)
         for span in moment.spans:
             self._end(
                 ReadableSpan(
                     VERBS[span.kind] + span.name,
-                    context=_context(place, span.id, is_remote=False),
-                    parent=above if span.parent is None else _context(place, span.parent, is_remote=False),
+                    context=_make_context(place, span.id, is_remote=False),
+                    parent=above if span.parent is None else _make_context(place, span.parent, is_remote=False),
                     resource=resource,
-                    attributes=_attributes(moment, span),
-                    links=[Link(_context(at, at.span)) for at in map(place_in, span.links) if at and at.span],
+                    attributes=_make_attributes(moment, span),
+                    links=[Link(_make_context(at, at.span)) for at in map(place_in, span.links) if at and at.span],
                     kind=KINDS[span.kind],
                     status=Status(StatusCode.UNSET if span.error is None else StatusCode.ERROR),
                     start_time=base + round(span.began_s * 1e9),
@@ -98,11 +100,11 @@ class Traces:
             )
 
 
-def _context(place: Place, span: str, *, is_remote: bool = True) -> SpanContext:
+def _make_context(place: Place, span: str, *, is_remote: bool = True) -> SpanContext:
     return SpanContext(int(place.trace, 16), int(span, 16), is_remote, TraceFlags(place.flags or 0))
 
 
-def _attributes(moment: Traced, span: Span) -> dict[str, str | int]:
+def _make_attributes(moment: Traced, span: Span) -> dict[str, str | int]:
     """Attributes of a span: ids and names, as OpenTelemetry calls them where it has a name."""
     said: dict[str, str | int] = {"saga_id": moment.saga}
     if moment.principal is not None:
@@ -125,20 +127,22 @@ def _attributes(moment: Traced, span: Span) -> dict[str, str | int]:
 # -------------------------------------------------------------------- applications and what steps call
 
 
-def current() -> str | None:
+def current_traceparent() -> str | None:
     """Header `traceparent` of what the application traces just now; `None` if that is nothing."""
     at = trace.get_current_span().get_span_context()
     return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}" if at.is_valid else None
 
 
 @contextmanager
-def inside(header: str | None) -> Iterator[None]:
+def use_traceparent(header: str | None) -> Iterator[None]:
     """Have libraries that trace their calls go on with this trace inside the block."""
     place = place_in(header)
     if place is None or place.span is None:
         yield
         return
-    token = context.attach(trace.set_span_in_context(NonRecordingSpan(_context(place, place.span, is_remote=False))))
+    token = context.attach(
+        trace.set_span_in_context(NonRecordingSpan(_make_context(place, place.span, is_remote=False)))
+    )
     try:
         yield
     finally:
@@ -149,14 +153,14 @@ def inside(header: str | None) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def exporting(process: str, clock: Clock, exporter: SpanExporter | None = None) -> AsyncIterator[Traces]:
+async def export_spans(process: str, clock: Clock, exporter: SpanExporter | None = None) -> AsyncIterator[Traces]:
     """Have spans leave inside the block. Leaving it waits a moment for what is still on its way."""
     processor = BatchSpanProcessor(exporter or OTLPSpanExporter())
     try:
         yield Traces(processor.on_end, process)
     finally:
         with suppress(TimeoutError):
-            await clock.within(LEAVE_S, _in_thread(processor.shutdown))
+            await clock.within(FLUSH_S, _in_thread(processor.shutdown))
 
 
 async def _in_thread(work: Callable[[], None]) -> None:

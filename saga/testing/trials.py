@@ -56,7 +56,7 @@ from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import iso
-from saga.telemetry.events import Moment, Unavailable
+from saga.telemetry.events import TelemetryEvent, Unavailable
 from saga.testing.world import check_fakes
 from saga.view import Recordable, Saga
 
@@ -120,10 +120,10 @@ class _Patience:
     """Count of failed attempts: a trial in which nothing else happens any more is ended."""
 
     clock: TrialClock
-    moments: list[Moment]
+    moments: list[TelemetryEvent]
     pauses: int = 0
 
-    def report(self, moment: Moment) -> None:
+    def report(self, moment: TelemetryEvent) -> None:
         if isinstance(moment, Unavailable):
             raise SagaError(f"the store of the trial cannot be used: {moment.error}")
         self.moments.append(moment)
@@ -139,7 +139,7 @@ class _Patience:
 
 
 def trial_ports(
-    service: str, store: Store, clock: TrialClock, log: EventPublisher, moments: list[Moment] | None = None
+    service: str, store: Store, clock: TrialClock, log: EventPublisher, moments: list[TelemetryEvent] | None = None
 ) -> Ports:
     """Ports of a trial: a real store, and time that passes by itself. `moments`: what is told is added there."""
     patience = _Patience(clock, [] if moments is None else moments)

@@ -15,9 +15,8 @@ from saga.configuration.settings import Settings
 from saga.contracts.codec import decode as decode_event
 from saga.contracts.library import Library, find_library
 from saga.messages import name_of
-from saga.ops.histories import read_histories, read_history
+from saga.ops.histories import SagaHistory, read_histories, read_history
 from saga.ops.sources import ServiceStore
-from saga.ops.timeline import SagaHistory
 from saga.progress.document import Transition
 from saga.store.port import Store
 from saga.support.clock import SystemClock

@@ -22,7 +22,7 @@ from saga.messages import Outgoing
 from saga.messaging import envelope
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.telemetry.events import DeadLettered, Escalated, Moment
+from saga.telemetry.events import DeadLettered, Escalated, TelemetryEvent
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -44,9 +44,9 @@ class Outside:
 
     def __init__(self, stores: Mapping[str, SqliteStore]) -> None:
         self.stores, self.bank, self.carrier = stores, Bank(), Carrier()
-        self.bad: list[Moment] = []
+        self.bad: list[TelemetryEvent] = []
 
-    def report(self, moment: Moment) -> None:
+    def report(self, moment: TelemetryEvent) -> None:
         if isinstance(moment, DeadLettered | Escalated):
             self.bad.append(moment)
 

@@ -27,7 +27,7 @@ from saga.messaging import envelope
 from saga.progress.document import decode_progress, decode_transition, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
-from saga.telemetry.events import Handled, Moment
+from saga.telemetry.events import Handled, TelemetryEvent
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.broker.waiting import CLOCK, until
@@ -91,7 +91,7 @@ class Group:
     handled: dict[str, float] = field(default_factory=dict)
     """Time of the monotonic clock by quick order."""
 
-    def report(self, moment: Moment) -> None:
+    def report(self, moment: TelemetryEvent) -> None:
         if isinstance(moment, Handled) and moment.type == "OrderConfirmed":
             self.handled.setdefault(moment.saga, CLOCK.monotonic_s())
 

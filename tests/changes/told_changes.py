@@ -21,7 +21,7 @@ from saga.messaging.names import PROGRESS, changes_of
 from saga.progress.document import decode_progress, progress_key
 from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
-from saga.telemetry.events import Expired, Handled, Moment
+from saga.telemetry.events import Expired, Handled, TelemetryEvent
 from saga.testing.conformance.broker_suite import Remove
 from tests.changes.tellers import CLOCK, PARCELS, Teller
 from tests.testing.parcels import GONE, Seen, watcher
@@ -36,7 +36,7 @@ class Shown:
     """What the service's handler was shown of each document, and what it told meanwhile."""
 
     seen: Mapping[str, Seen]
-    moments: list[Moment]
+    moments: list[TelemetryEvent]
 
     def versions(self, key: str) -> tuple[int, ...]:
         return self.seen[key].versions
@@ -87,7 +87,7 @@ class ToldChangesConformance:
 
     async def shown(self, service: Service[Seen], connect: Connect, file: Path) -> Shown:
         """Run the service until it has committed all that is in the log, then stop it in good order."""
-        stop, moments, name = asyncio.Event(), list[Moment](), service.declared.name
+        stop, moments, name = asyncio.Event(), list[TelemetryEvent](), service.declared.name
         options = ServiceOptions(clock=CLOCK, report=moments.append, limits=FlowLimits(), stop=stop)
         async with (
             connect() as broker,

@@ -19,8 +19,8 @@ AT, DEATHS, SIZES = "SAGA_TEST_DIES_AT", "SAGA_TEST_DEATHS", "SAGA_TEST_SIZES"
 CALLS: tuple[tuple[type, str], ...] = (
     (KafkaBroker, "publish"),
     (KafkaMember, "commit"),
-    (KafkaMember, "begin"),
-    (KafkaMember, "end"),
+    (KafkaMember, "mark_in_progress"),
+    (KafkaMember, "clear_in_progress"),
     (CouchbaseStore, "get"),
     (CouchbaseStore, "insert"),
     (CouchbaseStore, "replace"),

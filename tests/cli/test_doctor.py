@@ -146,11 +146,11 @@ async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None
             await until(lambda: len(listener.has) == 2)
             group = await broker.describe_group(pottery_on.service)
     for store, said in (("ours", "this store is 'ours'"), (None, "has never run on the store of these settings")):
-        (found,) = findings.about_members(declared, group, store)
+        (found,) = findings.check_members(declared, group, store)
         assert found.severity == "error"
         assert f"service '{pottery_on.service}' in process 'there:2' with store 'theirs'" in found.what
         assert said in found.what
-    assert not list(findings.about_members(declared, group, "theirs"))
+    assert not list(findings.check_members(declared, group, "theirs"))
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_nothing_is_asked_of_a_service_that_has_run_or_said_it(
     start: Literal["beginning"] | None, group: GroupDescription, records: int, store: str | None
 ) -> None:
     declared = Declared(name="payment", state=None, retention=timedelta(days=30), start=start)
-    assert not list(findings.about_beginning(declared, group, records, store))
-    assert list(findings.about_beginning(replace(declared, start=None), GroupDescription(), 7, None))
+    assert not list(findings.check_first_start(declared, group, records, store))
+    assert list(findings.check_first_start(replace(declared, start=None), GroupDescription(), 7, None))
 
 
 def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: Pottery) -> None:
@@ -193,12 +193,12 @@ def test_nobody_has_to_be_at_work_where_nothing_waits_or_nothing_ever_ran() -> N
     partition = Partition("cups", 0)
     behind, done = ({partition: PartitionState(OffsetBounds(0, 9), position)} for position in (4, 9))
     gone = GroupDescription(positions={partition: 4})
-    assert len(list(findings.about_waiting(POTTER, gone, behind))) == 1
-    assert not list(findings.about_waiting(POTTER, gone, done))
-    assert not list(findings.about_waiting(POTTER, GroupDescription(), behind))
-    assert not list(findings.about_waiting(POTTER, gone._replace(members=("somebody",)), behind))
+    assert len(list(findings.check_waiting(POTTER, gone, behind))) == 1
+    assert not list(findings.check_waiting(POTTER, gone, done))
+    assert not list(findings.check_waiting(POTTER, GroupDescription(), behind))
+    assert not list(findings.check_waiting(POTTER, gone._replace(members=("somebody",)), behind))
     timers = {Partition(wakes_of("potter", "1m"), 0): PartitionState(OffsetBounds(0, 9), 4)}
-    assert not list(findings.about_waiting(POTTER, gone, timers))
+    assert not list(findings.check_waiting(POTTER, gone, timers))
 
 
 def test_what_matters_comes_first_and_what_is_alike_is_told_once() -> None:
@@ -362,7 +362,7 @@ SOUND = TopicDescription(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, froz
 def about(wanted: TopicNeeds, found: TopicDescription | None, replication: int = 3, in_sync: int = 2) -> list[str]:
     return [
         f"{each.severity} {each.what}"
-        for each in findings.about_topic(wanted, found, findings.TopicRequirements(Copies(replication, in_sync)))
+        for each in findings.check_topic(wanted, found, findings.TopicRequirements(Copies(replication, in_sync)))
     ]
 
 
@@ -408,19 +408,19 @@ def test_a_topic_of_timers_has_to_be_dated_by_the_log() -> None:
 
 
 def test_of_a_missing_topic_is_said_what_happens_where_it_is_missing() -> None:
-    [told] = findings.about_topic(CUPS, None, findings.TopicRequirements())
+    [told] = findings.check_topic(CUPS, None, findings.TopicRequirements())
     assert told.severity == "error"
     assert told.risk.startswith("no service that reads or writes it starts")
-    [fine] = findings.about_topic(CUPS, None, findings.TopicRequirements(creates_topics=True))
+    [fine] = findings.check_topic(CUPS, None, findings.TopicRequirements(creates_topics=True))
     assert fine.severity == "ok"
 
 
 def test_a_topic_takes_what_the_setting_says_that_services_send() -> None:
     asked = findings.TopicRequirements(record_bytes_max=2_000_000)
-    [told] = findings.about_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
+    [told] = findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
     assert told.what == "max.message.bytes is 1048588, and SAGA_RECORD_BYTES_MAX 2000000"
     assert told.remedy.endswith("max.message.bytes=2000000; or SAGA_RECORD_BYTES_MAX=1048588 everywhere")
-    assert not list(findings.about_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "2000000"}), asked))
+    assert not list(findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "2000000"}), asked))
 
 
 def test_a_topic_kept_for_longer_than_sagas_are_remembered_is_told() -> None:
@@ -465,7 +465,7 @@ def test_whoever_does_what_is_advised_can_still_publish_while_a_broker_is_away(
     found = SOUND._replace(replicas=replicas, in_sync=replicas, settings={"min.insync.replicas": str(least)})
     [remedy] = [
         each.remedy
-        for each in findings.about_topic(CUPS, found, findings.TopicRequirements())
+        for each in findings.check_topic(CUPS, found, findings.TopicRequirements())
         if each.what.startswith("min.insync.replicas")
     ]
     assert remedy.startswith(to_do)
@@ -475,15 +475,15 @@ def test_whoever_does_what_is_advised_can_still_publish_while_a_broker_is_away(
 def test_topics_of_different_numbers_of_partitions_are_told() -> None:
     reads = frozenset({"cups", "mugs"})
     same = {"cups": SOUND, "mugs": SOUND, "other": SOUND._replace(partitions=9)}
-    assert list(findings.about_partitions(POTTER, same, reads)) == []
-    [told] = findings.about_partitions(POTTER, {**same, "mugs": SOUND._replace(partitions=5)}, reads)
+    assert list(findings.check_partitions(POTTER, same, reads)) == []
+    [told] = findings.check_partitions(POTTER, {**same, "mugs": SOUND._replace(partitions=5)}, reads)
     assert "cups 4, mugs 5" in told.what
 
 
 def test_positions_outside_the_log_are_errors() -> None:
     def told(position: int | None) -> list[str]:
         places = {Partition("cups", 1): PartitionState(OffsetBounds(10, 20), position)}
-        return [f"{each.severity} {each.what}" for each in findings.about_positions(POTTER, places)]
+        return [f"{each.severity} {each.what}" for each in findings.check_positions(POTTER, places)]
 
     assert told(None) == told(10) == told(20) == []
     assert told(7) == ["error 3 records of cups/1 were removed before they were handled"]
@@ -506,7 +506,7 @@ def test_positions_outside_the_log_are_errors() -> None:
     ],
 )
 def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: InactiveGroup, says: str | None) -> None:
-    told = list(findings.about_away(away))
+    told = list(findings.check_inactive_group(away))
     assert [each.severity for each in told] == ([] if says is None else ["warning"])
     for each in told:
         assert (each.about, each.remedy) == (
@@ -519,12 +519,12 @@ def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: Inacti
 
 def test_brokers_that_forget_positions_too_soon_are_told() -> None:
     day = {"offsets.retention.minutes": "1440"}
-    assert list(findings.about_server("1", day, DAY_MS)) == []
-    assert len(list(findings.about_server("1", day, DAY_MS + 1))) == 1
-    [told] = findings.about_server("1", day, None)
+    assert list(findings.check_server("1", day, DAY_MS)) == []
+    assert len(list(findings.check_server("1", day, DAY_MS + 1))) == 1
+    [told] = findings.check_server("1", day, None)
     assert told.remedy == "set offsets.retention.minutes=2147483647 in its configuration"
-    assert list(findings.about_server("1", {"offsets.retention.minutes": "2147483647"}, None)) == []
-    assert list(findings.about_server("1", {}, 7 * DAY_MS)) == []
+    assert list(findings.check_server("1", {"offsets.retention.minutes": "2147483647"}, None)) == []
+    assert list(findings.check_server("1", {}, 7 * DAY_MS)) == []
 
 
 def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
@@ -532,13 +532,15 @@ def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
 
     def told(cas: int) -> list[str]:
         told_ms = COUCHBASE.version_time_ms(cas)
-        return [each.severity for each in findings.about_version("store", told_ms, now_ms - 5, now_ms + 5)]
+        return [each.severity for each in findings.check_store_clock("store", told_ms, now_ms - 5, now_ms + 5)]
 
     assert told(now_ms * 1_000_000 + 999_999) == ["ok"]
     assert told((now_ms + 10_000) * 1_000_000) == ["warning"]
     assert told((now_ms - 90_000) * 1_000_000) == ["error"]
     assert told(5) == []  # a version that is a plain number, as that of CouchbaseMock
-    assert list(findings.about_version("store", None, now_ms - 5, now_ms + 5)) == []  # of a store that tells no time
+    assert (
+        list(findings.check_store_clock("store", None, now_ms - 5, now_ms + 5)) == []
+    )  # of a store that tells no time
 
 
 @pytest.mark.parametrize(
@@ -553,7 +555,7 @@ def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
     ],
 )
 def test_clocks_that_differ_are_told(ahead_ms: int, severity: str, says: str) -> None:
-    finding = findings.about_clock("broker", ahead_ms)
+    finding = findings.report_clock("broker", ahead_ms)
     assert finding.severity == severity
     assert says in finding.what
 

@@ -20,9 +20,8 @@ from saga.messages import Outgoing, texts_of
 from saga.messaging import controls, operator_commands
 from saga.messaging.controls import Switch
 from saga.ops.dead_letters import decode_dead_letter
-from saga.ops.histories import read_history
+from saga.ops.histories import SagaHistory, read_history
 from saga.ops.sources import ServiceStore
-from saga.ops.timeline import SagaHistory
 from saga.progress.history import verify_history
 from saga.store.port import Store
 from saga.support.clock import iso

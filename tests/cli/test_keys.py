@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.ops.keys import describe_missing
+from saga.ops.doctor import describe_missing
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import blocked, until

@@ -12,9 +12,8 @@ from random import Random  # noqa: TID251 - drawn from a seed
 import pytest
 
 from saga.messaging.names import PROGRESS
-from saga.ops.histories import read_history
+from saga.ops.histories import SagaHistory, read_history
 from saga.ops.sources import ServiceStore
-from saga.ops.timeline import SagaHistory
 from saga.progress.history import verify_history
 from saga.progress.overflow import BOUNDS, is_claim, is_segment
 from tests.cli.conftest import Call

@@ -14,11 +14,10 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.contracts.library import contract_of
 from saga.engine.persistence import dead_letters
 from saga.messages import Message, Outgoing, Position, Record, Topic
-from saga.ops import histories, saga_list
+from saga.ops import histories, sagas
 from saga.ops.dead_letters import decode_dead_letter
-from saga.ops.progress_summary import decode_summary
-from saga.ops.saga_details import UNSTARTED, describe_open_work
-from saga.ops.timeline import compute_status
+from saga.ops.histories import compute_status, decode_summary
+from saga.ops.sagas import UNSTARTED, describe_open_work
 from saga.progress.document import DeadLetterRecord, SagaProgress, decode_progress, decode_transition, encode
 from saga.store.sqlite.documents import checksum
 from saga.store.sqlite.store import SqliteStore
@@ -73,7 +72,7 @@ def glanced(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(content)
         return decode_summary(content)
 
-    monkeypatch.setattr(saga_list, "decode_summary", counting)
+    monkeypatch.setattr(sagas, "decode_summary", counting)
     return seen
 
 
@@ -140,13 +139,13 @@ def test_services_that_were_told_of_two_who_began_a_saga_are_shown_with_both(
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (saga_list, histories):
+    for module in (sagas, histories):
         monkeypatch.setattr(module, "NewestFirst", type(None))
     everything = json.loads(saga("sagas", "list", "--json").stdout)["sagas"]
     begins = [each["started"] for each in everything]
     assert len(everything) == 4
     assert begins == sorted(begins, reverse=True)
-    monkeypatch.setattr(saga_list, "LOOKED_AT_MAX", 1)
+    monkeypatch.setattr(sagas, "LOOKED_AT_MAX", 1)
     listed = saga("sagas", "list", "--json")
     assert "name the beginning of an id with --prefix" in listed.stderr
     assert {each["saga"] for each in json.loads(listed.stdout)["sagas"]} == {"order-1"}

@@ -6,8 +6,7 @@ import sys
 import click
 import pytest
 
-from saga.cli.groups import Commands, LazyGroup
-from saga.cli.main import COMMANDS, main
+from saga.cli.main import COMMANDS, Commands, LazyGroup, main
 from saga.cli.monitor import MONITOR
 from saga.cli.sagas import SAGAS
 from tests.cli.conftest import Call
@@ -42,7 +41,7 @@ def test_the_help_lists_every_command_without_importing_one(saga: Call) -> None:
         "print('LOADED', *(m for m in sys.modules if m.startswith(('saga.cli.', 'saga.store.', 'sqlite3'))))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout.splitlines()[-1] == "LOADED saga.cli.groups saga.cli.printing saga.cli.main"
+    assert run.stdout.splitlines()[-1] == "LOADED saga.cli.printing saga.cli.main"
 
 
 def test_a_command_that_is_not_there_was_asked_wrongly(saga: Call) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga.cli.main import COMMANDS
-from saga.cli.printing import SAID_MAX, tell, tell_trouble
+from saga.cli.printing import LIBRARY_LINES_MAX, print_error, print_lines
 from saga.messaging.names import PROGRESS
 from saga.progress.document import progress_key
 from saga.store.sqlite.store import SqliteStore
@@ -150,8 +150,8 @@ def test_what_is_printed_can_still_be_read(hostile: Path, saga: Call) -> None:
 
 
 def test_a_line_cannot_become_two_and_trouble_of_several_lines_is_indented(capfd: pytest.CaptureFixture[str]) -> None:
-    tell("one", HOSTILE)
-    tell_trouble(f"nothing was started:\n  - a problem\n{FORGED}")
+    print_lines("one", HOSTILE)
+    print_error(f"nothing was started:\n  - a problem\n{FORGED}")
     out, err = capfd.readouterr()
     assert out.count("\n") == 2
     assert err == "saga: nothing was started:\n  - a problem\n  all is well\n"
@@ -194,7 +194,7 @@ def test_what_a_library_says_is_escaped_and_bounded_in_every_command() -> None:
     assert run.returncode == 0
     assert r"saga: driver: 0 x\x1b[2J" in run.stderr
     assert is_safe(run.stderr)
-    assert run.stderr.count("\n") == 2 * SAID_MAX + 1
+    assert run.stderr.count("\n") == 2 * LIBRARY_LINES_MAX + 1
 
 
 def test_what_nobody_can_be_told_and_the_end_of_a_thread_are_escaped_and_bounded_too() -> None:
@@ -214,7 +214,7 @@ def test_what_nobody_can_be_told_and_the_end_of_a_thread_are_escaped_and_bounded
     assert run.returncode == 0
     assert r"saga: python: a thread has ended: RuntimeError: x\x1b[2J" in run.stderr
     assert is_safe(run.stderr)
-    assert run.stderr.count("\n") == 2 * (2 * SAID_MAX + 1)
+    assert run.stderr.count("\n") == 2 * (2 * LIBRARY_LINES_MAX + 1)
 
 
 def test_a_terminal_of_another_encoding_ends_no_command(folder: Path) -> None:

@@ -18,10 +18,10 @@ import pytest
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.ops.saga_details import follow_saga
+from saga.ops.histories import TimelineEntry
+from saga.ops.sagas import follow_saga
 from saga.ops.selection import Deployment
 from saga.ops.sources import open_stores
-from saga.ops.timeline import TimelineEntry
 from saga.progress.document import decode_progress, decode_transition, encode
 from saga.progress.history import decode_archive
 from saga.store.sqlite.adapter import files_of

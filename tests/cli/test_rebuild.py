@@ -14,14 +14,14 @@ import pytest
 
 from saga.broker.administration import OffsetBounds
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
-from saga.cli import rebuild as cli
+from saga.cli import sagas as cli
 from saga.clients import events
 from saga.engine.rebuild import rebuild_progress
 from saga.messages import Partition, Record
 from saga.messaging.envelope import type_of
 from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import to_record
-from saga.ops import rebuild as rebuilding
+from saga.ops import repair as rebuilding
 from saga.progress.document import SagaProgress, decode_progress, encode, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock

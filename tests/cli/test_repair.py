@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from saga.configuration.wiring import load_services
 from saga.messages import texts_of
 from saga.messaging.timers import tiers_of
-from saga.ops.offsets import partition_states
+from saga.ops.offsets import list_partition_states
 from saga.progress.document import decode_progress, encode
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -201,7 +201,7 @@ def a_kiln(pottery: Pottery) -> Kiln:
 async def _has_timers(service: str) -> bool:
     """True if timers lie behind a position of the service's group."""
     async with the_broker() as broker:
-        states = partition_states(
+        states = list_partition_states(
             await broker.describe_group(service), await broker.fetch_bounds(list(tiers_of(service)))
         )
     return any(state.offset is not None and state.offset < state.bounds.end for state in states.values())

@@ -24,7 +24,7 @@ from saga.messaging.envelope import to_record
 from saga.messaging.names import TRANSITIONS
 from saga.ops import audit
 from saga.ops.dead_letters import read_dead_letters
-from saga.telemetry.events import Handled, Moment, Stuck, Unavailable
+from saga.telemetry.events import Handled, Stuck, TelemetryEvent, Unavailable
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, handled, the_broker
 from tests.cli.test_dead import until
@@ -287,7 +287,7 @@ def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_c
     module = f"waiting_{pottery.module}"
     Path(f"{module}.py").write_text(MODULE.format(module=pottery.module, service=pottery.service))
     allowed(module)
-    said: list[Moment] = []
+    said: list[TelemetryEvent] = []
 
     async def until_done(*done: tuple[str, str]) -> None:
         """Return when handlers have ended so."""

@@ -18,7 +18,7 @@ from saga.contracts.schema_parser import read_record
 from saga.contracts.sensitive_fields import HIDDEN, merge_marks, redact_fields
 from saga.engine.persistence import dead_letters
 from saga.messages import Topic
-from saga.ops.timeline import SagaHistory, TimelineEntry, build_timeline
+from saga.ops.histories import SagaHistory, TimelineEntry, build_timeline
 from saga.progress.document import (
     DeadLetterRecord,
     FailedAttempt,

@@ -6,8 +6,8 @@ import pytest
 
 from saga.contracts.library import binding_of
 from saga.messages import Outgoing, Record
-from saga.ops import unknown_types
-from saga.ops.unknown_types import TopicSample, describe_types, find_unknown_type
+from saga.ops import doctor
+from saga.ops.doctor import TopicSample, describe_types, find_unknown_type
 from services.payment.events import OrderPlaced
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, the_broker
@@ -48,7 +48,7 @@ def test_the_types_of_most_records_are_told_with_count_and_place() -> None:
         looked.add(record(f"type-{offset % 7 if offset < 18 else 0}".encode(), b"{}", offset), [OURS])
     looked.add(record(b"shop.placed", offset=20), [OURS])
     told = [each.what for each in describe_types("orders", looked)]
-    assert len(told) == unknown_types.TYPES_MAX
+    assert len(told) == doctor.TYPES_MAX
     assert told[0] == (
         "5 records of the newest 21 are of the type 'type-0', of which no contract is; orders/0 has one at offset 0"
     )
@@ -74,6 +74,6 @@ def test_the_doctor_looks_at_the_newest_records_only(
     assert found.startswith(
         f"warning {pottery.topic}: 3 records of the newest 3 are of the type 'cup.broken', of which no contract is; "
     )
-    monkeypatch.setattr(unknown_types, "NEWEST_MAX", 2)
+    monkeypatch.setattr(doctor, "NEWEST_MAX", 2)
     asyncio.run(published(2))
     assert not [each for each in wrong(found_by(saga, pottery.module, exit_code=0)) if "cup.broken" in each]

@@ -10,8 +10,8 @@ from saga.configuration import wiring
 from saga.errors import ConfigurationError, StoreUnavailable
 from saga.support import clock
 from saga.support.clock import counted_s, patiently
-from saga.telemetry.events import Moment, StillOpening
 from saga.telemetry.events import Opened as OpenedMoment
+from saga.telemetry.events import StillOpening, TelemetryEvent
 from tests.broker.waiting import CLOCK, until
 
 
@@ -34,7 +34,7 @@ class Opens:
 
 
 async def test_all_begins_at_once_and_each_that_opens_is_told_and_closed() -> None:
-    moments, things = list[Moment](), [Opens() for _ in range(16)]
+    moments, things = list[TelemetryEvent](), [Opens() for _ in range(16)]
     async with AsyncExitStack() as stack:
         opening = wiring.Opening(stack, moments.append, 5)
         tasks = [opening._begin("payment", f"store {n}", each) for n, each in enumerate(things)]
@@ -53,7 +53,7 @@ async def test_nobody_gives_up_while_anything_comes_on_and_what_does_not_is_name
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wiring, "TOLD_EVERY_S", 0.0)
-    moments, things, hangs = list[Moment](), [Opens() for _ in range(4)], Opens()
+    moments, things, hangs = list[TelemetryEvent](), [Opens() for _ in range(4)], Opens()
     async with AsyncExitStack() as stack:
         opening = wiring.Opening(stack, moments.append, 1.0)
         for n, each in enumerate(things):

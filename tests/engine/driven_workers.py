@@ -20,7 +20,7 @@ from saga.progress.document import SagaProgress, Transition, decode_progress, de
 from saga.store.port import Document, Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
-from saga.telemetry.events import Moment
+from saga.telemetry.events import TelemetryEvent
 from saga.testing.trials import TrialClock, trial_ports
 from tests.engine.real_worker import SAGA, message_of, topic_of
 
@@ -74,7 +74,7 @@ class At:
     """One worker of a service. What it has cached is what the test hands it."""
 
     def __init__(
-        self, participant: ServiceRuntime, log: RecordingPublisher, moments: list[Moment], store: SqliteStore
+        self, participant: ServiceRuntime, log: RecordingPublisher, moments: list[TelemetryEvent], store: SqliteStore
     ) -> None:
         self.participant, self.log, self.moments, self.store = participant, log, moments, store
         self.offset = 0
@@ -145,7 +145,7 @@ class Workers:
         """One more worker, of this version of the service."""
         log, moments, watched = (
             RecordingPublisher(),
-            list[Moment](),
+            list[TelemetryEvent](),
             cast(Store, self.watched),
         )  # what a turn uses of a store
         ports = replace(trial_ports(service.declared.name, watched, self.clock, log, moments), worker=name)

@@ -26,13 +26,13 @@ from saga.progress import ids
 from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
-from saga.telemetry.events import DeadLettered, Moment, to_all
+from saga.telemetry.events import DeadLettered, TelemetryEvent, to_all
+from saga.telemetry.health import Watch, WorkerView
 from saga.telemetry.traces import Traces
-from saga.telemetry.worker_view import Watch, WorkerView
 from services.payment.events import OrderPlaced
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Moment)
+M = TypeVar("M", bound=TelemetryEvent)
 
 ROOT = Path(__file__).parents[2]
 AWAITED_S_MAX = 30.0
@@ -81,7 +81,7 @@ class Workplace:
 
     def __init__(self, folder: Path, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self.folder, self.clock = folder, Impatient()
-        self.moments: list[Moment] = []
+        self.moments: list[TelemetryEvent] = []
         self.traces: Traces | None = None
         """Listener that makes spans, where a test is about them."""
         self.leaps = True

@@ -14,7 +14,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 from saga.support.clock import SystemClock
-from saga.telemetry.events import Moment, Unavailable
+from saga.telemetry.events import TelemetryEvent, Unavailable
 
 ORDER, BILL = Partition("orders", 0), Partition("bills", 0)
 
@@ -50,9 +50,9 @@ class Group:
         return offsets
 
 
-def commits_of(*groups: Group) -> tuple[Committer, list[Moment]]:
+def commits_of(*groups: Group) -> tuple[Committer, list[TelemetryEvent]]:
     """Commits of a worker with one message of each partition, which is finished."""
-    told: list[Moment] = []
+    told: list[TelemetryEvent] = []
     assignment = WorkerAssignment(OutageWatch("billing", Naps(), told.append))
     for partition in (ORDER, BILL):
         prefix = assignment.trackers[partition] = OffsetTracker(0)

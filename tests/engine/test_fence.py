@@ -15,7 +15,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Message, Partition, Position, StalledPartition
 from saga.messaging.timers import Wake, tiers_of
-from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog, Moment, Unavailable
+from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog, TelemetryEvent, Unavailable
 from tests.engine.test_held import NOW_MS, Standing
 from tests.progress.pieces import a_message
 
@@ -65,7 +65,7 @@ class Place:
     fence: DeadlineFence
     assignment: WorkerAssignment
     lanes: KeyedExecutor
-    told: list[Moment]
+    told: list[TelemetryEvent]
 
     @property
     def now_ms(self) -> int:
@@ -80,7 +80,7 @@ class Place:
 
 
 def a_place(tasks: Any = None, *, owned: Collection[Partition] = ALL) -> Place:
-    clock, member, told = Standing(), Member(), list[Moment]()
+    clock, member, told = Standing(), Member(), list[TelemetryEvent]()
     assignment = WorkerAssignment(OutageWatch("order", clock, told.append))
     assignment.trackers.update({partition: OffsetTracker(0) for partition in owned})
     lanes: KeyedExecutor = KeyedExecutor(tasks, _take, _take)

@@ -8,7 +8,7 @@ import pytest
 from saga import Saga, Service
 from saga.contracts import codec
 from saga.messages import Headers, Outgoing, Record, texts_of
-from saga.ops.timeline import SagaHistory, build_timeline
+from saga.ops.histories import SagaHistory, build_timeline
 from saga.support.clock import iso
 from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentReserved

@@ -12,8 +12,8 @@ from saga import DeclarationError, Later, Retry, Saga, Service
 from saga.messages import Outgoing
 from saga.messaging.operator_commands import Answered, Wanted
 from saga.messaging.operator_commands import to_record as commanded
-from saga.ops.saga_details import describe_open_work
-from saga.ops.timeline import compute_status
+from saga.ops.histories import compute_status
+from saga.ops.sagas import describe_open_work
 from saga.progress.document import CONTINUED, PLAIN, RELEASED, SagaProgress, Transition, encode
 from saga.telemetry.events import Parked
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved

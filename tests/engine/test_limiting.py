@@ -20,7 +20,7 @@ from saga.messages import Partition, Position
 from saga.policies.breaker import TRIED_S
 from saga.store.port import Store
 from saga.support.clock import SystemClock
-from saga.telemetry.events import BreakerTurned, CallWaited, Moment
+from saga.telemetry.events import BreakerTurned, CallWaited, TelemetryEvent
 
 AT = Position("orders", 0, 0)
 FOR_EVER = 1e12
@@ -33,7 +33,7 @@ class Gate:
     def __init__(
         self, *, breaker: Breaker | None = None, at_once_max: int | None = None, rate_per_s: float | None = None
     ) -> None:
-        self.moments: list[Moment] = []
+        self.moments: list[TelemetryEvent] = []
         self.watching = OutageWatch("payment", CLOCK, self.moments.append)
         self.assignment = WorkerAssignment(self.watching, {Partition("orders", 0): OffsetTracker(0)})
         ports = make_worker_ports(cast(Store, None), cast("EventPublisher", None), self.assignment)  # type: ignore[arg-type] # neither is asked

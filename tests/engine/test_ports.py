@@ -11,7 +11,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Partition, Position
 from saga.support.clock import Clock
-from saga.telemetry.events import Moment, Recovered, Unavailable
+from saga.telemetry.events import Recovered, TelemetryEvent, Unavailable
 from saga.testing.trials import TrialClock
 from tests.engine.real_worker import Impatient
 
@@ -26,7 +26,7 @@ def assigned(clock: Clock) -> WorkerAssignment:
 
 
 async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> None:
-    moments, clock = list[Moment](), TrialClock()
+    moments, clock = list[TelemetryEvent](), TrialClock()
     watching = OutageWatch("payment", clock, moments.append)
     for _ in range(150):
         watching.unavailable("write", StoreUnavailable("full"))

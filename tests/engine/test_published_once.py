@@ -12,7 +12,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.repair import may_act, republish_saga
 from saga.messages import Partition, Position
 from saga.messaging.timers import TYPE, Wake
-from saga.telemetry.events import Moment
+from saga.telemetry.events import TelemetryEvent
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import place
@@ -117,7 +117,7 @@ async def test_what_no_message_tells_of_is_published_by_each_who_does_not_rememb
 
 
 def test_a_repair_knows_as_published_what_the_group_has_committed() -> None:
-    moments: list[Moment] = []
+    moments: list[TelemetryEvent] = []
     assignment = WorkerAssignment(OutageWatch("payment", TrialClock(), moments.append))
     may_act(assignment, {Partition("orders", 3): 7}, {"orders": "a log"})
     assert assignment.is_committed(Position("orders", 3, 6, "a log"))

@@ -23,10 +23,10 @@ from saga.ops.operator_commands import CommandRequest
 from saga.ops.rehearsal import RehearsalSetup, rehearse
 from saga.ops.selection import Operator
 from saga.support.clock import SystemClock
-from saga.telemetry.alert_hook import body_of
-from saga.telemetry.events import Escalated, Moment
-from saga.telemetry.logs import Log
-from saga.telemetry.metrics import Metrics, Page
+from saga.telemetry.alert_hook import encode_body
+from saga.telemetry.events import Escalated, TelemetryEvent
+from saga.telemetry.logs import EventLog
+from saga.telemetry.metrics import Metrics, MetricsPage
 from services.payment.events import (
     OrderCancelled,
     OrderConfirmed,
@@ -169,21 +169,21 @@ async def a_life(place: Workplace) -> None:
         await place.until(lambda: {each.saga for each in place.told(Escalated)} >= {"order-stuck", "order-away"})
 
 
-def logged(moments: Iterable[Moment], form: Literal["json", "text"]) -> str:
+def logged(moments: Iterable[TelemetryEvent], form: Literal["json", "text"]) -> str:
     """Lines of a log that tells all of them."""
     stream = io.StringIO()
-    log = Log(stream, Settings(log=form, log_level="debug"))
+    log = EventLog(stream, Settings(log=form, log_level="debug"))
     for moment in moments:
         log.report(moment)
     return stream.getvalue()
 
 
-async def counted(moments: Iterable[Moment]) -> str:
+async def counted(moments: Iterable[TelemetryEvent]) -> str:
     """Page of metrics that has heard all of them."""
     metrics = Metrics({}, SystemClock())
     for moment in moments:
         metrics(moment)
-    return (await Page(metrics, SystemClock()).text("text/plain"))[0].decode()
+    return (await MetricsPage(metrics, SystemClock()).text("text/plain"))[0].decode()
 
 
 async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetter]]:
@@ -193,7 +193,7 @@ async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetter]
         await a_life(place)
         for n, moment in enumerate(place.moments):
             seen[f"moment {n} {type(moment).__name__}"] = str(moment)
-            if (body := body_of(moment, 0, 0)) is not None:
+            if (body := encode_body(moment, 0, 0)) is not None:
                 seen[f"hook {n}"] = body[1].decode()
         seen["log"] = logged(place.moments, "json")
         seen["log for people"] = logged(place.moments, "text")

@@ -20,7 +20,7 @@ from saga.messages import Outgoing, Record
 from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.telemetry.events import Moment, Recovered
+from saga.telemetry.events import Recovered, TelemetryEvent
 from tests.broker.waiting import until
 
 TOPIC = "s.changes.bags"
@@ -57,9 +57,9 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-def relay_of(store: SqliteStore, log: Log, moments: list[Moment] | None = None) -> ChangeRelay:
+def relay_of(store: SqliteStore, log: Log, moments: list[TelemetryEvent] | None = None) -> ChangeRelay:
     clock = AheadClock()
-    told: list[Moment] = [] if moments is None else moments
+    told: list[TelemetryEvent] = [] if moments is None else moments
     return ChangeRelay("s", store, cast(Broker, log), clock, OutageWatch("s", clock, told.append))
 
 
@@ -89,7 +89,7 @@ async def test_what_was_not_acknowledged_is_published_again_with_the_same_conten
 
 async def test_it_goes_on_after_each_failure_and_ends_when_told(store: SqliteStore) -> None:
     log = Log(failures=[BrokerUnavailable("away"), StoreUnavailable("full"), Ambiguous("perhaps")])
-    moments: list[Moment] = []
+    moments: list[TelemetryEvent] = []
     relay, stop = relay_of(store, log, moments), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(relay.run(stop))

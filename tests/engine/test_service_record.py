@@ -26,7 +26,7 @@ from saga.errors import Ambiguous, ConfigurationError, StoreError, StoreUnavaila
 from saga.messaging.names import ARCHIVES
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.telemetry.events import Moment, Unavailable
+from saga.telemetry.events import TelemetryEvent, Unavailable
 from services.payment.events import OrderPlaced, PaymentReserved
 
 CLOCK = SystemClock()
@@ -76,7 +76,7 @@ class Failing:
         return await self._do("replace", *args, **options)
 
 
-async def made(service: Service[Any], store: Any, moments: list[Moment] | None = None) -> ServiceRecord:
+async def made(service: Service[Any], store: Any, moments: list[TelemetryEvent] | None = None) -> ServiceRecord:
     report = (moments if moments is not None else []).append
     return await ensure_record(service.declared, store, CLOCK, OutageWatch("mailer", CLOCK, report))
 
@@ -150,7 +150,7 @@ async def test_a_write_whose_answer_is_lost_is_read_and_never_made_blindly(
 
 async def test_while_the_store_is_away_it_waits_and_people_are_told(store: SqliteStore) -> None:
     failing = Failing(store, [("get", StoreUnavailable("gone"), False), ("insert", StoreUnavailable("gone"), False)])
-    moments: list[Moment] = []
+    moments: list[TelemetryEvent] = []
     record = await made(a_service(), failing, moments)
     assert record == await read_record(store, "mailer")
     assert [type(each) for each in moments] == [Unavailable]

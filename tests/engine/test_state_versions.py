@@ -21,7 +21,7 @@ from saga.contracts.library import find_library
 from saga.errors import Permanent
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
-from saga.ops.timeline import SagaHistory, find_transition
+from saga.ops.histories import SagaHistory, find_transition
 from saga.progress import history
 from saga.progress.document import PLAIN, VERSIONED, SagaProgress, decode_transition, encode
 from saga.progress.history import archive_key, decode_archive, fold_state, verify_history

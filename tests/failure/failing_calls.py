@@ -24,7 +24,7 @@ from saga.progress.document import Transition, decode_progress, decode_transitio
 from saga.store.port import Document, Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
-from saga.telemetry.events import Moment
+from saga.telemetry.events import TelemetryEvent
 from services.demo.fleet import ROOT
 from services.inventory import inventory
 from services.inventory.seed import seed
@@ -314,7 +314,7 @@ class House:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder, self.clock = folder, clock
         self.plan = Plan()
-        self.moments: list[Moment] = []
+        self.moments: list[TelemetryEvent] = []
         self.stores: dict[str, Store] = {}
         self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock())
 

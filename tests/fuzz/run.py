@@ -23,7 +23,7 @@ from saga.ops.histories import read_history
 from saga.ops.sources import ServiceStore
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
-from saga.telemetry.events import Moment, PassedOver, Stuck
+from saga.telemetry.events import PassedOver, Stuck, TelemetryEvent
 from saga.testing.invariants.progress_checks import unaccounted
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -84,7 +84,7 @@ class Figures:
 async def run(ground: FuzzedLog, written: Sequence[Written], folder: Path, also: Sequence[str] = ()) -> Figures:
     """Put them into the log while the service runs; then account for each. `also`: topics that have to be taken
     whole besides."""
-    figures, moments, stop = Figures(inputs=len(written)), list[Moment](), asyncio.Event()
+    figures, moments, stop = Figures(inputs=len(written)), list[TelemetryEvent](), asyncio.Event()
     async with SqliteStore(folder / "store.db", clock=CLOCK) as store:
         serving = asyncio.get_running_loop().create_task(
             serve(

@@ -5,7 +5,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.ops.progress_summary import decode_last_transition, decode_summary
+from saga.ops.histories import decode_last_transition, decode_summary
 from saga.progress import journal
 from saga.progress.document import FORMAT, encode
 from saga.progress.journal import TransitionDetails

@@ -9,8 +9,7 @@ from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.errors import NoStore, SagaError
 from saga.messages import Topic
 from saga.messaging.names import PROGRESS
-from saga.ops.saga_details import read_saga
-from saga.ops.saga_list import ListedSaga, list_sagas
+from saga.ops.sagas import ListedSaga, list_sagas, read_saga
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import open_stores
 from saga.progress.document import SagaProgress, encode, progress_key

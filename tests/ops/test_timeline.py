@@ -7,9 +7,15 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.ops.progress_summary import decode_summary
-from saga.ops.saga_details import describe_open_work
-from saga.ops.timeline import ParkedRun, SagaHistory, build_timeline, compute_status, find_transition
+from saga.ops.histories import (
+    ParkedRunStatus,
+    SagaHistory,
+    build_timeline,
+    compute_status,
+    decode_summary,
+    find_transition,
+)
+from saga.ops.sagas import describe_open_work
 from saga.progress.document import (
     CompletedRun,
     EmittedEvent,
@@ -142,7 +148,7 @@ def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it
     for status in (compute_status(p), compute_status(decode_summary(encode(p)))):
         assert (status.state, status.is_open, status.parked, status.queue) == ("retrying", True, 1, 1)
         assert status.retries == (
-            ParkedRun(
+            ParkedRunStatus(
                 handler="react", undoes=None, attempts=5, next="2026-01-01T00:01:00.000Z", since=entries[1].time,
                 error="shut still",
             ),

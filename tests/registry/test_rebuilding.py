@@ -5,7 +5,7 @@ from pathlib import Path
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.messaging.names import PROGRESS
-from saga.ops.rebuild import rebuild
+from saga.ops.repair import rebuild
 from saga.ops.schema_registration import find_registrable, register
 from saga.progress.document import progress_key
 from saga.registry.http import HttpRegistry

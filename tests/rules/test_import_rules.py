@@ -56,13 +56,13 @@ PLANTED = {
     "structlog": [("saga.engine.execution.message_processor", "structlog"), ("saga.telemetry.events", "structlog")],
     "fastavro": [("saga.messaging.envelope", "fastavro")],
     "aiohttp": [("saga.telemetry.health", "aiohttp"), ("saga.registry.cache", "aiohttp")],
-    "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
+    "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.manifest", "markupsafe")],
     "Faust": [("saga.monitor.shared.queries", "faust"), ("saga.cli.monitor", "faust")],
     "Imports point down in the shared monitor": [
         ("saga.monitor.shared.partitions", "saga.monitor.shared.worker"),
         ("saga.monitor.shared.queries", "saga.monitor.shared.server"),
     ],
-    "Starlette": [("saga.monitor.views", "starlette"), ("saga.cli.password", "starlette")],
+    "Starlette": [("saga.monitor.views", "starlette"), ("saga.cli.monitor", "starlette")],
     "uvicorn": [("saga.monitor.reader", "uvicorn"), ("saga.cli.monitor", "uvicorn")],
     "Imports point down in the monitor:": [
         ("saga.monitor.views", "saga.monitor.read_model"),

@@ -34,7 +34,7 @@ MORE_PARAMETERS = {
     "kafka": 7,
     "message": 10,
     "new_segment": 7,
-    "kafka_access": 7,
+    "list_kafka_access": 7,
     "rebuild": 7,
     "resource_of": 8,
     "to_record": 9,

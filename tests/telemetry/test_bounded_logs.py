@@ -16,9 +16,8 @@ from saga.configuration.settings import Settings
 from saga.messages import Partition
 from saga.policies.blame import Blame
 from saga.telemetry import events
-from saga.telemetry.events import DeadLettered, Moment, Stopped, Stuck, WriteRefused
-from saga.telemetry.log_quotas import LINES_MAX, WITHIN_S
-from saga.telemetry.logs import ALWAYS, FRAMES_MAX, LEVELS, TEXT_MAX, Log
+from saga.telemetry.events import DeadLettered, Stopped, Stuck, TelemetryEvent, WriteRefused
+from saga.telemetry.logs import ALWAYS, FRAMES_MAX, LEVELS, LINES_MAX, TEXT_MAX, WITHIN_S, EventLog
 from tests.cli.test_printable import FORGED, HOSTILE
 from tests.telemetry.test_logs import DEAD, HANDLED, RETRYING, STEP, FixedClock, Terminal, lines
 
@@ -34,7 +33,7 @@ class LogInMemory:
 
     def __init__(self, level: str = "debug", form: str = "json") -> None:
         self.stream, self.clock = io.StringIO(), FixedClock()
-        self.log = Log(self.stream, Settings.read({"SAGA_LOG": form, "SAGA_LOG_LEVEL": level}), clock=self.clock)
+        self.log = EventLog(self.stream, Settings.read({"SAGA_LOG": form, "SAGA_LOG_LEVEL": level}), clock=self.clock)
 
     def events(self, name: str) -> list[dict[str, object]]:
         return [line for line in lines(self.stream) if line["event"] == name]
@@ -61,7 +60,7 @@ def of_python(place: LogInMemory) -> Iterator[LogInMemory]:
 
 
 @pytest.mark.parametrize("moment", [RETRYING, DEAD, STUCK, CONFLICT], ids=lambda moment: type(moment).__name__)
-def test_what_repeats_is_written_a_few_times_and_then_counted(moment: Moment, place: LogInMemory) -> None:
+def test_what_repeats_is_written_a_few_times_and_then_counted(moment: TelemetryEvent, place: LogInMemory) -> None:
     for number in range(5000):
         place.log.report(replace(moment, **({"saga": f"order-{number}"} if "saga" in moment.__struct_fields__ else {})))
     assert len(lines(place.stream)) == LINES_MAX
@@ -108,7 +107,7 @@ def test_every_kind_of_moment_but_the_canonical_one_is_bounded(place: LogInMemor
         assert len(lines(stream.stream)) == (1000 if kind in ALWAYS else LINES_MAX), kind
 
 
-def an_example(kind: type[Moment], text: str = "x") -> Moment:
+def an_example(kind: type[TelemetryEvent], text: str = "x") -> TelemetryEvent:
     """With this text wherever one can stand."""
     values: dict[type | object, object] = {
         str: text,
@@ -129,7 +128,7 @@ def an_example(kind: type[Moment], text: str = "x") -> Moment:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.__name__)
-def test_a_long_text_is_cut_and_says_how_long_it_was(kind: type[Moment], form: str) -> None:
+def test_a_long_text_is_cut_and_says_how_long_it_was(kind: type[TelemetryEvent], form: str) -> None:
     place = LogInMemory(form=form)
     place.log.report(an_example(kind, "x" * 1_000_000))
     written = place.stream.getvalue()
@@ -237,7 +236,7 @@ def test_less_than_the_level_is_not_written_of_libraries_either() -> None:
 )
 @pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_no_text_of_a_moment_reaches_a_terminal_as_it_is(form: str, kind: type[Moment], text: str) -> None:
+def test_no_text_of_a_moment_reaches_a_terminal_as_it_is(form: str, kind: type[TelemetryEvent], text: str) -> None:
     place = LogInMemory(form=form)
     place.log.report(an_example(kind, text))
     is_one_safe_line(place.stream.getvalue())
@@ -264,13 +263,15 @@ def is_one_safe_line(written: str) -> None:
 
 def test_colours_on_a_terminal_are_ours_alone() -> None:
     terminal = Terminal()
-    Log(terminal, Settings(), clock=FixedClock()).report(DeadLettered(service="payment", reason=HOSTILE, remedy=""))
+    EventLog(terminal, Settings(), clock=FixedClock()).report(
+        DeadLettered(service="payment", reason=HOSTILE, remedy="")
+    )
     assert "\x1b[2J" not in terminal.getvalue()
     assert "\x1b[" in terminal.getvalue()
 
 
 def test_every_field_of_a_moment_that_is_text_is_fed() -> None:
     for kind in vars(events).values():
-        if isinstance(kind, type) and issubclass(kind, Moment) and kind is not Moment:
+        if isinstance(kind, type) and issubclass(kind, TelemetryEvent) and kind is not TelemetryEvent:
             example = an_example(kind, "fed")
             assert all(getattr(example, f.name) == "fed" for f in fields(kind) if f.type in (str, str | None))

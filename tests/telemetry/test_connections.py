@@ -17,7 +17,7 @@ from saga.contracts.library import contract_of
 from saga.messaging import envelope
 from saga.support.clock import SystemClock, iso
 from saga.telemetry import http
-from saga.telemetry.events import Handled, Moment
+from saga.telemetry.events import Handled, TelemetryEvent
 from saga.telemetry.http import (
     BACKLOG,
     CONNECTIONS_LEAST,
@@ -25,8 +25,8 @@ from saga.telemetry.http import (
     FIELD_BYTES_MAX,
     FIELDS_MAX,
     LINE_BYTES_MAX,
-    answering,
-    connections_max,
+    compute_connections_max,
+    serve_http,
 )
 from services.order.events import OrderPlaced
 from tests.engine.real_worker import an_order, message_of
@@ -99,7 +99,7 @@ def body(answer: bytes) -> object:
 async def test_health_answers_among_500_connections_that_send_nothing_or_half_and_the_service_works(
     settings: Settings, port: int
 ) -> None:
-    payment, stop, told = Service("payment"), asyncio.Event(), list[Moment]()
+    payment, stop, told = Service("payment"), asyncio.Event(), list[TelemetryEvent]()
 
     @payment.handler
     async def note(event: OrderPlaced, saga: Saga) -> None:
@@ -131,7 +131,7 @@ async def test_health_answers_among_500_connections_that_send_nothing_or_half_an
 
             await until(is_handled)
             ours = descriptors() - before - 500
-            assert ours <= connections_max() + BACKLOG + 10
+            assert ours <= compute_connections_max() + BACKLOG + 10
         stop.set()
 
 
@@ -141,12 +141,12 @@ async def test_health_answers_among_500_connections_that_send_nothing_or_half_an
 )
 def test_connections_take_a_share_of_the_descriptors(soft: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert connections_max() == most
+    assert compute_connections_max() == most
 
 
 async def test_the_oldest_goes_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saga.telemetry.http.connections_max", lambda: 3)
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at, AsyncExitStack() as held:
+    monkeypatch.setattr("saga.telemetry.http.compute_connections_max", lambda: 3)
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at, AsyncExitStack() as held:
         open_ = [await held.enter_async_context(sent(at.host, at.port, HALF)) for _ in range(4)]
         first, second = open_[0][0], open_[1][0]
         await CLOCK.within(5, closed(first))
@@ -167,7 +167,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 async def test_who_sends_nothing_half_or_drop_by_drop_is_cut_off(soon: float) -> None:
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
 
         async def dripped(first: bytes) -> float:
             began_s = CLOCK.monotonic_s()
@@ -190,7 +190,7 @@ async def test_who_does_not_read_the_answer_is_cut_off(soon: float, monkeypatch:
 
     monkeypatch.setattr("saga.telemetry.metrics.asyncio.to_thread", long)
     async with (
-        answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at,
+        serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at,
         sent(at.host, at.port, ASK.replace(b"/health/live", b"/metrics")) as (reader, writer),
     ):
         await reader.readexactly(9)
@@ -205,7 +205,7 @@ async def test_who_does_not_read_the_answer_is_cut_off(soon: float, monkeypatch:
 
 
 async def test_each_connection_has_one_answer(soon: float) -> None:
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         answer = await asked(at.host, at.port, ASK * 10)
     assert answer.count(b"HTTP/1.1 200") == 1
     assert b"Connection: close" in answer
@@ -213,7 +213,7 @@ async def test_each_connection_has_one_answer(soon: float) -> None:
 
 async def test_a_body_without_end_is_not_waited_for() -> None:
     request = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\r\n"
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         began_s = CLOCK.monotonic_s()
         assert (await asked(at.host, at.port, request)).startswith(b"HTTP/1.1 405")
         assert CLOCK.monotonic_s() - began_s < http.CONNECTION_S / 2
@@ -225,7 +225,7 @@ async def test_a_body_without_end_is_not_waited_for() -> None:
 @pytest.mark.parametrize("rubbish", RUBBISH, ids=lambda rubbish: repr(rubbish[:24]))
 async def test_rubbish_is_answered_without_a_word_in_the_log(rubbish: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         for _ in range(20):
             async with sent(at.host, at.port, rubbish) as (reader, writer):
                 writer.write_eof()
@@ -248,14 +248,14 @@ async def test_a_request_has_bounds(path_bytes: int, field_bytes: int, fields: i
     fits = path_bytes < LINE_BYTES_MAX and field_bytes < FIELD_BYTES_MAX and fields < FIELDS_MAX
     given = b"".join(b"X-%d: %b\r\n" % (n, b"a" * field_bytes) for n in range(fields))
     request = b"GET /%b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (b"a" * path_bytes, given)
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         answer = await asked(at.host, at.port, request)
     assert answer[9:12] in ((b"404",) if fits else (b"400", b"")), answer[:100]
 
 
 @pytest.mark.parametrize("path", [b"/health/live", b"/health/ready", b"/metrics", b"/", b"/nowhere"])
 async def test_no_answer_says_which_version_serves(path: bytes) -> None:
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         answer = await asked(at.host, at.port, ASK.replace(b"/health/live", path))
     head = answer.partition(b"\r\n\r\n")[0].lower()
     assert head.startswith(b"http/1.1 ")
@@ -270,7 +270,7 @@ async def test_a_defect_of_a_page_is_told_without_what_it_is(
         raise ZeroDivisionError("a secret of ours")
 
     monkeypatch.setattr("saga.telemetry.health.Health.not_alive", fails)
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         answer = await asked(at.host, at.port)
     assert answer.startswith(b"HTTP/1.1 500")
     assert b"secret" not in answer
@@ -287,7 +287,7 @@ async def test_whoever_asks_for_the_page_again_and_again_gets_the_one_there_is(m
         return b"saga_partitions 1\n"
 
     monkeypatch.setattr("saga.telemetry.metrics.asyncio.to_thread", counted)
-    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+    async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         page = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: %s\r\n\r\n"
         answers = await asyncio.gather(*(asked(at.host, at.port, page % b"a/%d" % n) for n in range(50)))
     assert all(answer.endswith(b"saga_partitions 1\n") for answer in answers)

@@ -16,8 +16,8 @@ import pytest
 from saga.support.addresses import check_hook
 from saga.support.clock import SystemClock
 from saga.telemetry import alert_hook as hooks
-from saga.telemetry.alert_hook import ATTEMPTS_MAX, Hook, body_of, calling, sender_to, signature
-from saga.telemetry.events import DeadLettered, Escalated, Moment, Recovered, Unavailable
+from saga.telemetry.alert_hook import ATTEMPTS_MAX, AlertHook, encode_body, make_sender, run_hook, sign
+from saga.telemetry.events import DeadLettered, Escalated, Recovered, TelemetryEvent, Unavailable
 
 T = TypeVar("T")
 NOW_MS = 1_800_000_000_000
@@ -73,7 +73,7 @@ class Ground:
     clock: Clock = field(default_factory=Clock)
     calls: list[tuple[float, dict[str, object], Mapping[str, str], bytes]] = field(default_factory=list)
     tried_s: list[float] = field(default_factory=list)
-    told: list[Moment] = field(default_factory=list)
+    told: list[TelemetryEvent] = field(default_factory=list)
 
     async def send(self, body: bytes, headers: Mapping[str, str]) -> None:
         self.tried_s.append(self.clock.s)
@@ -82,9 +82,9 @@ class Ground:
             raise ConnectionError("nobody there")
         self.calls.append((self.clock.s, json.loads(body), headers, body))
 
-    async def play(self, *moments: Moment) -> list[dict[str, object]]:
-        hook = Hook(self.send, self.clock, self.told.append, self.per_minute_max, self.secret)
-        async with calling(hook):
+    async def play(self, *moments: TelemetryEvent) -> list[dict[str, object]]:
+        hook = AlertHook(self.send, self.clock, self.told.append, self.per_minute_max, self.secret)
+        async with run_hook(hook):
             for moment in moments:
                 hook.listen(moment)
             while hook._waiting:
@@ -118,7 +118,7 @@ async def test_each_letter_that_needs_a_person_is_told_once() -> None:
 def test_nobody_is_called_for_anything_else() -> None:
     quiet = Escalated(service="payment", saga="order-2", handler="release", reason="again", steps=())
     for moment in (Recovered(service="payment", what="store", away_s=1.0), dead(1, blocks=False), quiet):
-        assert body_of(moment, NOW_MS, 0) is None
+        assert encode_body(moment, NOW_MS, 0) is None
 
 
 async def test_no_more_calls_than_so_many_are_made_in_a_minute() -> None:
@@ -158,8 +158,8 @@ async def test_a_call_that_always_fails_holds_up_no_other(error: Exception) -> N
             raise error
         await send(body, headers)
 
-    hook = Hook(picky, ground.clock, ground.told.append, 1000)
-    async with calling(hook):
+    hook = AlertHook(picky, ground.clock, ground.told.append, 1000)
+    async with run_hook(hook):
         for number in range(1, 7):
             hook.listen(dead(number))
         while len(ground.calls) < 4:
@@ -192,7 +192,7 @@ async def test_a_call_is_signed_so_that_nobody_else_can_make_one() -> None:
     ((_, _, headers, body),) = ground.calls
     assert headers["x-saga-id"] == "dead-1"
     said = headers["x-saga-signature"]
-    assert said == signature(b"key", NOW_MS // 1000, body)
+    assert said == sign(b"key", NOW_MS // 1000, body)
     at, _, proof = said.partition(",v1=")
     assert hmac.new(b"key", at.removeprefix("t=").encode() + b"." + body, "sha256").hexdigest() == proof
     unsigned = Ground()
@@ -209,8 +209,8 @@ async def test_a_process_that_stops_waits_only_a_moment_for_what_is_still_to_be_
     async def never(body: bytes, headers: Mapping[str, str]) -> None:
         await asyncio.Event().wait()
 
-    hook = Hook(never, Deaf(), lambda moment: None, 10)
-    async with asyncio.timeout(5), calling(hook):
+    hook = AlertHook(never, Deaf(), lambda moment: None, 10)
+    async with asyncio.timeout(5), run_hook(hook):
         hook.listen(dead(1))
 
 
@@ -219,16 +219,16 @@ async def test_a_process_that_stops_waits_only_a_moment_for_what_is_still_to_be_
 
 async def test_a_command_gets_it_on_its_standard_input(tmp_path: Path) -> None:
     code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read() + '|'.join(sys.argv[2:]))"
-    send = sender_to(f"command:{sys.executable} -c \"{code}\" '{tmp_path / 'told'}'")
+    send = make_sender(f"command:{sys.executable} -c \"{code}\" '{tmp_path / 'told'}'")
     await send(b'{"id": 1}', {"x-saga-id": "dead-1", "x-saga-signature": "t=1,v1=2"})
     assert (tmp_path / "told").read_text() == '{"id": 1}dead-1|t=1,v1=2'
-    failing = sender_to(f"command:{sys.executable} -c \"import sys; sys.exit('no pager')\"")
+    failing = make_sender(f"command:{sys.executable} -c \"import sys; sys.exit('no pager')\"")
     with pytest.raises(OSError, match="it ended with exit code 1: no pager"):
         await failing(b"{}", {"x-saga-id": "dead-1"})
 
 
 async def test_a_command_that_does_not_end_is_ended() -> None:
-    send = sender_to(f'command:{sys.executable} -c "import time; time.sleep(60)"')
+    send = make_sender(f'command:{sys.executable} -c "import time; time.sleep(60)"')
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await send(b"{}", {"x-saga-id": "dead-1"})
@@ -247,7 +247,7 @@ async def test_a_url_gets_it_as_a_post(status: int) -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        send = sender_to(f"http://127.0.0.1:{port}/page?token=x")
+        send = make_sender(f"http://127.0.0.1:{port}/page?token=x")
         headers = {"x-saga-id": "dead-1", "content-type": "application/json"}
         if status == 200:
             await send(b"{}", headers)
@@ -271,7 +271,7 @@ async def test_a_url_that_leads_elsewhere_is_not_taken_for_one_that_was_told() -
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        send = sender_to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page")
+        send = make_sender(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page")
         with pytest.raises(OSError, match="status 302: it leads elsewhere, and nothing was told"):
             await send(b"{}", {"x-saga-id": "dead-1"})
     assert [line.partition(b" ")[0] for line in asked] == [b"POST"]
@@ -289,7 +289,7 @@ async def test_a_url_that_keeps_calls_waiting_takes_no_threads_from_others_and_i
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        send = sender_to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page")
+        send = make_sender(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page")
         for _ in range(50):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
@@ -298,7 +298,7 @@ async def test_a_url_that_keeps_calls_waiting_takes_no_threads_from_others_and_i
             assert await asyncio.to_thread(lambda: "free") == "free"
         assert len(asked) == 1
         leave.set()
-        while isinstance(send, hooks.ToUrl) and send._calling is not None and send._calling.is_alive():
+        while isinstance(send, hooks.UrlSender) and send._calling is not None and send._calling.is_alive():
             await SystemClock().sleep(0.02)
 
 
@@ -306,19 +306,19 @@ async def test_what_a_command_has_started_ends_with_it_and_what_it_leaves_runnin
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "pid"
-    hangs = sender_to(f"command:sh -c 'sleep 60 & echo $! > {file}; wait'")
+    hangs = make_sender(f"command:sh -c 'sleep 60 & echo $! > {file}; wait'")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
             await hangs(b"{}", {"x-saga-id": "dead-1"})
     async with asyncio.timeout(10):
         while _runs(int(file.read_text())):
             await SystemClock().sleep(0.02)
-    leaves = sender_to(f"command:sh -c 'sleep 5 & echo $! > {file}'")
+    leaves = make_sender(f"command:sh -c 'sleep 5 & echo $! > {file}'")
     async with asyncio.timeout(4):
         await leaves(b"{}", {"x-saga-id": "dead-1"})
     os.kill(int(file.read_text()), signal.SIGKILL)
     with pytest.raises(OSError, match="no/such/pager"):
-        await sender_to("command:no/such/pager")(b"{}", {"x-saga-id": "dead-1"})
+        await make_sender("command:no/such/pager")(b"{}", {"x-saga-id": "dead-1"})
 
 
 def _runs(process: int) -> bool:

@@ -20,8 +20,8 @@ from saga.contracts.library import contract_of
 from saga.errors import ConfigurationError
 from saga.messaging import envelope
 from saga.support.clock import SystemClock, iso
-from saga.telemetry.events import Moment, Started
-from saga.telemetry.http import answering
+from saga.telemetry.events import Started, TelemetryEvent
+from saga.telemetry.http import serve_http
 from services.order.events import OrderPlaced
 from tests.engine.real_worker import an_order, message_of
 from tests.telemetry.workers import P0, WatchedWorker
@@ -114,7 +114,7 @@ def slow(doors: Doors) -> Service[Any]:
 
 
 async def test_a_process_answers_while_it_starts_works_and_drains(settings: Settings, port: int) -> None:
-    doors, stop, moments = Doors(), asyncio.Event(), list[Moment]()
+    doors, stop, moments = Doors(), asyncio.Event(), list[TelemetryEvent]()
     declared = slow(doors).declared
     async with asking("127.0.0.1", port) as get, asyncio.TaskGroup() as tasks:
         process = tasks.create_task(wiring.run([declared], settings, moments.append, stop))
@@ -177,7 +177,7 @@ async def value_of(get: Get, name: str) -> float:
 
 async def test_the_pages_are_for_machines_and_nothing_else_is_there() -> None:
     async with (
-        answering("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
+        serve_http("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
         asking(answers.host, answers.port) as get,
     ):
         live, page, other = await get("/health/live"), await get("/metrics"), await get("/")
@@ -191,7 +191,7 @@ async def test_the_pages_are_for_machines_and_nothing_else_is_there() -> None:
 
 async def test_the_end_of_a_worker_is_told_as_no_life() -> None:
     async with (
-        answering("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
+        serve_http("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
         asking(answers.host, answers.port) as get,
     ):
         with answers.watch(WatchedWorker(behind={P0: 0})):
@@ -203,7 +203,7 @@ async def test_the_end_of_a_worker_is_told_as_no_life() -> None:
 async def test_the_time_to_recover_is_measured_between_two_questions() -> None:
     worker = WatchedWorker(behind={P0: 5})
     async with (
-        answering("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
+        serve_http("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
         asking(answers.host, answers.port) as get,
     ):
         with answers.watch(worker):
@@ -221,7 +221,7 @@ async def test_the_time_to_recover_is_measured_between_two_questions() -> None:
 async def test_workers_are_made_to_look_whether_all_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saga.telemetry.http.LOOK_S", 0.01)
     worker, fails = WatchedWorker(name="payment"), Failing(name="order")
-    async with answering("127.0.0.1:0", ["payment", "order"], asyncio.Event(), CLOCK) as answers:
+    async with serve_http("127.0.0.1:0", ["payment", "order"], asyncio.Event(), CLOCK) as answers:
         with answers.watch(fails), answers.watch(worker):
             await until(lambda: _looked(worker, 3))
             assert fails.looked >= 2  # what one of them meets keeps nobody from looking
@@ -248,7 +248,7 @@ async def test_a_port_that_is_taken_keeps_the_process_from_starting(settings: Se
 
 async def test_a_host_that_is_not_ours_keeps_the_process_from_starting(settings: Settings) -> None:
     with pytest.raises(ConfigurationError, match="SAGA_HTTP"):
-        async with answering("192.0.2.1:0", [], asyncio.Event(), CLOCK):
+        async with serve_http("192.0.2.1:0", [], asyncio.Event(), CLOCK):
             pass
 
 

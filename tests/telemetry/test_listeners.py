@@ -4,18 +4,18 @@ import logging
 
 import pytest
 
-from saga.telemetry.events import Moment, Started, to_all
+from saga.telemetry.events import Started, TelemetryEvent, to_all
 
 STARTED = Started(service="payment", topics=("orders",))
 
 
-def fails(moment: Moment) -> None:
+def fails(moment: TelemetryEvent) -> None:
     raise RuntimeError("nobody counts here")
 
 
 def test_each_listener_is_told_even_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    first: list[Moment] = []
-    last: list[Moment] = []
+    first: list[TelemetryEvent] = []
+    last: list[TelemetryEvent] = []
     report = to_all(first.append, fails, last.append)
     report(STARTED)
     report(STARTED)

@@ -17,15 +17,15 @@ from saga.telemetry.events import (
     Assigned,
     DeadLettered,
     Handled,
-    Moment,
     Parked,
     Report,
     Retrying,
     Started,
     StepDone,
+    TelemetryEvent,
     Unavailable,
 )
-from saga.telemetry.logs import LEVELS, Log, event_name
+from saga.telemetry.logs import LEVELS, EventLog, name_event
 
 HANDLED = Handled(
     service="payment",
@@ -78,7 +78,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def to(stream: io.StringIO, settings: Settings | None = None) -> Report:
-    return Log(stream, settings, clock=FixedClock()).report
+    return EventLog(stream, settings, clock=FixedClock()).report
 
 
 def test_who_began_the_saga_is_in_the_line_if_that_was_said() -> None:
@@ -120,7 +120,7 @@ def test_a_handled_message_is_one_json_object_on_one_line() -> None:
 
 def test_every_field_of_a_moment_is_a_field_of_its_line() -> None:
     report = to(stream := io.StringIO(), Settings(log_level="debug"))
-    told: list[Moment] = [replace(HANDLED, principal="user:4711"), RETRYING, PARKED, DEAD, STEP]
+    told: list[TelemetryEvent] = [replace(HANDLED, principal="user:4711"), RETRYING, PARKED, DEAD, STEP]
     for moment in told:
         report(moment)
     for moment, line in zip(told, lines(stream), strict=True):
@@ -153,7 +153,7 @@ def test_each_moment_has_a_level() -> None:
     kinds = {
         kind
         for kind in vars(events).values()
-        if isinstance(kind, type) and issubclass(kind, Moment) and kind is not Moment
+        if isinstance(kind, type) and issubclass(kind, TelemetryEvent) and kind is not TelemetryEvent
     }
     assert set(LEVELS) == kinds
 
@@ -176,7 +176,7 @@ def test_levels_say_what_a_person_has_to_look_at() -> None:
 
 
 def test_event_names_do_not_depend_on_data() -> None:
-    assert [event_name(kind) for kind in (Handled, DeadLettered, StepDone)] == ["handled", "dead_lettered", "step_done"]
+    assert [name_event(kind) for kind in (Handled, DeadLettered, StepDone)] == ["handled", "dead_lettered", "step_done"]
 
 
 def test_a_terminal_gets_text_and_everything_else_json() -> None:
@@ -212,7 +212,7 @@ def test_what_an_exception_says_stays_on_one_line_whatever_is_in_it() -> None:
 def test_a_log_that_cannot_be_written_stops_nobody(breaks: Callable[[io.StringIO], object]) -> None:
     stream = Terminal()
     breaks(stream)
-    Log(stream, Settings(log="json")).report(HANDLED)
+    EventLog(stream, Settings(log="json")).report(HANDLED)
 
 
 def fails(line: str) -> int:
@@ -220,7 +220,7 @@ def fails(line: str) -> int:
 
 
 def test_the_stream_lives_as_long_as_the_listener(capfd: pytest.CaptureFixture[str]) -> None:
-    report = Log(open(1, "w", closefd=False)).report  # noqa: SIM115 - nobody else holds it: that is the point
+    report = EventLog(open(1, "w", closefd=False)).report  # noqa: SIM115 - nobody else holds it: that is the point
     gc.collect()
     report(Started(service="payment", topics=("orders",)))
     assert json.loads(capfd.readouterr().out)["topics"] == ["orders"]

@@ -31,7 +31,6 @@ from saga.telemetry.events import (
     LogReplaced,
     Lost,
     Misfit,
-    Moment,
     Opened,
     OtherPartitioner,
     Parked,
@@ -52,6 +51,7 @@ from saga.telemetry.events import (
     Stopped,
     StrangersMet,
     Stuck,
+    TelemetryEvent,
     TimerKept,
     TimersLost,
     Traced,
@@ -60,7 +60,7 @@ from saga.telemetry.events import (
     Untold,
     WriteRefused,
 )
-from saga.telemetry.metrics import BOUNDS_S, SERIES_MAX, Metrics, Page
+from saga.telemetry.metrics import BOUNDS_S, SERIES_MAX, Metrics, MetricsPage
 from tests.telemetry.workers import P0, P1, SetClock, WatchedWorker
 
 METRICS_PAGE = Path(__file__).parents[2] / "docs/operating/metrics.md"
@@ -143,7 +143,7 @@ def series(name: str, /, **labels: str) -> Series:
 
 
 def page_of(metrics: Metrics, accept: str = "") -> tuple[bytes, str]:
-    return asyncio.run(Page(metrics, SetClock()).text(accept))
+    return asyncio.run(MetricsPage(metrics, SetClock()).text(accept))
 
 
 def told(metrics: Metrics) -> dict[Series, float]:
@@ -202,9 +202,9 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
         (CONFLICT, series("saga_conflicts_total", service="payment", operation="write")),
         (AMBIGUOUS, series("saga_ambiguous_writes_total", service="payment", operation="update")),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Moment) else value[0],
+    ids=lambda value: type(value).__name__ if isinstance(value, TelemetryEvent) else value[0],
 )
-def test_each_moment_adds_one(moment: Moment, grows: Series) -> None:
+def test_each_moment_adds_one(moment: TelemetryEvent, grows: Series) -> None:
     metrics = of(WatchedWorker())
     before = told(metrics).get(grows, 0)
     metrics(moment)
@@ -276,7 +276,7 @@ def test_each_kind_of_moment_is_counted_or_seen_elsewhere() -> None:
     kinds = {
         kind
         for kind in vars(events).values()
-        if isinstance(kind, type) and issubclass(kind, Moment) and kind is not Moment
+        if isinstance(kind, type) and issubclass(kind, TelemetryEvent) and kind is not TelemetryEvent
     }
     assert of()._listens.keys() | SEEN_ELSEWHERE == kinds
 

@@ -3,43 +3,43 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.telemetry.log_quotas import KINDS_MAX, LINES_MAX, OTHERS, WITHIN_S, Held, Quotas
+from saga.telemetry.logs import KINDS_MAX, LINES_MAX, OTHERS, WITHIN_S, LogQuotas, SuppressedLines
 from tests.telemetry.workers import SetClock
 
 
-def written(quotas: Quotas, kind: str, times: int) -> int:
+def written(quotas: LogQuotas, kind: str, times: int) -> int:
     return sum(quotas.has_room(kind) for _ in range(times))
 
 
 def test_the_first_lines_of_a_kind_are_written_and_the_others_are_counted() -> None:
     clock = SetClock()
-    quotas = Quotas(clock)
+    quotas = LogQuotas(clock)
     assert written(quotas, "a", 3 * LINES_MAX) == LINES_MAX
     assert written(quotas, "b", 1) == 1
     assert quotas.held_until_s == clock.at_s + WITHIN_S
     assert quotas.over() == []
     clock.at_s += WITHIN_S
-    assert quotas.over() == [Held("a", 2 * LINES_MAX, WITHIN_S)]
+    assert quotas.over() == [SuppressedLines("a", 2 * LINES_MAX, WITHIN_S)]
     assert written(quotas, "a", LINES_MAX + 1) == LINES_MAX
 
 
 def test_who_says_little_is_never_held_back() -> None:
     clock = SetClock()
-    quotas = Quotas(clock)
+    quotas = LogQuotas(clock)
     for _ in range(20 * LINES_MAX):
         assert quotas.has_room("a")
         clock.at_s += WITHIN_S / LINES_MAX + 0.001
 
 
 def test_all_that_was_held_back_can_be_had_at_the_end() -> None:
-    quotas = Quotas(SetClock())
+    quotas = LogQuotas(SetClock())
     written(quotas, "a", LINES_MAX + 5)
-    assert quotas.over(all_=True) == [Held("a", 5, 0.0)]
+    assert quotas.over(all_=True) == [SuppressedLines("a", 5, 0.0)]
 
 
 def test_kinds_without_end_share_one_quota_and_take_no_memory() -> None:
     clock = SetClock()
-    quotas = Quotas(clock)
+    quotas = LogQuotas(clock)
     assert sum(quotas.has_room(f"kind {n}") for n in range(10 * KINDS_MAX)) == KINDS_MAX + LINES_MAX
     clock.at_s += WITHIN_S
     (held,) = quotas.over()
@@ -51,7 +51,7 @@ def test_kinds_without_end_share_one_quota_and_take_no_memory() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=300))
 def test_every_line_is_written_or_counted_and_no_window_has_too_many(lines: list[tuple[str, float]]) -> None:
     clock = SetClock()
-    quotas, wrote, held = Quotas(clock), dict[str, list[float]](), 0
+    quotas, wrote, held = LogQuotas(clock), dict[str, list[float]](), 0
     for kind, pause_s in lines:
         clock.at_s += pause_s / 10
         held += sum(each.lines for each in quotas.over())

@@ -24,7 +24,7 @@ from saga.messages import texts_of
 from saga.messaging.trace_context import place_in
 from saga.support.clock import SystemClock
 from saga.telemetry import traces
-from saga.telemetry.events import Moment
+from saga.telemetry.events import TelemetryEvent
 from saga.telemetry.traces import Traces
 from services.payment.bank import Declined
 from services.payment.events import (
@@ -54,7 +54,7 @@ class Bank:
         self.fails: Callable[[int], Exception | None] = lambda n: None
 
     async def charge(self, key: str, card: str) -> str:
-        self.called_in.append(traces.current())
+        self.called_in.append(traces.current_traceparent())
         if (error := self.fails(len(self.called_in))) is not None:
             raise error
         return f"charge of {card}"
@@ -143,7 +143,7 @@ async def test_one_saga_is_one_trace_from_the_application_through_all_services_t
     settings = Settings.from_environment(
         broker=f"embedded:///{tmp_path}/broker.db", store=f"sqlite:///{tmp_path}/{{service}}.db"
     )
-    bank, stop, moments, clock = Bank(), asyncio.Event(), list[Moment](), SystemClock()
+    bank, stop, moments, clock = Bank(), asyncio.Event(), list[TelemetryEvent](), SystemClock()
     services = [a_payment(bank).declared, a_shipping().declared]
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("a shop")
     async with Client(settings.broker) as client:
@@ -197,8 +197,8 @@ async def test_one_saga_is_one_trace_from_the_application_through_all_services_t
 
 async def test_a_collector_that_is_away_holds_up_nobody(tmp_path: Path, otel: Collector, monkeypatch: Any) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(traces, "LEAVE_S", 0.2)
-    async with workplace(tmp_path) as place, traces.exporting("a process", SystemClock()) as place.traces:
+    monkeypatch.setattr(traces, "FLUSH_S", 0.2)
+    async with workplace(tmp_path) as place, traces.export_spans("a process", SystemClock()) as place.traces:
         payment = a_payment(Bank())
         async with at_work(place, payment):
             await place.publish(an_order())
@@ -411,13 +411,13 @@ async def test_what_cannot_be_had_keeps_services_from_starting(
 def test_the_standard_variables_turn_it_off(
     otel: Collector, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
-    assert wiring.current_trace(Settings.from_environment()) is traces.current
+    assert wiring.current_trace(Settings.from_environment()) is traces.current_traceparent
     monkeypatch.setenv(variable, value)
     assert wiring.current_trace(Settings.from_environment()) is None
 
 
 def test_an_application_without_a_trace_hands_on_none() -> None:
-    assert traces.current() is None
+    assert traces.current_traceparent() is None
     assert not trace.get_current_span().get_span_context().is_valid
 
 

@@ -18,9 +18,9 @@ from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Outgoing, Partition
 from saga.messaging.timers import to_record
 from saga.store.port import Document
-from saga.telemetry.events import Moment, Recovered, Unavailable
+from saga.telemetry.events import Recovered, TelemetryEvent, Unavailable
+from saga.telemetry.health import WorkerView
 from saga.telemetry.metrics import Metrics
-from saga.telemetry.worker_view import WorkerView
 from services.order.events import OrderPlaced
 from tests.engine.real_worker import Workplace, an_order, workplace
 from tests.telemetry.workers import SetClock
@@ -214,7 +214,7 @@ async def test_a_store_that_gives_but_does_not_take_is_still_away(
 
 @pytest.mark.parametrize("why", [StoreUnavailable("gone"), BrokerUnavailable("gone")])
 def test_what_nobody_fails_at_any_more_can_be_reached(why: SagaError) -> None:
-    clock, moments = SetClock(), list[Moment]()
+    clock, moments = SetClock(), list[TelemetryEvent]()
     watching = OutageWatch("payment", clock, moments.append)
     watching.unavailable("write", why)
     clock.at_s += QUIET_S - 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from saga.messages import Partition, StalledPartition
 from saga.support.clock import SystemClock
-from saga.telemetry.worker_view import Reach
+from saga.telemetry.health import Reachability
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 
@@ -22,7 +22,7 @@ class SetClock(SystemClock):
 
 @dataclass
 class WatchedWorker:
-    """A `saga.telemetry.worker_view.WorkerView`, of values."""
+    """A `saga.telemetry.health.WorkerView`, of values."""
 
     name: str = "payment"
     types: Collection[str] = ("OrderPlaced", "OrderCancelled")
@@ -46,10 +46,10 @@ class WatchedWorker:
     def lag(self) -> Mapping[Partition, int] | None:
         return self.behind
 
-    def reach(self) -> Mapping[Partition, Reach] | None:
+    def reach(self) -> Mapping[Partition, Reachability] | None:
         if self.behind is None or len(self.behind) != self.partitions:
             return None
-        return {at: Reach(self.handled, self.handled + count) for at, count in self.behind.items()}
+        return {at: Reachability(self.handled, self.handled + count) for at, count in self.behind.items()}
 
     def away(self) -> Mapping[str, float]:
         return self.gone

@@ -13,9 +13,8 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.contracts.library import find_library
 from saga.engine.prepared_service import reads_of
 from saga.messaging.names import is_wakes
-from saga.ops.histories import read_history
+from saga.ops.histories import SagaHistory, read_history
 from saga.ops.sources import ServiceStore
-from saga.ops.timeline import SagaHistory
 from saga.progress.history import verify_history
 from saga.store.port import Store
 from services import ledger

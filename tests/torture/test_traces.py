@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw
 
-from saga.ops.timeline import SagaHistory
+from saga.ops.histories import SagaHistory
 from saga.progress.document import Outcome, SagaProgress, Transition
 from tests.torture.traces import CURES_MANY, Histories, traces
 

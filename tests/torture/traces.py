@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from saga.ops.timeline import SagaHistory
+from saga.ops.histories import SagaHistory
 from services.audit.checks import Check
 
 Histories = Mapping[str, Mapping[str, SagaHistory]]

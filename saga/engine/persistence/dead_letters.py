@@ -68,7 +68,7 @@ def failing(
 def moment(
     service: str, saga: str, dead: DeadLetterRecord, contract: Contract | None
 ) -> DeadLettered | Escalated | None:
-    """Moment that tells of it; `None` for the end of one."""
+    """Telemetry event about it; `None` for the end of one."""
     if dead.what == "escalation":
         return Escalated(
             service=service, saga=saga, handler=dead.handler, reason=dead.reason, steps=dead.calls, id=dead.id

@@ -25,7 +25,7 @@ from saga.ops.attention import Attention, AttentionItem, find_attention, find_bl
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
-from saga.ops.saga_details import SagaDetails, add_reasons, describe_open_work, read_saga
+from saga.ops.sagas import SagaDetails, add_reasons, describe_open_work, read_saga
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.ops.sources import Warn, open_stores
 from saga.support.clock import Clock, from_iso

@@ -22,7 +22,7 @@ from saga.errors import SagaError
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
-from saga.telemetry.logs import Log
+from saga.telemetry.logs import EventLog
 from saga.testing.processes.remote_fakes import remote_fake
 from saga.testing.processes.shared_files import TIMING
 from saga.testing.processes.worker_processes import COULD_NOT_START, WorkerSetup
@@ -66,7 +66,7 @@ async def _run(setup: WorkerSetup) -> None:
             use=use,
             options=ServiceOptions(
                 clock=clock,
-                report=Log(sys.stderr, Settings(log="json")).report,
+                report=EventLog(sys.stderr, Settings(log="json")).report,
                 limits=FlowLimits(drain_s=DRAIN_S, deaths_max=1000),
                 stop=stop,
                 worker=f"{declared.name}:{os.getpid()}",

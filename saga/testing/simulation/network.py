@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
-from saga.telemetry.events import Moment
+from saga.telemetry.events import TelemetryEvent
 from saga.testing.simulation.loop import Process, SimulatedLoop
 from saga.testing.simulation.plan import READS, WRITES, Chance, Operation, Plan, Planned, What
 
@@ -41,7 +41,7 @@ class TraceNote(NamedTuple):
     time_s: float
     process: str
     what: str
-    moment: Moment | None = None
+    moment: TelemetryEvent | None = None
 
 
 @dataclass(slots=True)

@@ -14,11 +14,11 @@ from saga.telemetry.events import (
     ControlTurned,
     DeadLettered,
     Escalated,
-    Moment,
     PutOff,
     ReplayEnded,
     Retrying,
     Stuck,
+    TelemetryEvent,
     Unavailable,
 )
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
@@ -201,8 +201,8 @@ def _name(world: SimulatedWorld, service: str, intent: Intent) -> str:
     return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
 
 
-def _moment(moment: Moment | None, sagas: Collection[str]) -> str:
-    """Moment in words; nothing for one of another saga."""
+def _moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
+    """TelemetryEvent in words; nothing for one of another saga."""
     if sagas and getattr(moment, "saga", None) not in (None, *sagas):
         return ""
     match moment:

@@ -21,7 +21,7 @@ from saga.messages import Partition, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.overflow import parse_saga
-from saga.telemetry.events import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
+from saga.telemetry.events import Assigned, Handled, Revoked, Started, StepDone, Stopped, TelemetryEvent
 from saga.testing.invariants.evidence import Evidence, ServiceEvidence
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
@@ -245,7 +245,7 @@ class Workers(Disruptions):
 
         self._network.later(after_s, begin)
 
-    def _reported(self, process: Process, moment: Moment) -> None:
+    def _reported(self, process: Process, moment: TelemetryEvent) -> None:
         if not isinstance(moment, EVERYDAY) and not self._loop.is_closed():
             self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))
 

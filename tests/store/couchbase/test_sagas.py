@@ -15,7 +15,7 @@ from saga.engine.lifecycle import ServiceOptions
 from saga.engine.prepared_service import topics_of
 from saga.store.couchbase.store import CouchbaseStore
 from saga.support.clock import SystemClock
-from saga.telemetry.events import DeadLettered, Moment, Stuck
+from saga.telemetry.events import DeadLettered, Stuck, TelemetryEvent
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -54,7 +54,7 @@ async def shelves(store: CouchbaseStore) -> dict[str, Stock]:
 async def test_orders_end_once_and_the_books_balance_although_the_store_froze(
     mock: CouchbaseMock, stores: Stores, tmp_path: Path
 ) -> None:
-    bank, carrier, told = Bank(), Carrier(), list[Moment]()
+    bank, carrier, told = Bank(), Carrier(), list[TelemetryEvent]()
     confirmed = ORDERS - DECLINED
     after = {sku: Stock(left=LEFT - confirmed) for sku in ("coffee", "tea")}
     async with AsyncExitStack() as stack:

@@ -1,7 +1,7 @@
 """A record that cannot be read: its partition stands, people are told, and all goes on when it is mended."""
 
 from saga.messages import Partition
-from saga.telemetry.events import GoesOn, Moment, StandsStill
+from saga.telemetry.events import GoesOn, StandsStill, TelemetryEvent
 from saga.testing.simulation.network import TraceNote
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order.events import OrderConfirmed
@@ -30,5 +30,5 @@ def test_what_stands_is_told_once_by_each_who_reads_it_and_when_it_goes_on_too()
         assert sorted((m.service, m.topic, m.partition) for m in on) == sorted((m.service, *place) for m in told)
 
 
-def moments(world: SimulatedWorld) -> list[Moment]:
+def moments(world: SimulatedWorld) -> list[TelemetryEvent]:
     return [line.moment for line in world.trace.lines if isinstance(line, TraceNote) and line.moment is not None]
