@@ -1,4 +1,4 @@
-"""Questions to a monitor that runs, over HTTP, in the place of one's own folds."""
+"""Client of a running monitor, over HTTP."""
 
 from http.client import HTTPConnection, HTTPException
 from typing import TypeVar

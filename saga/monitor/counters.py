@@ -1,5 +1,5 @@
-"""Counts of transitions by minute, and histograms of times: sums alone, so that the order in which they came is
-nothing to them, and what was counted wrongly can be taken away again.
+"""Counts of transitions by minute, and histograms of durations. They are sums, so the order of events does not matter,
+and an observation can be removed again.
 
 A **retry storm** is a handler that in the last five minutes failed at least `STORM_LEAST` times so that it is tried
 again, and more often than it came to an end.
@@ -56,7 +56,7 @@ class TimeHistogram:
     count: int = 0
 
     def add(self, ms: int, times: int = 1) -> None:
-        """Count a time so often; less often than not at all takes it away."""
+        """Add `times` observations of a duration; a negative number removes them."""
         number = find_bin(ms)
         left = self.bins.get(number, 0) + times
         if left:
@@ -66,19 +66,19 @@ class TimeHistogram:
         self.count += times
 
     def merge(self, other: "TimeHistogram") -> None:
-        """Count all that the other one has, too."""
+        """Add the counts of the other one."""
         for number, times in other.bins.items():
             self.bins[number] = self.bins.get(number, 0) + times
         self.count += other.count
 
     def raise_to(self, other: "TimeHistogram") -> None:
-        """Count in each bin what the other one has, where that is more."""
+        """Raise each bin to the count of the other one, where that is larger."""
         for number, times in other.bins.items():
             self.bins[number] = max(times, self.bins.get(number, 0))
         self.count = sum(self.bins.values())
 
     def percentile(self, share: float) -> int:
-        """Time that this share of what was counted did not exceed; 0 if there is none.
+        """Return the duration that this share of the observations did not exceed; 0 without observations.
 
         >>> times = TimeHistogram()
         >>> for ms in range(1, 101):
@@ -117,7 +117,7 @@ class MinuteCounts:
         self.queued.merge(other.queued)
 
     def raise_to(self, other: "MinuteCounts") -> None:
-        """Count what the other one has, where that is more."""
+        """Raise each count to that of the other one, where that is larger."""
         self.transitions = max(self.transitions, other.transitions)
         self.failures = max(self.failures, other.failures)
         self.runs = max(self.runs, other.runs)
@@ -147,7 +147,7 @@ class RecentCounts:
         self._oldest = 0
 
     def get_minute(self, service: str, handler: str, time_ms: int) -> MinuteCounts | None:
-        """Minute of a handler to count in; `None`: it is over, and no longer counted."""
+        """Return the counts of a handler in the minute of a time; `None` if that minute is no longer counted."""
         minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return None
@@ -178,20 +178,20 @@ class RecentCounts:
         minutes[minute] = minutes.get(minute, 0) + 1
 
     def raise_failures_to(self, key: tuple[str, str, str], minute: int, count: int, last: tuple[int, str]) -> None:
-        """Count so many failures in a minute, if fewer are counted."""
+        """Raise the failures of a minute to this count, if fewer are counted."""
         if self._advance_to(minute * MINUTE_MS) >= self._oldest:
             found = self._get_failures(key)
             found.minutes[minute] = max(count, found.minutes.get(minute, 0))
             found.last = max(found.last, last)
 
     def raise_messages_to(self, key: tuple[str, int], minute: int, count: int) -> None:
-        """Count so many messages of a partition in a minute, if fewer are counted."""
+        """Raise the messages of a partition in a minute to this count, if fewer are counted."""
         if self._advance_to(minute * MINUTE_MS) >= self._oldest:
             minutes = self._get_messages(key)
             minutes[minute] = max(count, minutes.get(minute, 0))
 
     def merge(self, other: "RecentCounts") -> None:
-        """Count all that the other one has, too, as far as it is not over."""
+        """Add the counts of the other one, except minutes that are too old."""
         self._advance_to(other.newest_ms)
         for handler, minutes in other.handlers.items():
             for number, minute in minutes.items():
@@ -210,7 +210,7 @@ class RecentCounts:
                     into[number] = into.get(number, 0) + count
 
     def list_recent_minutes(self) -> range:
-        """Whole minutes behind us that count as recent, and the one that is not over."""
+        """Return the recent whole minutes, and the current one."""
         newest = self.newest_ms // MINUTE_MS
         return range(newest - RECENT, newest + 1)
 
@@ -228,7 +228,7 @@ class RecentCounts:
         return found
 
     def _advance_to(self, time_ms: int) -> int:
-        """Minute of a time. The first of a new minute takes those away that are too old by then."""
+        """Return the minute of a time, and drop minutes that are too old when a new one begins."""
         minute = time_ms // MINUTE_MS
         if time_ms > self.newest_ms:
             self.newest_ms = time_ms
@@ -238,7 +238,7 @@ class RecentCounts:
         return minute
 
     def _drop_old_minutes(self) -> None:
-        """Take away all minutes that are too old, and what has none left."""
+        """Drop minutes that are too old, and entries without any minute left."""
         counted: list[dict[int, MinuteCounts] | dict[int, int]] = [*self.handlers.values(), *self.partitions.values()]
         counted += [failures.minutes for failures in self.failures.values()]
         for each in counted:

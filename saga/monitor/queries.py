@@ -1,4 +1,4 @@
-"""Answers out of the folds: each looks at what it shows, and at a bounded number of sagas beside it."""
+"""Queries on the read model. Each reads what it returns, and a bounded number of other sagas."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nlargest
@@ -192,7 +192,7 @@ class Queries:
         )
 
     def _find_stuck(self, now_ms: int, only_dead: bool = False) -> Iterable[tuple[int, Reason, TrackedSaga]]:
-        """Sagas that are stuck, of each reason those that are it for the longest time, bounded."""
+        """Find sagas that are stuck: for each reason those that are stuck for the longest time, bounded."""
         found: list[tuple[int, Reason, TrackedSaga]] = []
         for reason, index in self.folds.stuck_candidates.items():
             if only_dead and reason[0] != "dead":
@@ -399,8 +399,8 @@ def _describe_events(wait: OpenWait, until_ms: int | None) -> str:
 
 
 def _build_predicate(which: SagaFilter, words: InternTable) -> Callable[[TrackedSaga], bool]:
-    """Question whether a saga is meant, but for what chooses the candidates. Asked of very many: each condition that is
-    not given costs nothing."""
+    """Build the predicate of a filter. It is called for very many sagas, so conditions that are not given cost
+    nothing."""
     asked = list[Callable[[TrackedSaga], bool]]()
     if text := which.text:
         asked.append(lambda known: text in known.saga)
@@ -425,6 +425,6 @@ def _build_predicate(which: SagaFilter, words: InternTable) -> Callable[[Tracked
 
 
 def _parse_cursor(after: str) -> tuple[int, str] | None:
-    """Place of a page: what is none begins at the first one."""
+    """Parse the cursor of a page; an invalid one means the first page."""
     ms, colon, saga = after.partition(":")
     return (int(ms), saga) if colon and ms.isascii() and ms.isdigit() and len(ms) < 20 else None

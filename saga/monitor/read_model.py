@@ -1,4 +1,4 @@
-"""Folds of transitions into what can be asked of the monitor: pure, without a clock or a broker.
+"""Read model of the monitor, built from transition events. Pure: no clock, no broker.
 
 Transitions come in any order, for each service writes at its own pace, and some come twice. What is folded is the same
 whatever the order, and twice is as once: `number` says which is which, for each service and saga. Everything is
@@ -64,7 +64,7 @@ class ReadModel:
         self._sagas_max = sagas_max
 
     def apply(self, told: Told, appended_ms: int) -> bool:
-        """Take in a transition, and say whether it was new. `appended_ms`: time at which the broker had it."""
+        """Apply a transition event; return whether it was new. `appended_ms`: time at which the broker appended it."""
         if told.number > NUMBER_MAX or len(told.saga) > SAGA_MAX:
             return False
         known = self.sagas.get(told.saga)
@@ -134,7 +134,7 @@ class ReadModel:
         return self.lives.setdefault(kind, TimeHistogram())
 
     def _update_service_state(self, known: TrackedSaga, told: Told, service: int) -> None:
-        """Last word of the service on the saga, and the saga's places among what may be stuck."""
+        """Update the service's latest state, and the saga's entries in the indexes of sagas that may be stuck."""
         if told.number >= known.last_numbers[service]:
             new = to_service_state(told, service)
             others = [each for each in known.service_states if each.service != service]
@@ -150,7 +150,7 @@ class ReadModel:
         known.stuck_candidates = places
 
     def _remove_candidates(self, known: TrackedSaga) -> None:
-        """Take a saga out of its places."""
+        """Remove a saga from the indexes of sagas that may be stuck."""
         for reason, since_ms in known.stuck_candidates:
             index = self.stuck_candidates[reason]
             index.remove(known, since_ms)
@@ -159,7 +159,7 @@ class ReadModel:
         known.stuck_candidates = ()
 
     def _apply_repeated(self, known: TrackedSaga, before: PackedTransition | None, told: Told, service: int) -> None:
-        """Take from a transition that is told again what the first telling did not know."""
+        """Add from a repeated event what its first copy did not contain: the durations."""
         if before is not None and before.queued_ms == before.handler_ms == UNSEEN_MS:
             queued_ms, handler_ms = _pack_ms(told.queued_ms), _pack_ms(told.handler_ms)
             if queued_ms != UNSEEN_MS or handler_ms != UNSEEN_MS:
@@ -225,7 +225,7 @@ class ReadModel:
             self.forget_one()
 
     def forget_one(self) -> TrackedSaga:
-        """Forget the saga that is missed least, of those that there are."""
+        """Drop one saga to make room: the one that ended and has not changed for the longest time."""
         oldest = [known for _, known in islice(self.by_change_time.iterate_oldest(), EVICT_LOOK)]
         ended = (known for known in oldest if known.ended is not None and not known.stuck_candidates)
         least = next(ended, oldest[0])
@@ -234,7 +234,7 @@ class ReadModel:
         return least
 
     def forget(self, known: TrackedSaga) -> None:
-        """Forget a saga: what was counted of it stays counted."""
+        """Drop a saga. What was counted of it stays counted."""
         self._remove_candidates(known)
         self.by_change_time.remove(known, known.changed_ms)
         if known.ended is None:

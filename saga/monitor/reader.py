@@ -1,7 +1,7 @@
-"""Reader of the topic of transitions, on any broker: it folds what is there, and what comes.
+"""Reader of the topic of transitions, on any broker, into the read model.
 
-It reads as nobody: it is in no group and commits nothing, so nobody waits for it. It begins at the oldest record, or
-where it is told to; what it holds is in memory alone, and is made anew at each start.
+It joins no consumer group and commits no offset, so no service depends on it. It begins at the oldest record, or at a
+given time. The read model is in memory only, and is built again at each start.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ Report = Callable[[object], None]
 
 
 class TransitionReader:
-    """Reader that folds the transitions of a broker."""
+    """Reader that applies the transitions of a broker to the read model."""
 
     def __init__(self, folds: ReadModel, clock: Clock, tell: Report) -> None:
         self.folds = folds

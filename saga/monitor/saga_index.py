@@ -1,5 +1,8 @@
-"""Index by time: members in order of a time of each, from either end or from any place, at a cost that grows with what
-is looked at and not with what is in it."""
+"""Sagas in memory, and indexes of them by time.
+
+The transitions of a saga are packed into bytes, so that a million sagas fit. Reading an index from either end, or from
+any place, costs as much as is read, whatever its size.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +52,7 @@ class TimeIndex(Generic[Member]):
         return self._count
 
     def add(self, member: Member, ms: int) -> None:
-        """Take in a member that is not in it."""
+        """Add a member that is not in the index yet."""
         number = ms // BUCKET_MS
         bucket = self._buckets.get(number)
         if bucket is None:
@@ -59,7 +62,7 @@ class TimeIndex(Generic[Member]):
         self._count += 1
 
     def remove(self, member: Member, ms: int) -> None:
-        """Take away a member that is in it with this time."""
+        """Remove a member that is in the index with this time."""
         number = ms // BUCKET_MS
         bucket = self._buckets[number]
         del bucket[member]
@@ -79,8 +82,8 @@ class TimeIndex(Generic[Member]):
     def scan(
         self, holds: Callable[[Member], bool], *, latest_first: bool, after: tuple[int, str] | None = None
     ) -> Iterator["IndexSlice[Member]"]:
-        """Members for which something holds, bucket by bucket: only these are sorted. `after`: time and name behind
-        which they begin, in that order."""
+        """Yield the members for which `holds` is true, bucket by bucket; only these are sorted. `after`: time and saga
+        id of the last member of the page before."""
         order = self._sort_buckets()
         if latest_first:
             numbers = order[: None if after is None else bisect_right(order, after[0] // BUCKET_MS)][::-1]
@@ -150,7 +153,7 @@ class TransitionFacts(NamedTuple):
 
 
 class PackedTransition(NamedTuple):
-    """Transition as it is packed: words by their numbers."""
+    """Transition as it is packed: strings by their numbers in the intern table."""
 
     service: int
     number: int
@@ -163,7 +166,7 @@ class PackedTransition(NamedTuple):
 
 
 class InternTable:
-    """Words of all sagas, each kept once."""
+    """Strings and facts that many sagas share, each stored once and referred to by number."""
 
     def __init__(self) -> None:
         self.services_and_workers: list[str] = [""]
@@ -233,7 +236,8 @@ class HandlerWait(NamedTuple):
 
 
 class ServiceState(Struct, frozen=True, order=True, gc=False):
-    """Last word of a service on a saga. Ordered: of two by one number the greater counts, whichever came first."""
+    """Latest state of a saga in a service. Ordered: of two with the same number the greater wins, so that the order of
+    arrival does not matter."""
 
     service: int
     number: int
@@ -246,12 +250,12 @@ class ServiceState(Struct, frozen=True, order=True, gc=False):
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is expected of the service."""
+        """True if the service has nothing left to do in the saga."""
         return not (self.open or self.due_ms or self.awaits)
 
 
 class TrackedSaga:
-    """Saga as far as it was told."""
+    """Saga as far as transition events report it."""
 
     __slots__ = (
         "_beyond",
@@ -329,7 +333,7 @@ class TrackedSaga:
         self.packed = b"".join(PACKING.pack(*(new if each[:2] == new[:2] else each)) for each in self)
 
     def forget_service(self, service: int) -> None:
-        """Forget what a service told: its history was made anew."""
+        """Drop the transitions of a service whose history was rebuilt."""
         self.packed = b"".join(PACKING.pack(*each) for each in self if each.service != service)
         if self._beyond is not None:
             self._beyond.pop(service, None)
@@ -367,6 +371,6 @@ class TrackedSaga:
         return sum(last + 1 for last in self.last_numbers.values()) - self.count
 
     def set_service_state(self, new: ServiceState, others: Sequence[ServiceState]) -> None:
-        """Note what a service expects, beside the others."""
+        """Set the latest state of one service, beside those of the others."""
         kept = [*others] if new.is_idle and self._beyond is None else [*others, new]
         self.service_states = tuple(sorted(kept))

@@ -1,4 +1,4 @@
-"""Process of the monitor: a reader that folds, and a server that answers from what it has folded."""
+"""Process of the monitor: it reads transition events into the read model, and serves the page and the JSON API."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ END_S = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Choices of whoever starts a monitor."""
+    """Options of a monitor process."""
 
     address: str
     """Host and port to listen at; port 0: any."""
@@ -47,8 +47,8 @@ class ServerOptions:
 
 
 class HttpConnection(H11Protocol):
-    """Connection with one who asks. Whoever reaches the port may open connections and send nothing, or slowly, or read
-    no answer: each has its time, and they lock nobody out."""
+    """HTTP connection with time limits. A client that sends nothing, sends slowly, or does not read the answer loses
+    its connection, and locks nobody else out."""
 
     _open: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}
     """Connections with the ends of their times, the one first whose time began first."""

@@ -49,7 +49,7 @@ class BlockedHandler(NamedTuple):
 
 
 def compute_allowed_ms(usual: TimeHistogram) -> int:
-    """Time that is allowed where so much is usual.
+    """Return how long a wait may take, given the durations that are usual.
 
     >>> usual = TimeHistogram()
     >>> compute_allowed_ms(usual)
@@ -104,7 +104,7 @@ class OpenWait(NamedTuple):
 
 
 def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -> Iterator[OpenWait]:
-    """Handlers of a service that wait, with the types for which each does and the time since when."""
+    """Yield the waiting handlers of a service, with the event types and the time since when each waits."""
     transitions = known.list_transitions(standing.service)
     last_ms = next((each.time_ms for each in transitions if each.number == standing.number), known.changed_ms)
     for handler, types, until_ms in standing.awaits:
@@ -149,7 +149,7 @@ def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple
 def measure_waits(
     known: TrackedSaga, words: InternTable, handler: str, service: int, time_ms: int, outcome: str
 ) -> Iterable[int]:
-    """Waits that a transition ends or begins, together with those of its handler that are known: in milliseconds."""
+    """Yield the durations, in milliseconds, of the waits that this transition completes together with known ones."""
     ends = outcome in RUNS
     if not ends and outcome != "waiting":
         return

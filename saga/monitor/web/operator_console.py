@@ -1,4 +1,4 @@
-"""Desk of the page: reads what services have written down, and tells services what a person wants.
+"""Operator console behind the page: reads the stores and topics of services, and sends operator commands.
 
 It reads as `saga dead`, `saga sagas show` and `saga audit` do, and acts as they do: through the services' topics of
 commands.
@@ -68,7 +68,7 @@ class Snapshot(Generic[T]):
 
 
 class CachedRead(Generic[T]):
-    """Reading of one thing, never twice at once; what was read is kept for a moment."""
+    """Read that is cached for a moment, and never runs twice at once."""
 
     def __init__(self, read: Callable[[list[str]], Awaitable[T]], clock: Clock) -> None:
         self._read, self._clock = read, clock
@@ -78,7 +78,7 @@ class CachedRead(Generic[T]):
         self._is_stale = False
 
     def forget(self) -> None:
-        """Have it read anew before it is shown again: somebody has acted."""
+        """Read again before the next use: an operator has changed something."""
         self._is_stale = True
 
     async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[T]:
