@@ -61,16 +61,16 @@ class KeyFolder:
             raise ConfigurationError("nothing was started:", [f"SAGA_KEYS: {said}; make one: saga keys new"]) from why
 
     async def get_or_create_key(self, subject: str) -> SubjectKey | None:
-        return await self._cached(subject_key_name(subject), make=True)
+        return await self._get_cached(subject_key_name(subject), make=True)
 
     async def get_key(self, name: str) -> SubjectKey | None:
-        return await self._cached(name, make=False)
+        return await self._get_cached(name, make=False)
 
-    async def _cached(self, name: str, *, make: bool) -> SubjectKey | None:
+    async def _get_cached(self, name: str, *, make: bool) -> SubjectKey | None:
         now_s = self._clock.monotonic_s()
         until_s, key = self._known.get(name, (now_s, None))
         if until_s <= now_s:
-            key = await asyncio.to_thread(self._made if make else self._read, name)
+            key = await asyncio.to_thread(self._get_or_create if make else self._read, name)
             self._known.pop(name, None)
             while len(self._known) >= CACHE_MAX:
                 del self._known[next(iter(self._known))]
@@ -79,16 +79,16 @@ class KeyFolder:
 
     # ------------------------------------------------------------ secrets of subjects
 
-    def _made(self, name: str) -> SubjectKey | None:
+    def _get_or_create(self, name: str) -> SubjectKey | None:
         with suppress(FileNotFoundError):
-            return self._key_in(name)
-        with self._trouble(self._made_names.file_of(name), "read"):
+            return self._load_key(name)
+        with self._translate_errors(self._made_names.file_of(name), "read"):
             was_made = name in self._made_names
         secret = secrets.token_bytes(SECRET_BYTES)
         while not was_made:
             newest = self._newest()
             try:
-                was_made = self._write(name, self._wrapped(name, secret, newest), replaces=False)
+                was_made = self._write(name, self._wrap(name, secret, newest), replaces=False)
             except KeysUnavailable:
                 if newest == self._newest():
                     raise
@@ -96,28 +96,28 @@ class KeyFolder:
 
     def _read(self, name: str) -> SubjectKey | None:
         try:
-            return self._key_in(name)
+            return self._load_key(name)
         except FileNotFoundError:
-            is_empty = not self._wrapping()
+            is_empty = not self._list_wrapping_keys()
             raise (KeysUnavailable if is_empty else KeyMissing)(
                 f"{self._place(name)} is not there, and no mark of an erasure: see whether this is the folder that all "
                 "services share, and restore what it lacks"
                 + ("" if is_empty else "; if nothing is missing, the text was never sealed with a key of this folder")
             ) from None
 
-    def _key_in(self, name: str) -> SubjectKey | None:
+    def _load_key(self, name: str) -> SubjectKey | None:
         """Raises `FileNotFoundError` if there is neither a secret nor a mark, and `KeysUnavailable`."""
-        content = self._content(name)
+        content = self._load_content(name)
         while "erased" not in content:
             try:
                 return SubjectKey(name, self._secret(name, content))
             except KeysUnavailable:
-                before, content = content, self._content(name)
+                before, content = content, self._load_content(name)
                 if content == before:  # or it was wrapped anew in between, and the older key was removed
                     raise
         return None
 
-    def _content(self, name: str) -> dict[str, Any]:
+    def _load_content(self, name: str) -> dict[str, Any]:
         try:
             content = msgspec.json.decode(self._place(name).read_bytes())
         except FileNotFoundError:
@@ -137,7 +137,7 @@ class KeyFolder:
                 f"{self._place(name)} cannot be opened with {by}: one of them was changed; restore it"
             ) from why
 
-    def _wrapped(self, name: str, secret: bytes, by: str) -> dict[str, str]:
+    def _wrap(self, name: str, secret: bytes, by: str) -> dict[str, str]:
         content = wrap_secret(secret, name, self._wrapping_key(by), secrets.token_bytes(32))
         return {"by": by, "wrapped": base64.b64encode(content).decode()}
 
@@ -145,11 +145,11 @@ class KeyFolder:
 
     def _newest(self) -> str:
         """Name of the key that wraps new secrets. Raises `KeysUnavailable`."""
-        if names := self._wrapping():
+        if names := self._list_wrapping_keys():
             return max(names)
         raise KeysUnavailable(f"there is no key in {self.folder}{MAKE_ONE}")
 
-    def _wrapping(self) -> list[str]:
+    def _list_wrapping_keys(self) -> list[str]:
         """Names of the keys that wrap. Raises `KeysUnavailable`."""
         try:
             return [path.name for path in self.folder.iterdir() if path.suffix == ENDING]
@@ -179,9 +179,11 @@ class KeyFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as trouble:
             raise KeysUnavailable(f"the folder of keys {self.folder} cannot be made: {trouble.strerror}") from trouble
-        with self._alone():
-            name = self._newer_name(max(self._wrapping(), default=""))
-            with self._beside(self.folder / name, base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n") as file:
+        with self._locked():
+            name = self._newer_name(max(self._list_wrapping_keys(), default=""))
+            with self._write_beside(
+                self.folder / name, base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n"
+            ) as file:
                 os.link(file, self.folder / name)
         self.append_audit_line("new", name, who, why)
         return name
@@ -201,18 +203,18 @@ class KeyFolder:
         """Wrap all secrets with the newest key. Returns how many there were to be wrapped, and the keys that nothing
         needs any more."""
         count = 0
-        with self._trouble(self.folder, "wrapped"):
-            while found := [name for name in self._subjects() if self._is_older(self._content(name))]:
+        with self._translate_errors(self.folder, "wrapped"):
+            while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
                 for name in found:
-                    with self._alone():  # or the mark of an erasure meanwhile would be replaced
+                    with self._locked():  # or the mark of an erasure meanwhile would be replaced
                         count += self._wrap_again(name)
             self.append_audit_line("rewrap", self._newest(), who, why)
-            with self._alone():  # nobody makes a key or a secret now: what this second look finds is all there is
+            with self._locked():  # nobody makes a key or a secret now: what this second look finds is all there is
                 for copy in self.folder.glob(f".*{ENDING}.*"):  # of a process that was killed while it made a key
                     copy.unlink(missing_ok=True)
                 names = list(self._subjects())
                 self._made_names.add_all(names)
-                return count + sum(map(self._wrap_again, names)), self._unneeded()
+                return count + sum(map(self._wrap_again, names)), self._find_unneeded()
 
     def _is_older(self, content: Mapping[str, Any]) -> bool:
         """Return whether a secret is there, and wrapped with another key than the newest."""
@@ -220,23 +222,23 @@ class KeyFolder:
 
     def _wrap_again(self, name: str) -> bool:
         """Wrap a secret with the newest key, under the lock. Returns whether it had another one."""
-        content = self._content(name)
+        content = self._load_content(name)
         if not self._is_older(content):
             return False
-        return self._write(name, self._wrapped(name, self._secret(name, content), self._newest()), replaces=True)
+        return self._write(name, self._wrap(name, self._secret(name, content), self._newest()), replaces=True)
 
-    def _unneeded(self) -> list[str]:
+    def _find_unneeded(self) -> list[str]:
         """Name the keys that no secret names and none will, under the lock. Raises `KeysUnavailable` where one cannot
         be read: its copy in a backup may name any key."""
-        for trouble in self._lost():
+        for trouble in self._find_lost():
             raise KeysUnavailable(f"which keys are needed cannot be told: {trouble}")
-        with self._trouble(self.folder, "read"):
-            used = {self._content(name).get("by") for name in self._subjects()}
-        return sorted(set(self._wrapping()) - used - {self._newest()})
+        with self._translate_errors(self.folder, "read"):
+            used = {self._load_content(name).get("by") for name in self._subjects()}
+        return sorted(set(self._list_wrapping_keys()) - used - {self._newest()})
 
-    def _lost(self) -> Iterator[str]:
+    def _find_lost(self) -> Iterator[str]:
         """Troubles with secrets that were made and are not there."""
-        with self._trouble(self.folder / "made", "read"):
+        with self._translate_errors(self.folder / "made", "read"):
             made = self._made_names.all()  # before the secrets: one that is made meanwhile is not lost
         for name in sorted(made - set(self._subjects())):
             yield (
@@ -248,14 +250,14 @@ class KeyFolder:
     def forget(self, subject: str, who: str, why: str) -> bool:
         """Remove the secret of a subject for good. Returns whether there was one."""
         name = subject_key_name(subject)
-        with self._alone():
+        with self._locked():
             place = self._place(name)
-            with self._trouble(place, "removed"):
+            with self._translate_errors(place, "removed"):
                 had_secret = name in self._made_names
                 for copy in place.parent.glob(f".{place.name}.*"):  # of a process that was killed while it wrote
                     copy.unlink(missing_ok=True)
             with suppress(FileNotFoundError):
-                had_secret = "erased" not in self._content(name)
+                had_secret = "erased" not in self._load_content(name)
             mark = {"erased": iso(self._clock.now_ms()), "who": who, "why": why}
             self._write(name, mark, replaces=True)
         self._known.pop(name, None)
@@ -286,10 +288,10 @@ class KeyFolder:
 
     def summarize(self) -> KeyState:
         """Look at all keys. Raises `KeysUnavailable` if there is no folder."""
-        subjects, erased, troubles = 0, 0, list(self._lost())
+        subjects, erased, troubles = 0, 0, list(self._find_lost())
         for name in self._subjects():
             try:
-                content = self._content(name)
+                content = self._load_content(name)
                 if "erased" in content:
                     erased += 1
                     continue
@@ -303,14 +305,14 @@ class KeyFolder:
         unwritable = next((str(place) for place in places if not os.access(place, os.W_OK | os.X_OK)), "")
         unneeded = list[str]()
         if not troubles and not unwritable:
-            with self._alone():
-                unneeded = self._unneeded()
+            with self._locked():
+                unneeded = self._find_unneeded()
         return KeyState(subjects, erased, troubles, unneeded, unwritable)
 
     # ------------------------------------------------------------ files
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold the one lock of all who make keys and secrets visible, or replace them."""
         try:
             lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -338,7 +340,7 @@ class KeyFolder:
         )
 
     @contextmanager
-    def _trouble(self, place: Path, what: str) -> Iterator[None]:
+    def _translate_errors(self, place: Path, what: str) -> Iterator[None]:
         """Raise `KeysUnavailable` for what the system refuses."""
         try:
             yield
@@ -355,24 +357,24 @@ class KeyFolder:
         """Write a secret or a mark. Without `replaces` one that is there already stays; and nothing is written, which
         returns false, if the key that wraps it is no longer the newest. With it, the lock has to be held."""
         place = self._place(name)
-        with self._beside(place, msgspec.json.encode(content)) as file:
+        with self._write_beside(place, msgspec.json.encode(content)) as file:
             if replaces:
                 os.replace(file, place)
             else:
-                with self._alone():
+                with self._locked():
                     if content["by"] != self._newest():
                         return False
                     with suppress(FileExistsError):
                         os.link(file, place)
-        with self._trouble(self._made_names.file_of(name), "written"):
+        with self._translate_errors(self._made_names.file_of(name), "written"):
             self._made_names.add(name)
         return True
 
     @contextmanager
-    def _beside(self, place: Path, content: bytes) -> Iterator[Path]:
+    def _write_beside(self, place: Path, content: bytes) -> Iterator[Path]:
         """Write a file beside its place, durably; who has put it there returns. Raises `KeysUnavailable`."""
         beside = place.parent / f".{place.name}.{secrets.token_hex(8)}"
-        with self._trouble(place, "written"):
+        with self._translate_errors(place, "written"):
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

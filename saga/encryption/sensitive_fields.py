@@ -63,7 +63,7 @@ class SensitiveMarks:
     def __init__(self, walk: _Walk) -> None:
         self._walk = walk
 
-    def changed(self, value: object, plain: Any, change: Change) -> Any:
+    def change(self, value: object, plain: Any, change: Change) -> Any:
         """JSON of a value with each sensitive part changed. `plain`: the value as JSON has it; of an object it may be
         some of the fields."""
         try:

@@ -59,7 +59,7 @@ def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> R
     """A value as it is recorded. `type_`: says what of it is sensitive. Raises `Permanent` for one that cannot be."""
     try:
         if type_ is not None and (marks := find_marks(type_)) is not None:
-            return Raw(_encoder.encode(marks.changed(value, msgspec.json.decode(_encoder.encode(value)), mark)))
+            return Raw(_encoder.encode(marks.change(value, msgspec.json.decode(_encoder.encode(value)), mark)))
         return Raw(_encoder.encode(value))
     except UNENCODABLE as why:
         raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
@@ -178,7 +178,7 @@ def _migrate_once(migration: Migration, fields: Mapping[str, Any]) -> dict[str, 
     if msgspec.convert(written, migration.gives, strict=False) != made:
         shown = repr(made) if marks is None else f"a {migration.gives.__name__}"
         raise ValueError(f"it returned {shown}, which is not the same when it is read back")
-    return written if marks is None else marks.changed(made, written, mark)
+    return written if marks is None else marks.change(made, written, mark)
 
 
 def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:

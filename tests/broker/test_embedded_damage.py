@@ -348,7 +348,7 @@ async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
         flock(file, how)
 
     holds = WriteLock(beside(path, ".lock"))
-    assert holds.taken()
+    assert holds.try_acquire()
     monkeypatch.setattr("saga.store.sqlite.state_file.fcntl.flock", fails)
     with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
         await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
@@ -382,7 +382,7 @@ async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
 async def test_who_is_locked_out_is_told_by_whom(path: Path) -> None:
     broker = await opened(path)
     held = WriteLock(beside(path, ".lock"))
-    assert held.taken()
+    assert held.try_acquire()
     with pytest.raises(BrokerUnavailable, match=rf"process {os.getpid()} \(.*python.*\) has it"):
         async with EmbeddedBroker(path, clock=CLOCK, lock_s=0.1):
             pytest.fail("it opened")
@@ -412,7 +412,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
 
     def sits_down() -> None:
         file = os.open(dead, os.O_RDWR | os.O_CREAT)
-        if take(file) and groups._is_at(file, dead):
+        if take(file) and groups._is_same_file(file, dead):
             seated.append(file)
 
     def removing(self: Path, missing_ok: bool = False) -> None:
@@ -432,7 +432,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
         dead.touch()
         remove_dead_locks(path)
         for file in seated:
-            assert groups._is_at(file, dead), "it lives, and its seat is gone"
+            assert groups._is_same_file(file, dead), "it lives, and its seat is gone"
             os.close(file)
         seated.clear()
 
@@ -451,7 +451,7 @@ def test_a_seat_that_is_swept_before_it_is_locked_is_not_sat_on(path: Path, monk
     monkeypatch.setattr(state_file, "try_lock", taking)
     seat = MemberLock(path)
     assert not is_dead(seat.path)
-    seat.leave()
+    seat.release()
 
 
 def test_two_who_look_at_an_empty_seat_do_not_take_each_other_for_its_member(
@@ -480,7 +480,7 @@ def test_no_two_seats_ever_have_one_name(path: Path) -> None:
     for _ in range(50):
         seat = MemberLock(path)
         names.add(seat.path.name)
-        seat.leave()
+        seat.release()
     assert len(names) == 50
 
 
@@ -521,5 +521,5 @@ def test_a_seat_that_nobody_holds_is_vacant(path: Path) -> None:
     path.parent.mkdir()
     seat = MemberLock(path)
     assert not is_dead(seat.path)
-    seat.leave()
+    seat.release()
     assert is_dead(seat.path)

@@ -472,7 +472,7 @@ async def test_a_member_that_died_is_no_member_and_a_frozen_one_is(tmp_path: Pat
         )
         await broker.trim()
         assert await broker.list_inactive_groups() == []
-        seat.leave()
+        seat.release()
         await broker.trim()
         assert [away.group for away in await broker.list_inactive_groups()] == ["payment"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.groups import GroupMember, Liveness, MemberLock, SilentMember
+from saga.broker.embedded.groups import Liveness, MemberLock, MemberRow, SilentMember
 from tests.telemetry.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0
@@ -19,12 +19,12 @@ class Group:
         self.liveness = Liveness(folder, self.clock, SILENCE_S)
 
     def silent(self) -> list[SilentMember]:
-        return self.liveness.gone(
-            [GroupMember(member, seat.path.name) for member, seat in self.seats.items()], but=OURS
+        return self.liveness.find_silent(
+            [MemberRow(member, seat.path.name) for member, seat in self.seats.items()], but=OURS
         )
 
     def gone(self) -> list[int]:
-        return [each.fellow.id for each in self.silent()]
+        return [each.member.id for each in self.silent()]
 
     def gone_after(self, seconds: float) -> list[int]:
         """Those that are to be taken for dead at the end of this time, in which we looked often."""
@@ -42,13 +42,13 @@ def group(tmp_path: Path) -> Group:
 def test_an_empty_seat_tells_at_once_but_nobody_goes_by_his_own(group: Group) -> None:
     assert group.gone() == []
     for seat in group.seats.values():
-        seat.leave()
+        seat.release()
     assert group.gone() == [THEIRS]
 
 
 def test_silence_is_counted_from_the_last_sign_of_life(group: Group) -> None:
     assert group.gone_after(SILENCE_S - 1) == []
-    group.seats[THEIRS].stir()
+    group.seats[THEIRS].send_heartbeat()
     assert group.gone_after(SILENCE_S - 1) == []
     assert group.gone_after(2) == [THEIRS]
 
@@ -65,13 +65,13 @@ def test_who_stirred_since_it_was_seen_is_not_taken_for_dead(group: Group) -> No
     assert group.gone() == []
     assert group.gone_after(SILENCE_S) == [THEIRS]
     silent = group.silent()
-    assert [fellow.id for fellow in group.liveness.still(silent)] == [THEIRS]
-    group.seats[THEIRS].stir()
-    assert group.liveness.still(silent) == []
+    assert [fellow.id for fellow in group.liveness.filter_silent(silent)] == [THEIRS]
+    group.seats[THEIRS].send_heartbeat()
+    assert group.liveness.filter_silent(silent) == []
 
 
 def test_who_left_its_seat_is_dead_whatever_signs_it_gave(group: Group) -> None:
-    group.seats[THEIRS].stir()
+    group.seats[THEIRS].send_heartbeat()
     assert group.gone() == []
-    group.seats[THEIRS].leave()
-    assert [fellow.id for fellow in group.liveness.still(group.silent())] == [THEIRS]
+    group.seats[THEIRS].release()
+    assert [fellow.id for fellow in group.liveness.filter_silent(group.silent())] == [THEIRS]

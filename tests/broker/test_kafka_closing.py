@@ -42,7 +42,7 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
     monkeypatch.setattr(client, "count_partitions", silent)
     monkeypatch.setattr(client, "end_producer", ended)
     monkeypatch.setattr(producer, "enqueue_record", lambda *_: None)
-    monkeypatch.setattr(Publisher, "_started", another)
+    monkeypatch.setattr(Publisher, "_start_producer", another)
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=0.02)
     publisher = Publisher(settings, KafkaAccess(settings), CLOCK)
     await publisher.open()

@@ -363,11 +363,11 @@ async def test_a_server_that_knows_of_no_broker_yet_is_waited_for(
     settings = replace(at(1), connect_s=1)
     access = KafkaAccess(settings)
     if told is None:
-        await broker.check(settings, access, CLOCK)
+        await broker.check_connection(settings, access, CLOCK)
         assert connection.left == -1, "it was asked until it knew of one"
     else:
         with pytest.raises(BrokerUnavailable, match=told):
-            await broker.check(settings, access, CLOCK)
+            await broker.check_connection(settings, access, CLOCK)
     assert connection.closed
 
 

@@ -170,7 +170,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
             assert len(membership._prefetch._gets) == 1
             await broker.publish([event(topic, "k", f"{n}") for n in range(20)])
             while place not in membership._prefetch:
-                membership._prefetch.ask([place], 5)
+                membership._prefetch.request([place], 5)
                 await CLOCK.sleep(0.01)
             async with other.join(Subscription(topic, [topic]), second := RecordingListener()):
                 await until(lambda: listening.heard("revoked"))

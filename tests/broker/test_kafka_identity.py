@@ -31,7 +31,7 @@ async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_tol
             async def nobody(*_: object) -> list[MemberIdentity | None]:
                 return []
 
-            monkeypatch.setattr(client, "identities", nobody)
+            monkeypatch.setattr(client, "fetch_identities", nobody)
             async with two.join(Subscription(kafka_topic, [kafka_topic], identity=THEIRS), second) as theirs:
                 with pytest.raises(ConfigurationError, match="belongs to another service or store"):
                     await theirs.poll([Partition(kafka_topic, n) for n in range(4)], records_max=1, timeout_s=20)

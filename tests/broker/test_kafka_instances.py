@@ -212,6 +212,6 @@ async def test_only_what_silence_does_not_explain_is_taken_for_another_process(
     clock = TrialClock()
     duplicate_instance = DuplicateInstance("payment", instance, 10, clock)
     for _ in range(9):
-        duplicate_instance.forgotten()
+        duplicate_instance.record_forgotten()
         await clock.sleep(every_s)
     assert len(caplog.records) == is_said  # once

@@ -110,7 +110,7 @@ async def test_a_member_reads_on_though_its_position_was_found_out_of_range_whil
     broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """aiokafka fetches from the committed offset on while we still ask in which log it counts."""
-    asked = KafkaMember._positions
+    asked = KafkaMember._fetch_positions
 
     async def slow(self: KafkaMember, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Any:
         found = await asked(self, consumer, places)
@@ -119,7 +119,7 @@ async def test_a_member_reads_on_though_its_position_was_found_out_of_range_whil
         )
         return found
 
-    monkeypatch.setattr(KafkaMember, "_positions", slow)
+    monkeypatch.setattr(KafkaMember, "_fetch_positions", slow)
     (before,) = (await broker.fetch_log_ids([kafka_topic])).values()
     await created_again(kafka_settings.servers[0], kafka_topic, 1)
     await committed(kafka_settings, kafka_topic, 70, f"in hand@{before}")

@@ -29,7 +29,7 @@ class Told:
     def stands(self, consumer: AIOKafkaConsumer) -> None:
         """The partition, at offset 5."""
         assignment = consumer._subscription.subscription.assignment
-        self.fetching._stands(assignment, PLACE, FetchFailure(5, "damaged"))
+        self.fetching._stall(assignment, PLACE, FetchFailure(5, "damaged"))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def test_what_came_while_nothing_was_ours_is_not_of_the_assignment_that_be
     taken = Prefetch("payment", CLOCK, lambda: None)
     taken.begin(giving)
     taken.start({place: 5})
-    taken.ask([place], 10)
+    taken.request([place], 10)
     taken.forget()
     giving.may.set()
     await until(lambda: not taken._gets)
@@ -114,15 +114,15 @@ async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_i
     taken.begin(raising)
     taken.start({place: 5})
     for _ in range(3):
-        taken.ask([place], 10)
+        taken.request([place], 10)
         await until(lambda: not taken._gets)
     assert told == [True], "news only"
     raising.why = None
-    taken.ask([place], 10)
+    taken.request([place], 10)
     await until(lambda: not taken._gets)
     assert told == [True, False]
     raising.why = RuntimeError("again")
-    taken.ask([place], 10)
+    taken.request([place], 10)
     taken.start({})  # the partition is somebody else's meanwhile
     await until(lambda: not taken._gets)
     assert told == [True, False]
@@ -139,7 +139,7 @@ async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_f
     async def bounds(*_: object) -> dict[TopicPartition, tuple[int, int]]:
         return {PLACE: (begin, end)}
 
-    monkeypatch.setattr(client, "bounds", bounds)
+    monkeypatch.setattr(client, "fetch_bounds", bounds)
     settings, place, listening = KafkaSettings(servers=("127.0.0.1:9",)), Partition(*PLACE), RecordingListener()
     member = KafkaMember(Subscription("payment", ["orders"]), listening, settings, KafkaAccess(settings), CLOCK)
     member._owned = {place: OwnedPartition(5, 5, asyncio.get_running_loop().create_future())}
@@ -147,11 +147,11 @@ async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_f
     member._prefetch.begin(raising)
     member._prefetch.start({place: 5})
     fetching.out_of_range[PLACE] = 5
-    await member._find(consumer, fetching)
+    await member._resolve_out_of_range(consumer, fetching)
     assert listening.gone == ({place: [range(5, 9)]} if begin else {})
     assert listening.has == ({} if begin else {place: 0})
     assert consumer._subscription.subscription.assignment.state_value(PLACE).position == begin
-    member._prefetch.ask([place], 10)
+    member._prefetch.request([place], 10)
     await until(lambda: not member._prefetch._gets)
     assert raising.sought == [(PLACE, begin)]
     await member._prefetch.end()

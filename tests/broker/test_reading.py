@@ -127,7 +127,7 @@ async def test_a_record_that_cannot_be_read_holds_up_its_partition_alone(tmp_pat
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, PARTITIONS)])
         await broker.publish([a_record(topic, n) for n in range(30)])
-        kept = broker._one(topic)
+        kept = broker._find_topic(topic)
         broker.connection.execute(f"UPDATE log_{kept.first_log} SET value = 'other' WHERE offset = 1")
         healthy = [n for n in range(30) if partition_of(f"key-{n % 10}".encode(), PARTITIONS) != 0]
         async with broker.open_reader({Partition(topic, number): 0 for number in range(PARTITIONS)}) as reading:

@@ -357,7 +357,7 @@ def spoil(pottery: Pottery, partition: int, *offsets: int) -> None:
     async def spoilt() -> None:
         async with the_broker() as broker:
             assert isinstance(broker, EmbeddedAdministration)
-            log = broker._kept()[pottery.topic].first_log + partition
+            log = broker._read_topics()[pottery.topic].first_log + partition
             for offset in offsets:
                 broker.connection.execute(f"UPDATE log_{log} SET headers = x'ffff' WHERE offset = ?", (offset,))
 

@@ -287,7 +287,7 @@ async def test_a_key_that_is_made_while_others_wrap_is_never_named_for_removal(
     texts = [await sealed(keys, f"order-{n}") for n in range(3)]
     clock.at_s += 1
     keys.create_wrapping_key("ada", "a new year")
-    looks, looked = 0, keys._content
+    looks, looked = 0, keys._load_content
 
     def disturbed(name: str) -> dict[str, Any]:
         nonlocal looks
@@ -299,7 +299,7 @@ async def test_a_key_that_is_made_while_others_wrap_is_never_named_for_removal(
         return looked(name)
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(keys, "_content", disturbed)
+    monkeypatch.setattr(keys, "_load_content", disturbed)
     await asyncio.to_thread(without_the_unneeded, keys, clock)
     for text in texts:
         assert await opened(another(keys, clock), text) == "4242"
@@ -318,7 +318,7 @@ async def test_whoever_finds_the_lock_taken_for_long_reports_it(
     keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.encryption.key_folder.LOCK_ATTEMPTS_MAX", 2)
-    with another(keys, clock)._alone():
+    with another(keys, clock)._locked():
         for ask in (keys.get_or_create_key("ada"), asyncio.to_thread(keys.forget, "ada", "eve", "asked for it")):
             with pytest.raises(KeysUnavailable, match=r"another process has had .*\.lock for"):
                 await ask

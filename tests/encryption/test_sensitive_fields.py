@@ -92,7 +92,7 @@ def test_what_is_marked_is_hidden_wherever_it_stands_and_comes_back_whole(
     value, marks = Everything(**changed), find_marks(Everything)
     assert marks is not None
     plain = msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
-    recorded = marks.changed(value, plain, mark)
+    recorded = marks.change(value, plain, mark)
     always = {"text": HIDDEN, "maybe": HIDDEN, "card": {"number": HIDDEN, "year": 30}}
     assert hide_marked(recorded) == {**plain, **always, **seen}
     assert unwrap_marked(recorded) == plain
@@ -109,7 +109,7 @@ def test_types_without_a_mark_have_none(hint: Any) -> None:
 def test_a_value_that_is_not_of_its_type_is_hidden_as_a_whole(value: object) -> None:
     marks = find_marks(Card)
     assert marks is not None
-    assert marks.changed(value, ["something"], mark) == {"_sensitive": ["something"]}
+    assert marks.change(value, ["something"], mark) == {"_sensitive": ["something"]}
 
 
 def test_a_short_text_is_hidden_where_it_stands_alone_and_a_longer_one_anywhere() -> None:

@@ -114,7 +114,7 @@ async def test_a_lock_that_cannot_be_taken_is_an_outage(store: SqliteStore, monk
     def fails(lock: WriteLock) -> bool:
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(WriteLock, "taken", fails)
+    monkeypatch.setattr(WriteLock, "try_acquire", fails)
     with pytest.raises(StoreUnavailable, match=r"the lock of who takes on the changes of 's': .*no locks"):
         await relay_of(store, Log()).relay_once()
 

@@ -50,11 +50,11 @@ class Notes:
     def finish(self, changes: int) -> None:
         self.said.append(f"finish {changes}")
 
-    def committed(self) -> bytes | None:
+    def on_commit(self) -> bytes | None:
         self.said.append("committed")
         return None
 
-    def rolled_back(self) -> None:
+    def on_rollback(self) -> None:
         self.said.append("rolled back")
 
     def announce(self) -> None:
@@ -257,7 +257,7 @@ async def test_damage_is_told_with_the_files_name_and_what_to_do(there: Open) ->
 
 async def test_while_another_process_has_the_lock_all_wait_and_fail_in_time_and_the_next_lands(there: Open) -> None:
     held = WriteLock(there.file.path.with_name("state.db.lock"))
-    assert held.taken()
+    assert held.try_acquire()
     outcomes = await asyncio.gather(*(there.writer.do(lambda: there.add(1)) for _ in range(3)), return_exceptions=True)
     assert {type(why) for why in outcomes} == {there.file.purpose.errors.unavailable}
     assert len({id(why) for why in outcomes}) == 3, "an exception collects tracebacks"

@@ -44,13 +44,13 @@ class EmbeddedAdapter:
     def create_broker(self, settings: Chosen, clock: Clock) -> Broker:
         from saga.broker.embedded.broker import EmbeddedBroker
 
-        file, timing = embedded_path(settings.broker), _timing(settings)
+        file, timing = embedded_path(settings.broker), _read_timing(settings)
         return EmbeddedBroker(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
     def create_administration(self, settings: Chosen, clock: Clock) -> Administration:
         from saga.broker.embedded.broker import EmbeddedAdministration
 
-        file, timing = embedded_path(settings.broker), _timing(settings)
+        file, timing = embedded_path(settings.broker), _read_timing(settings)
         return EmbeddedAdministration(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
     def missing_file(self, settings: Chosen) -> Path | None:
@@ -64,7 +64,7 @@ class EmbeddedAdapter:
 EMBEDDED = EmbeddedAdapter()
 
 
-def _timing(settings: Chosen) -> "Timing":
+def _read_timing(settings: Chosen) -> "Timing":
     from saga.broker.embedded.membership import Timing
 
     return Timing(away_s_max=settings.of(EmbeddedOptions).embedded_away_days * 86_400)

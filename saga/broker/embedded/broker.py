@@ -17,7 +17,7 @@ from saga.broker.administration import (
     TopicDescription,
     UnreadableRange,
 )
-from saga.broker.embedded.groups import GroupMember, Groups, MemberLock, is_dead, remove_dead_locks
+from saga.broker.embedded.groups import Groups, MemberLock, MemberRow, is_dead, remove_dead_locks
 from saga.broker.embedded.log import (
     LOGS,
     POSITIONS,
@@ -30,8 +30,8 @@ from saga.broker.embedded.log import (
     find_missing_write,
     load_topics,
     row_checksum,
-    verified_logs,
-    verified_positions,
+    verify_logs,
+    verify_positions,
 )
 from saga.broker.embedded.membership import BrokerFile, EmbeddedMember, Timing
 from saga.broker.port import RECORD_BYTES_MAX, Listener, MemberIdentity, Membership, Subscription
@@ -93,21 +93,21 @@ class EmbeddedBroker:
         async with AsyncExitStack() as opened:
             clock = self._clock
             file = StateFile(self.path, PURPOSE, clock=clock, lock_s=self._lock_s, bytes_max=self._bytes_max)
-            log = RecordLog(file.connection, self.record_bytes_max, self._watched)
+            log = RecordLog(file.connection, self.record_bytes_max, self._list_watched)
             await file.open(find_missing_write)
             opened.callback(file.close)
             remove_dead_locks(self.path)
-            with file.telling():
+            with file.translate_errors():
                 log.catch_up()
-            transaction = Transaction(log, clock, caught_up=self._caught_up, appended=self._appended)
-            writer = GroupCommitter(file, transaction, room=RECORDS_MAX, broken=self._broken)
+            transaction = Transaction(log, clock, caught_up=self._announce_others, appended=self._announce_heads)
+            writer = GroupCommitter(file, transaction, room=RECORDS_MAX, broken=self._fail_members)
             opened.push_async_callback(writer.close)
             self._shared = BrokerFile(
-                file, writer, transaction, log, Groups(file.connection), clock, self._timing, self._group_changed
+                file, writer, transaction, log, Groups(file.connection), clock, self._timing, self._notify_group
             )
             new_id = "".join(f"{int(clock.chance() * 2**48):012x}" for _ in range(2))
             await writer.do(lambda: log.identify(new_id))
-            await opened.enter_async_context(_running(self._look(), self._trim_often()))
+            await opened.enter_async_context(_run_in_background(self._watch_file(), self._trim_regularly()))
             self._closing = opened.pop_all()
         return self
 
@@ -129,11 +129,11 @@ class EmbeddedBroker:
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Create topics as promised; records are kept for as long as whoever wants them for longest."""
         log = self._open.log
-        await self._open.writer.do(lambda: log.ensure(topics))
+        await self._open.writer.do(lambda: log.ensure_topics(topics))
 
     async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         log = self._open.log
-        with self._open.file.telling():
+        with self._open.file.translate_errors():
             log.reload()
         return {name: log.topics[name].partitions for name in topics if name in log.topics}
 
@@ -150,9 +150,9 @@ class EmbeddedBroker:
         cancelled."""
         shared = self._open
         try:
-            entries = shared.log.entries(messages)
+            entries = shared.log.make_entries(messages)
         except sqlite3.Error as why:
-            raise shared.file.error(why, FileOperation.READ) from why
+            raise shared.file.make_error(why, FileOperation.READ) from why
         while len(entries) > RECORDS_MAX:  # one after another: what follows a failure must not overtake
             some, entries = entries[:RECORDS_MAX], entries[RECORDS_MAX:]
             await shared.writer.do(partial(shared.transaction.append, some), len(some))
@@ -169,15 +169,15 @@ class EmbeddedBroker:
             raise BrokerUnavailable(f"broker file {self.path}: no lock for a member: {why.strerror}") from why
         member = EmbeddedMember(subscription, listener, seat, shared)
         try:
-            await member.enter()
+            await member.join()
         except BaseException:  # who is cancelled while he joins, too, leaves his seat
-            seat.leave()
+            seat.release()
             raise
         self._members.append(member)
         try:
-            async with _running(member.stir(), member.pulse()):  # it stirs while it drains
+            async with _run_in_background(member.send_heartbeats(), member.watch_members()):  # it stirs while it drains
                 try:
-                    async with _running(member.follow()):
+                    async with _run_in_background(member.follow_group()):
                         yield member
                 finally:
                     await member.drain()
@@ -187,18 +187,18 @@ class EmbeddedBroker:
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         log = self._open.log
-        with self._open.file.telling():
+        with self._open.file.translate_errors():
             log.reload()
-            kept = log.kept(topic)
-            ends = log.ends(range(kept.first_log, kept.first_log + kept.partitions))
+            kept = log.find_topic(topic)
+            ends = log.read_ends(range(kept.first_log, kept.first_log + kept.partitions))
         for number in range(kept.partitions):
             at, end = 0, ends[kept.first_log + number]
             while at < end:
                 try:
-                    with self._open.file.telling():
+                    with self._open.file.translate_errors():
                         records = log.read(kept.first_log + number, Partition(topic, number), at, PAGE)
                 except Undecodable as why:
-                    raise BrokerError(why.told(Partition(topic, number), self.path)) from why
+                    raise BrokerError(why.describe(Partition(topic, number), self.path)) from why
                 for record in records:
                     if record.offset < end:
                         yield record
@@ -216,56 +216,56 @@ class EmbeddedBroker:
         """Remove what is past its topic's retention, and give back the room; done every minute anyhow. Raises
         `BrokerUnavailable`."""
         log, groups, clock, writer = self._open.log, self._open.groups, self._clock, self._open.writer
-        await writer.do(lambda: groups.note_absences(clock.now_ms(), self._lives))
-        while await writer.do(lambda: log.trim(clock.now_ms(), self._lost())):
+        await writer.do(lambda: groups.record_absences(clock.now_ms(), self._is_alive))
+        while await writer.do(lambda: log.trim(clock.now_ms(), self._find_lost_groups())):
             continue
         while await writer.do(lambda: shrink(self.connection)):
             continue
 
-    def _lost(self) -> Collection[str]:
+    def _find_lost_groups(self) -> Collection[str]:
         """Groups for which retention does not wait any more."""
-        away_ms = self._open.groups.away_ms()
+        away_ms = self._open.groups.read_absences()
         return {group for group, ms in away_ms.items() if ms > self._timing.away_s_max * 1000}
 
-    def _lives(self, seat: str) -> bool:
+    def _is_alive(self, seat: str) -> bool:
         return not is_dead(self.path.parent / seat)
 
     # ---------------------------------------------------------------- what changed
 
-    def _watched(self) -> Watched:
+    def _list_watched(self) -> Watched:
         logs = {log for member in self._members for log in member.logs}
         return logs.union(*(reader.logs for reader in self._readers)), {member.group for member in self._members}
 
-    def _appended(self, heads: Mapping[int, int]) -> None:
+    def _announce_heads(self, heads: Mapping[int, int]) -> None:
         for member in self._members:
-            member.advanced(heads)
+            member.update_heads(heads)
         for reader in self._readers:
-            reader.advanced(heads)
+            reader.update_heads(heads)
 
-    def _caught_up(self) -> None:
+    def _announce_others(self) -> None:
         """Tell members that another process wrote, and that what `log` knows is new."""
         if self._shared is None:  # it is being opened: nobody is a member yet, and its log is read once more
             return
         log = self._shared.log
-        self._appended(log.heads)
+        self._announce_heads(log.heads)
         for member in self._members:
             if log.versions.get(member.group) != self._versions.get(member.group):
                 member.changed.set()
         self._versions = dict(log.versions)
 
-    def _broken(self, why: Broken) -> None:
+    def _fail_members(self, why: Broken) -> None:
         """Tell whoever polls that the file is broken."""
         for member in self._members:
             member.fail(why)
         for reader in self._readers:
             reader.fail(why)
 
-    def _group_changed(self, group: str) -> None:
+    def _notify_group(self, group: str) -> None:
         for member in self._members:
             if member.group == group:
                 member.changed.set()
 
-    async def _look(self) -> None:
+    async def _watch_file(self) -> None:
         """Notice what other processes write. Our own writes tell by themselves."""
         pause_s, names_at_s = LOOK_S_FIRST, 0.0
         while True:
@@ -281,7 +281,7 @@ class EmbeddedBroker:
             except (sqlite3.Error, Broken):  # whoever polls or publishes is told; here it is tried again
                 others = False
             if others:
-                self._caught_up()
+                self._announce_others()
             pause_s = LOOK_S_FIRST if others else min(pause_s * LOOK_GROWTH, LOOK_S_MAX)
 
     def _check_names(self) -> None:
@@ -289,11 +289,11 @@ class EmbeddedBroker:
         try:
             self._open.file.check_names()
         except Broken as why:
-            self._broken(why)
+            self._fail_members(why)
         except BrokerUnavailable:  # whoever writes is told
             return
 
-    async def _trim_often(self) -> None:
+    async def _trim_regularly(self) -> None:
         while True:
             await self._clock.sleep(TRIM_EVERY_S)
             with suppress(BrokerUnavailable, Broken):  # whoever polls or publishes is told
@@ -301,7 +301,7 @@ class EmbeddedBroker:
 
 
 @asynccontextmanager
-async def _running(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+async def _run_in_background(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
     """Run the work in the background inside the block; it has ended when the block has.
 
     No TaskGroup: it would wrap the block's own exceptions, and it would cancel the task that entered, which for a
@@ -332,10 +332,10 @@ class EmbeddedAdministration(EmbeddedBroker):
     """False: a topic's partitions are neighbours in the file."""
 
     async def list_topics(self) -> Collection[str]:
-        return list(self._kept())
+        return list(self._read_topics())
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        kept = self._kept()
+        kept = self._read_topics()
         return {
             name: TopicDescription(kept[name].partitions, kept[name].retention_ms) for name in topics if name in kept
         }
@@ -344,46 +344,46 @@ class EmbeddedAdministration(EmbeddedBroker):
         return {}
 
     async def set_retention(self, topic: str, retention_ms: int | None) -> None:
-        kept, log = self._one(topic), self._open.log
-        await self._open.writer.do(lambda: log.retain(topic, kept, retention_ms))
+        kept, log = self._find_topic(topic), self._open.log
+        await self._open.writer.do(lambda: log.set_retention(topic, kept, retention_ms))
 
     async def use_log_append_time(self, topic: str) -> None:
         """Do nothing: this log dates all records, as does every process that writes it, by the machine's clock."""
-        self._one(topic)
+        self._find_topic(topic)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """Refuse: keys would change their partition, and there is no room beside those that are there."""
         raise BrokerError(
-            f"topic {topic!r} of the embedded broker keeps its {self._one(topic).partitions} partitions: to have "
-            f"{partitions}, let the services handle what is there, then begin with another file"
+            f"topic {topic!r} of the embedded broker keeps its {self._find_topic(topic).partitions} partitions: to "
+            f"have {partitions}, let the services handle what is there, then begin with another file"
         )
 
     async def describe_group(self, name: str) -> GroupDescription:
-        members, positions = self._members_of(name), self._positions_of(name)
+        members, positions = self._list_live_members(name), self._read_positions(name)
         # Who joins begins at a position, so each topic that is read has one.
         reads = frozenset({p.topic for p in positions} if members else ())
-        return GroupDescription(members, positions, reads, self._identities_of(name))
+        return GroupDescription(members, positions, reads, self._read_identities(name))
 
     async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
-        self._one(topic)
-        names = [name for (name,) in self._rows("SELECT name FROM groups ORDER BY name")]
+        self._find_topic(topic)
+        names = [name for (name,) in self._query("SELECT name FROM groups ORDER BY name")]
         groups = {name: await self.describe_group(name) for name in names}
         return {name: group for name, group in groups.items() if any(p.topic == topic for p in group.positions)}
 
     async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
-        with self._open.file.telling():
-            logs = {log: OffsetBounds(oldest, end) for log, oldest, end in verified_logs(self.connection.execute(LOGS))}
+        with self._open.file.translate_errors():
+            logs = {log: OffsetBounds(oldest, end) for log, oldest, end in verify_logs(self.connection.execute(LOGS))}
         return {
             Partition(topic, number): logs[kept.first_log + number]
-            for topic, kept in self._kept().items()
+            for topic, kept in self._read_topics().items()
             for number in range(kept.partitions if topic in topics else 0)
         }
 
     async def find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
-        kept, found = self._one(topic), dict[Partition, int]()
+        kept, found = self._find_topic(topic), dict[Partition, int]()
         for partition, bounds in (await self.fetch_bounds([topic])).items():
             statement = f"SELECT min(offset) FROM log_{kept.first_log + partition.number} WHERE time_ms >= ?"
-            [(first,)] = self._rows(statement, (time_ms,))
+            [(first,)] = self._query(statement, (time_ms,))
             found[partition] = bounds.end if first is None else first
         return found
 
@@ -392,7 +392,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
     ) -> AsyncIterator[PartitionReader]:
         shared = self._open
-        with shared.file.telling():
+        with shared.file.translate_errors():
             shared.log.reload()
         here = shared.log.id  # a position of another file counts for nothing
         reader = EmbeddedReader(
@@ -405,22 +405,22 @@ class EmbeddedAdministration(EmbeddedBroker):
             self._readers.remove(reader)
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
-        kept = self._one(partition.topic)
+        kept = self._find_topic(partition.topic)
         try:
-            with self._open.file.telling():
+            with self._open.file.translate_errors():
                 self._open.log.read(kept.first_log + partition.number, partition, offset, 1)
         except Undecodable as why:
             return UnreadableRange(why.offset, why.offset + 1, None, str(why))
         return None
 
     async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
-        places = [(self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]
+        places = [(self._find_topic(topic).first_log + number, at) for (topic, number), at in positions.items()]
         rows = [(group, log, at, row_checksum(group, log, at)) for log, at in places]
         await self._open.writer.do(lambda: self._move(group, rows))
 
     def _move(self, group: str, rows: list[tuple[str, int, int, int]]) -> None:
         """Move positions inside a transaction: nobody joins meanwhile."""
-        if members := self._members_of(group):
+        if members := self._list_live_members(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self.connection.executemany(
             "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)"
@@ -430,11 +430,11 @@ class EmbeddedAdministration(EmbeddedBroker):
         self.connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
 
     async def list_inactive_groups(self) -> Sequence[InactiveGroup]:
-        with self._open.file.telling():
-            away_ms, lost = self._open.groups.away_ms(), self._lost()
-            ends = {log: end for log, _, end in verified_logs(self.connection.execute(LOGS))}
+        with self._open.file.translate_errors():
+            away_ms, lost = self._open.groups.read_absences(), self._find_lost_groups()
+            ends = {log: end for log, _, end in verify_logs(self.connection.execute(LOGS))}
             behind = dict.fromkeys(away_ms, 0)
-            for group, log, offset in verified_positions(self.connection.execute(POSITIONS)):
+            for group, log, offset in verify_positions(self.connection.execute(POSITIONS)):
                 if group in behind:
                     behind[group] += ends[log] - offset
         return [InactiveGroup(group, ms, behind[group], group in lost) for group, ms in sorted(away_ms.items())]
@@ -444,7 +444,7 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     def _forget(self, group: str) -> None:
         """Forget a group inside a transaction: nobody joins meanwhile."""
-        if members := self._members_of(group):
+        if members := self._list_live_members(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self._open.groups.forget(group)
 
@@ -454,46 +454,46 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     # ---------------------------------------------------------------- what the tables say
 
-    def _kept(self) -> Mapping[str, TopicExtent]:
+    def _read_topics(self) -> Mapping[str, TopicExtent]:
         """Topics as the file has them, not as the log remembers them: another process may have changed a topic's
         retention."""
-        with self._open.file.telling():
+        with self._open.file.translate_errors():
             return dict(sorted(load_topics(self.connection).items()))
 
-    def _one(self, topic: str) -> TopicExtent:
-        kept = self._kept()
+    def _find_topic(self, topic: str) -> TopicExtent:
+        kept = self._read_topics()
         if topic not in kept:
             raise BrokerError(f"there is no topic {topic!r} in {self.path}: is its name right?")
         return kept[topic]
 
-    def _members_of(self, group: str) -> tuple[str, ...]:
+    def _list_live_members(self, group: str) -> tuple[str, ...]:
         """Members that may be alive: a frozen one holds its seat, a dead one does not, and is in nobody's way."""
-        return tuple(fellow.seat for fellow in self._living(group))
+        return tuple(fellow.seat for fellow in self._find_live_members(group))
 
-    def _identities_of(self, group: str) -> frozenset[MemberIdentity]:
-        with self._open.file.telling():
-            stated = self._open.groups.identities(group)
-        living = [stated.get(fellow.id) for fellow in self._living(group)]
+    def _read_identities(self, group: str) -> frozenset[MemberIdentity]:
+        with self._open.file.translate_errors():
+            stated = self._open.groups.read_identities(group)
+        living = [stated.get(fellow.id) for fellow in self._find_live_members(group)]
         return frozenset(identity for identity in living if identity is not None)
 
-    def _living(self, group: str) -> list[GroupMember]:
-        fellows = self._open.groups.fellows(group)
+    def _find_live_members(self, group: str) -> list[MemberRow]:
+        fellows = self._open.groups.list_members(group)
         return [fellow for fellow in fellows if not is_dead(self.path.parent / fellow.seat)]
 
-    def _positions_of(self, group: str) -> Mapping[Partition, int]:
-        with self._open.file.telling():
+    def _read_positions(self, group: str) -> Mapping[Partition, int]:
+        with self._open.file.translate_errors():
             rows = self.connection.execute(f"{POSITIONS} WHERE grp = ?", (group,))
-            places = {log: at for _, log, at in verified_positions(rows)}
+            places = {log: at for _, log, at in verify_positions(rows)}
         return {
             Partition(topic, number): places[kept.first_log + number]
-            for topic, kept in self._kept().items()
+            for topic, kept in self._read_topics().items()
             for number in range(kept.partitions)
             if kept.first_log + number in places
         }
 
-    def _rows(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
+    def _query(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
         """Rows that SQLite finds."""
-        with self._open.file.telling():
+        with self._open.file.translate_errors():
             return self.connection.execute(statement, given).fetchall()
 
 
@@ -508,7 +508,7 @@ class EmbeddedReader:
         self._shared, self._positions = shared, dict(positions)
         self._logs: dict[Partition, int] = {}
         for partition in positions:
-            kept = shared.log.kept(partition.topic)
+            kept = shared.log.find_topic(partition.topic)
             if not 0 <= partition.number < kept.partitions:
                 raise BrokerError(f"topic {partition.topic} has {kept.partitions} partitions: none is {partition}")
             self._logs[partition] = kept.first_log + partition.number
@@ -530,7 +530,7 @@ class EmbeddedReader:
                 if records := self._read(records_max):
                     return records
             except sqlite3.Error as why:
-                raise self._shared.file.error(why, FileOperation.READ) from why
+                raise self._shared.file.make_error(why, FileOperation.READ) from why
             try:
                 await clock.within(max(0.0, deadline_s - clock.monotonic_s()), self._news.wait())
             except TimeoutError:
@@ -550,7 +550,7 @@ class EmbeddedReader:
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         return list(self._standstills.values())
 
-    def advanced(self, heads: Mapping[int, int]) -> None:
+    def update_heads(self, heads: Mapping[int, int]) -> None:
         """Take note that some logs have new ends."""
         self._news.set()
 
@@ -561,7 +561,7 @@ class EmbeddedReader:
 
     def _read(self, records_max: int) -> list[Record]:
         log, records = self._shared.log, list[Record]()
-        ends = log.ends(self._logs.values())
+        ends = log.read_ends(self._logs.values())
         for partition in list(self._order):
             number, position = self._logs[partition], self._positions[partition]
             if position >= ends[number]:
@@ -571,7 +571,7 @@ class EmbeddedReader:
             try:
                 read = log.read(number, partition, position, records_max - len(records))
             except Undecodable as why:
-                told = StalledPartition(*partition, why.offset, why.told(partition, self._shared.file.path))
+                told = StalledPartition(*partition, why.offset, why.describe(partition, self._shared.file.path))
                 self._standstills[partition] = told
                 continue
             self._standstills.pop(partition, None)

@@ -23,8 +23,8 @@ from saga.broker.embedded.log import (
     TopicExtent,
     read_log_bounds,
     row_checksum,
-    verified_absences,
-    verified_positions,
+    verify_absences,
+    verify_positions,
 )
 from saga.broker.port import FROM_THE_OLDEST, MemberIdentity, decode_identity, encode_identity, find_disagreeing
 from saga.errors import Fenced
@@ -50,7 +50,7 @@ class MemberView(NamedTuple):
     holdings: tuple[AssignedLog, ...]
 
 
-class GroupMember(NamedTuple):
+class MemberRow(NamedTuple):
     """A member of a group."""
 
     id: int
@@ -73,7 +73,7 @@ class Grant(NamedTuple):
     log: int
     granted: int
     offset: int
-    left: bool = False
+    was_in_progress: bool = False
     """True if whoever had it may have had messages of it in hand when it went."""
 
 
@@ -117,7 +117,7 @@ class Groups:
     def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
 
-    def view(self, group: str, member: int) -> MemberView:
+    def read_view(self, group: str, member: int) -> MemberView:
         """Read what concerns `member`."""
         found = self._connection().execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         alive = self._connection().execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
@@ -127,12 +127,12 @@ class Groups:
         )
         return MemberView(alive is not None, found[0] if found else 0, tuple(AssignedLog(*row) for row in rows))
 
-    def fellows(self, group: str) -> list[GroupMember]:
+    def list_members(self, group: str) -> list[MemberRow]:
         """Read all members, oneself among them."""
         rows = self._connection().execute("SELECT id, seat FROM members WHERE grp = ? ORDER BY id", (group,))
-        return [GroupMember(*row) for row in rows]
+        return [MemberRow(*row) for row in rows]
 
-    def identities(self, group: str) -> dict[int, MemberIdentity | None]:
+    def read_identities(self, group: str) -> dict[int, MemberIdentity | None]:
         """Read what each member states of itself, by its id."""
         if not self._connection().execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
             return {}
@@ -141,10 +141,10 @@ class Groups:
         )
         return {member: decode_identity(identity) for member, identity in rows}
 
-    def positions(self, group: str) -> dict[int, int]:
+    def read_positions(self, group: str) -> dict[int, int]:
         """Read the committed position in each log. Raises `Damage`."""
         rows = self._connection().execute(f"{POSITIONS} WHERE grp = ?", (group,))
-        return {log: offset for _, log, offset in verified_positions(rows)}
+        return {log: offset for _, log, offset in verify_positions(rows)}
 
     def enter(
         self,
@@ -152,14 +152,14 @@ class Groups:
         newcomer: Newcomer,
         kept: Mapping[str, TopicExtent],
         *,
-        instead_of: Collection[GroupMember] = (),
+        instead_of: Collection[MemberRow] = (),
     ) -> tuple[int, tuple[str, ...]]:
         """Take in a new member, and put those dead ones out, in a new generation; its id, which never comes back. If
         members that live disagree with its identity nothing is changed, and these are given instead."""
         connection = self._connection()
         if newcomer.identity is not None:
             dead = {fellow.id for fellow in instead_of}
-            living = [identity for member, identity in self.identities(group).items() if member not in dead]
+            living = [identity for member, identity in self.read_identities(group).items() if member not in dead]
             if strangers := find_disagreeing(newcomer.identity, living):
                 return 0, strangers
         connection.executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
@@ -167,26 +167,26 @@ class Groups:
             "INSERT INTO members (grp, seat, topics) VALUES (?, ?, ?)",
             (group, newcomer.seat, json.dumps(newcomer.topics)),
         )
-        self._is_back(group)
+        self._end_absence(group)
         member = cursor.lastrowid
         assert member is not None  # an INSERT of one row has one
         if newcomer.identity is not None:
             connection.execute(_IDENTITIES)
             connection.execute("DELETE FROM identities WHERE member NOT IN (SELECT id FROM members)")
             connection.execute("INSERT INTO identities VALUES (?, ?)", (member, encode_identity(newcomer.identity)))
-        self._regroup(group, kept, newcomer.starts)
+        self._begin_generation(group, kept, newcomer.starts)
         return member, ()
 
-    def evict(self, group: str, fellows: Collection[GroupMember], kept: Mapping[str, TopicExtent]) -> None:
+    def evict(self, group: str, fellows: Collection[MemberRow], kept: Mapping[str, TopicExtent]) -> None:
         """Put these members out as dead, unless they are gone."""
         cursor = self._connection().executemany("DELETE FROM members WHERE id = ?", [(each.id,) for each in fellows])
         if cursor.rowcount > 0:
-            self._regroup(group, kept)
+            self._begin_generation(group, kept)
 
     def leave(self, group: str, member: int, kept: Mapping[str, TopicExtent]) -> None:
         """Give up everything, in a new generation."""
         if self._connection().execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
-            self._regroup(group, kept)
+            self._begin_generation(group, kept)
 
     def release(self, group: str, member: int, logs: Collection[int]) -> None:
         """Release logs that are brought to an end here: they are free for their targets."""
@@ -197,7 +197,7 @@ class Groups:
         )
         self._connection().execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
 
-    def take(self, group: str, member: int, generation: int, logs: Collection[int]) -> list[Grant]:
+    def claim(self, group: str, member: int, generation: int, logs: Collection[int]) -> list[Grant]:
         """Take those of `logs` that are the member's target in `generation`, whoever had them: all, or none if it is
         over. Whoever had them sees it at once, and has its commits refused."""
         execute = self._connection().execute
@@ -211,12 +211,12 @@ class Groups:
                 (member, generation, group, log, member),
             )
             rows = execute(f"{POSITIONS} WHERE grp = ? AND log = ? AND owner = ?", (group, log, member))
-            taken += [Grant(log, generation, offset) for _, _, offset in verified_positions(rows)]
+            taken += [Grant(log, generation, offset) for _, _, offset in verify_positions(rows)]
         if taken:
             execute(_IN_HAND)
             rows = execute("SELECT log FROM in_hand WHERE grp = ?", (group,))
             in_hand = {log for (log,) in rows}
-            taken = [grant._replace(left=grant.log in in_hand) for grant in taken]
+            taken = [grant._replace(was_in_progress=grant.log in in_hand) for grant in taken]
         if taken:
             execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
         return taken
@@ -238,7 +238,7 @@ class Groups:
             [(offset, row_checksum(group, log, offset), group, log) for log, _, offset in offsets],
         )
 
-    def begin(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
+    def mark_in_progress(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
         """Note that messages of these logs may be in hand. Raises `Fenced` as `commit`."""
         self.commit(group, member, offsets)
         self._connection().execute(_IN_HAND)
@@ -246,7 +246,7 @@ class Groups:
             "INSERT OR IGNORE INTO in_hand (grp, log) VALUES (?, ?)", [(group, log) for log, _, _ in offsets]
         )
 
-    def end(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
+    def clear_in_progress(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
         """Commit, and note that nothing of these logs is in hand. Raises `Fenced` as `commit`."""
         self.commit(group, member, offsets)
         self._connection().execute(_IN_HAND)
@@ -256,7 +256,7 @@ class Groups:
 
     # ---------------------------------------------------------------- absence
 
-    def note_absences(self, now_ms: int, lives: Callable[[str], bool]) -> None:
+    def record_absences(self, now_ms: int, lives: Callable[[str], bool]) -> None:
         """Note for how long the groups without a living member have been away. `lives`: whether somebody sits on a
         seat."""
         execute = self._connection().execute
@@ -266,14 +266,14 @@ class Groups:
             seats.setdefault(group, []).append(seat)
         for group, of_members in seats.items():
             if any(map(lives, of_members)):
-                self._is_back(group)
+                self._end_absence(group)
                 continue
             away_ms, looked_ms = known.get(group, (0, now_ms))
             away_ms += min(max(0, now_ms - looked_ms), LOOK_MS_MAX)
             sum_ = row_checksum(group, away_ms, now_ms)
             execute("INSERT OR REPLACE INTO absences VALUES (?, ?, ?, ?)", (group, away_ms, now_ms, sum_))
 
-    def away_ms(self) -> Mapping[str, int]:
+    def read_absences(self) -> Mapping[str, int]:
         """Milliseconds for which each group that is away has been away, as far as anybody looked. Raises `Damage`."""
         return {group: away_ms for group, away_ms, _ in self._absences()}
 
@@ -290,12 +290,12 @@ class Groups:
         self._connection().execute("DELETE FROM in_hand WHERE grp = ?", (group,))
 
     def _absences(self) -> Iterator[tuple[str, int, int]]:
-        return verified_absences(self._connection().execute(ABSENCES).fetchall())
+        return verify_absences(self._connection().execute(ABSENCES).fetchall())
 
-    def _is_back(self, group: str) -> None:
+    def _end_absence(self, group: str) -> None:
         self._connection().execute("DELETE FROM absences WHERE grp = ?", (group,))
 
-    def _regroup(
+    def _begin_generation(
         self, group: str, kept: Mapping[str, TopicExtent], starts: Mapping[str, int] = FROM_THE_OLDEST
     ) -> None:
         """Begin a new generation: targets for all logs, and those of members that are gone are free.
@@ -313,7 +313,7 @@ class Groups:
             for topic, (first, partitions, _) in kept.items()
             for number in range(partitions if topic in starts else 0)
         }
-        begins = {log: self._begin_of(log, times.get(log, 0)) for log in targets.keys() - known}
+        begins = {log: self._find_start(log, times.get(log, 0)) for log in targets.keys() - known}
         executemany(
             "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)",
             [(group, log, offset, row_checksum(group, log, offset)) for log, offset in begins.items()],
@@ -334,7 +334,7 @@ class Groups:
             (group,),
         )
 
-    def _begin_of(self, log: int, start_ms: int) -> int:
+    def _find_start(self, log: int, start_ms: int) -> int:
         """Offset of the first record of a log that was appended at that time or later; 0: of the oldest one."""
         oldest, end = read_log_bounds(self._connection(), log)
         if not start_ms:
@@ -365,18 +365,20 @@ class MemberLock:
 
     def __init__(self, broker: Path) -> None:
         self._broker, self._beats = broker, 0
-        self._sit()
+        self._acquire()
 
-    def stir(self) -> None:
+    def send_heartbeat(self) -> None:
         """Give a sign of life. Raises `OSError`."""
         self._beats += 1
         os.pwrite(self._file, _BEATS.pack(self._beats), 0)
 
-    def _sit(self) -> None:
+    def _acquire(self) -> None:
         for _ in range(TRIES_MAX):
             self.path = self._broker.with_name(f"{self._broker.name}.member-{os.getpid()}-{os.urandom(6).hex()}")
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            if state_file.try_lock(file) and _is_at(file, self.path):  # else somebody looked, or swept, in between
+            if state_file.try_lock(file) and _is_same_file(
+                file, self.path
+            ):  # else somebody looked, or swept, in between
                 self._file = file
                 return
             os.close(file)
@@ -384,11 +386,11 @@ class MemberLock:
 
     def renew(self) -> None:
         """Take another seat if the file of this one was removed: by a person, say. Raises `OSError`."""
-        if not _is_at(self._file, self.path):
+        if not _is_same_file(self._file, self.path):
             os.close(self._file)
-            self._sit()
+            self._acquire()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Remove the file and give up the lock: others see this member as dead from now on."""
         self.path.unlink(missing_ok=True)
         os.close(self._file)
@@ -423,7 +425,7 @@ def remove_dead_locks(broker: Path) -> None:
         except OSError:  # gone, or another user's
             continue
         try:
-            if state_file.try_lock(file) and _is_at(file, seat):
+            if state_file.try_lock(file) and _is_same_file(file, seat):
                 seat.unlink(missing_ok=True)
         except OSError:
             continue  # left for the next one who sweeps
@@ -431,7 +433,7 @@ def remove_dead_locks(broker: Path) -> None:
             os.close(file)
 
 
-def _is_at(file: int, path: Path) -> bool:
+def _is_same_file(file: int, path: Path) -> bool:
     """Return whether the file that was locked is still the one of that name: it may have been swept in between."""
     try:
         there = path.stat()
@@ -444,7 +446,7 @@ def _is_at(file: int, path: Path) -> bool:
 class SilentMember(NamedTuple):
     """A member that seems to be dead, with the heartbeats it had sent by then."""
 
-    fellow: GroupMember
+    member: MemberRow
     beats: int | None
 
 
@@ -462,7 +464,7 @@ class Liveness:
         self._seen: dict[int, tuple[int, float]] = {}
         """Member -> its beats, and since when we have seen no more."""
 
-    def gone(self, fellows: Sequence[GroupMember], *, but: int) -> list[SilentMember]:
+    def find_silent(self, fellows: Sequence[MemberRow], *, but: int) -> list[SilentMember]:
         """Take note of the members' beats; those to be taken for dead, never `but`, which is ourselves."""
         now_s = self._clock.monotonic_s()
         seen = self._seen if now_s - self._looked_s <= self._silence_s / 2 else {}
@@ -480,6 +482,6 @@ class Liveness:
                 gone.append(SilentMember(fellow, now))
         return gone
 
-    def still(self, gone: Sequence[SilentMember]) -> list[GroupMember]:
+    def filter_silent(self, gone: Sequence[SilentMember]) -> list[MemberRow]:
         """Those that have not stirred since."""
-        return [each.fellow for each in gone if read_heartbeat(self._folder / each.fellow.seat) in (None, each.beats)]
+        return [each.member for each in gone if read_heartbeat(self._folder / each.member.seat) in (None, each.beats)]

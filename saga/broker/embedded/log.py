@@ -27,7 +27,7 @@ TRIMMED_MAX = 200
 """Most records of one partition that one transaction of retention removes."""
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Headers).decode
-_made: Callable[[type[Record], Iterable[object]], Record] = tuple.__new__
+_new_record: Callable[[type[Record], Iterable[object]], Record] = tuple.__new__
 """Makes a record of its fields; by its name there would be a function around this, and it is made for each."""
 NO_HEADERS = _pack(())
 UNREADABLE = (msgspec.MsgspecError, TypeError, UnicodeDecodeError)
@@ -77,7 +77,7 @@ class Undecodable(Exception):
         super().__init__(str(why))
         self.offset = offset
 
-    def told(self, partition: Partition, path: Path) -> str:
+    def describe(self, partition: Partition, path: Path) -> str:
         """Text for people about the record, and what they can do."""
         return (
             f"{partition.topic}/{partition.number} stands at offset {self.offset}, which cannot be read: its row in "
@@ -129,15 +129,15 @@ class RecordLog:
             self.topics, self._newest = load_topics(self._connection()), newest
         self.heads = {}
         logs, groups = self._watched()
-        self.ends(logs)
+        self.read_ends(logs)
         found = [(name, execute("SELECT version FROM groups WHERE name = ?", (name,)).fetchone()) for name in groups]
         self.versions = {name: row[0] for name, row in found if row is not None}
 
-    def end(self, log: int) -> int:
+    def read_end(self, log: int) -> int:
         """Offset that the next record of a log gets, as last committed. Raises `Damage`."""
-        return self.heads[log] if log in self.heads else self.ends((log,))[log]
+        return self.heads[log] if log in self.heads else self.read_ends((log,))[log]
 
-    def ends(self, logs: Iterable[int]) -> Mapping[int, int]:
+    def read_ends(self, logs: Iterable[int]) -> Mapping[int, int]:
         """The same of each of these logs. Raises `Damage`."""
         logs = list(logs)
         if unknown := sorted({log for log in logs if log not in self.heads}):
@@ -149,13 +149,13 @@ class RecordLog:
                 self.heads[log] = end
         return {log: self.heads[log] for log in logs}
 
-    def entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
+    def make_entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
         """Make messages ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is
         too large."""
         made: list[Entry] = []
         for message in messages:
             topic, key, value, headers, _ = message
-            kept = self.topics.get(topic) or self.kept(topic)
+            kept = self.topics.get(topic) or self.find_topic(topic)
             packed = _pack(headers) if headers else b""
             # Never less than the size: a header, packed, has four bytes at least that are not its own.
             if len(key) + len(value or b"") + 3 * len(packed) + FRAME_BYTES > self._record_bytes_max:
@@ -168,7 +168,7 @@ class RecordLog:
         if size > limit:
             raise BrokerError(f"a record of {size} bytes for {message.topic} is too large: {limit} bytes at most")
 
-    def kept(self, topic: str) -> TopicExtent:
+    def find_topic(self, topic: str) -> TopicExtent:
         """Find a topic. Raises `BrokerError` for one that nobody has made."""
         if topic not in self.topics:
             self.reload()  # another process may have made it
@@ -183,10 +183,10 @@ class RecordLog:
         moved: dict[int, int] = {}
         offsets: list[int] = []
         for log in logs:
-            offsets.append(moved[log] if log in moved else self.end(log))
+            offsets.append(moved[log] if log in moved else self.read_end(log))
             moved[log] = offsets[-1] + 1
         times_ms = [now_ms] * len(offsets)
-        sums_ = checksums(offsets, keys, values, headers, times_ms)
+        sums_ = compute_checksums(offsets, keys, values, headers, times_ms)
         new = zip(offsets, as_blobs(keys), as_blobs(values), as_blobs(headers), times_ms, sums_, strict=True)
         by_log: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
         for log, row in zip(logs, new, strict=True):
@@ -198,13 +198,13 @@ class RecordLog:
         ends = [(end, row_checksum(log, end), log) for log, end in moved.items()]
         connection.executemany("UPDATE logs SET next = ?, next_sum = ? WHERE id = ?", ends)
 
-    def committed(self) -> Mapping[int, int]:
+    def confirm(self) -> Mapping[int, int]:
         """Take note that what the transaction appended is there: the new ends of the logs it touched."""
         moved, self._moved = self._moved, {}
         self.heads.update(moved)
         return moved
 
-    def rolled_back(self) -> None:
+    def forget_appended(self) -> None:
         """Forget what the transaction appended: it is not there; and what `catch_up` learnt inside may have been undone
         with it."""
         self._moved, self._seen = {}, -1
@@ -220,9 +220,9 @@ class RecordLog:
         if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
             self._check_gap(log, offset, [row[0] for row in rows])
         try:
-            return _records(topic, number, rows, self.id) if rows else []
+            return _to_records(topic, number, rows, self.id) if rows else []
         except UNREADABLE:
-            return _up_to_unreadable(topic, number, rows, self.id)
+            return _readable_records(topic, number, rows, self.id)
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """Check that what is not there was removed by retention. Raises `Damage`."""
@@ -245,7 +245,7 @@ class RecordLog:
         check_identity(*found)
         (self.id, _) = found
 
-    def ensure(self, topics: Sequence[Topic]) -> None:
+    def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Make the missing topics, and keep records for longer where that is asked for. All are checked before anything
         is written. Only people have them kept for less (`retain`): another release may want what this one does not."""
         there = load_topics(self._connection())
@@ -262,23 +262,23 @@ class RecordLog:
             retention_ms = None if topic.retention_days is None else round(topic.retention_days * DAY_MS)
             kept = there.get(topic.name)
             if kept is None:
-                there[topic.name] = self._make(topic, retention_ms)
+                there[topic.name] = self._create_topic(topic, retention_ms)
             elif kept.retention_ms is not None and (retention_ms is None or retention_ms > kept.retention_ms):
-                self.retain(topic.name, kept, retention_ms)
+                self.set_retention(topic.name, kept, retention_ms)
 
-    def retain(self, name: str, kept: TopicExtent, retention_ms: int | None) -> None:
+    def set_retention(self, name: str, kept: TopicExtent, retention_ms: int | None) -> None:
         """Keep the records of a topic for so long from now on."""
         sum_ = row_checksum(name, kept.first_log, kept.partitions, retention_ms)
         self._connection().execute(
             "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, name)
         )
 
-    def _make(self, topic: Topic, retention_ms: int | None) -> TopicExtent:
+    def _create_topic(self, topic: Topic, retention_ms: int | None) -> TopicExtent:
         (first,) = self._connection().execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
         for log in range(first, first + topic.partitions):
             sum_ = row_checksum(log, 0)
             self._connection().execute("INSERT INTO logs VALUES (?, 0, ?, 0, ?)", (log, sum_, sum_))
-            self._connection().execute(log_table(log))
+            self._connection().execute(create_log_table(log))
         kept = TopicExtent(first, topic.partitions, retention_ms)
         row = (topic.name, *kept, row_checksum(topic.name, *kept))
         self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", row)
@@ -297,10 +297,10 @@ class RecordLog:
         trimmed = {name: topic for name, topic in there if topic.retention_ms is not None or is_wakes(name)}
         if not trimmed:
             return False
-        ends = {log: (oldest, end) for log, oldest, end in verified_logs(execute(LOGS))}
+        ends = {log: (oldest, end) for log, oldest, end in verify_logs(execute(LOGS))}
         floors: dict[int, int] = {}
         timers = {log for name, topic in trimmed.items() if is_wakes(name) for log in topic.logs}
-        for group, log, offset in verified_positions(execute(POSITIONS)):
+        for group, log, offset in verify_positions(execute(POSITIONS)):
             if group not in lost or log in timers:
                 floors[log] = min(offset, floors.get(log, offset))
         for name, topic in trimmed.items():
@@ -329,23 +329,23 @@ class RecordLog:
         return keep == oldest + TRIMMED_MAX
 
 
-def _records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
+def _to_records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
     """Make rows records, all at once. Raises one of `UNREADABLE` if any is not as it was written."""
     offsets, keys, values, headers, times_ms, sums_ = zip(*rows, strict=True)
-    if [*checksums(offsets, keys, values, headers, times_ms)] != [*sums_]:
+    if [*compute_checksums(offsets, keys, values, headers, times_ms)] != [*sums_]:
         raise TypeError("its checksum is another")
     unpacked = map(_unpack, [packed or NO_HEADERS for packed in headers] if None in headers else headers)
     more = repeat(None), repeat(log_id)
     fields = zip(repeat(topic), repeat(number), offsets, keys, values, unpacked, times_ms, *more, strict=False)
-    return list(map(_made, repeat(Record), fields))
+    return list(map(_new_record, repeat(Record), fields))
 
 
-def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
+def _readable_records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
     """Make records of all that come before the first that cannot be read. Raises `Undecodable` if there are none."""
     records: list[Record] = []
     for row in rows:
         try:
-            records += _records(topic, number, [row], log_id)
+            records += _to_records(topic, number, [row], log_id)
         except UNREADABLE as why:
             if not records:
                 raise Undecodable(row[0], why) from why
@@ -355,7 +355,7 @@ def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row], log_id: str)
 
 def load_topics(connection: sqlite3.Connection) -> dict[str, TopicExtent]:
     """Topics as the file has them. Raises `Damage`."""
-    rows = verified_topics(connection.execute(TOPICS))
+    rows = verify_topics(connection.execute(TOPICS))
     return {
         name: TopicExtent(first_log, partitions, retention_ms) for name, first_log, partitions, retention_ms in rows
     }
@@ -371,16 +371,20 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
     return None if found is not None and found[0] >= end else f"record {end - 1} of log {log}"
 
 
-def checksums(offsets: Ints, keys: Sequence[bytes], values: Nulls, headers: Nulls, times_ms: Ints) -> Iterable[int]:
+def compute_checksums(
+    offsets: Ints, keys: Sequence[bytes], values: Nulls, headers: Nulls, times_ms: Ints
+) -> Iterable[int]:
     """Checksums of records at their places, given by columns: SQLite has none. Nothing here loops but what is written
     in C, for each record passes twice."""
     seeds = map(xor, map(add, offsets, offsets), times_ms)
     if None in values:  # a null has another sum than no bytes
         seeds = map(xor, seeds, map(is_, values, repeat(None)))
-    return map(zlib.crc32, map(b"".join, zip(keys, _filled(values), _filled(headers), strict=True)), seeds)
+    return map(
+        zlib.crc32, map(b"".join, zip(keys, _without_nulls(values), _without_nulls(headers), strict=True)), seeds
+    )
 
 
-def _filled(values: Sequence[Any]) -> Sequence[bytes]:
+def _without_nulls(values: Sequence[Any]) -> Sequence[bytes]:
     return [value or b"" for value in values] if None in values else values
 
 
@@ -418,12 +422,12 @@ class Transaction:
         if self._entries:
             self._log.append(self._entries, self._clock.now_ms())
 
-    def committed(self) -> bytes | None:
-        self._moved = moved = self._log.committed()
+    def on_commit(self) -> bytes | None:
+        self._moved = moved = self._log.confirm()
         return b"%d %d" % next(iter(moved.items())) if moved else None
 
-    def rolled_back(self) -> None:
-        self._log.rolled_back()
+    def on_rollback(self) -> None:
+        self._log.forget_appended()
 
     def announce(self) -> None:
         if self._others:
@@ -455,7 +459,7 @@ TABLES = (
 )
 
 
-def log_table(log: int) -> str:
+def create_log_table(log: int) -> str:
     """Statement that makes the table of one partition's records."""
     return (
         f"CREATE TABLE log_{log} (offset INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB, time_ms INTEGER,"
@@ -466,9 +470,9 @@ def log_table(log: int) -> str:
 def check_records(connection: sqlite3.Connection) -> None:
     """Check that no records are missing between others, that no positions are beyond them, and that topics, logs and
     positions are what was written. Raises `Damage`."""
-    for _ in (*verified_topics(connection.execute(TOPICS)), *verified_positions(connection.execute(POSITIONS))):
+    for _ in (*verify_topics(connection.execute(TOPICS)), *verify_positions(connection.execute(POSITIONS))):
         pass
-    for log, oldest, end in list(verified_logs(connection.execute(LOGS))):
+    for log, oldest, end in list(verify_logs(connection.execute(LOGS))):
         found = connection.execute(f"SELECT count(*), min(offset), max(offset) FROM log_{log}").fetchone()
         if found != ((end - oldest, oldest, end - 1) if end > oldest else (0, None, None)):
             raise Damage(f"log {log} is to hold the records from {oldest} to {end - 1}, and holds others")
@@ -523,7 +527,7 @@ def row_checksum(*fields: str | int | None) -> int:
     return zlib.crc32(_pack(fields))
 
 
-def verified_topics(
+def verify_topics(
     rows: Iterable[tuple[str, int, int, int | None, int]],
 ) -> Iterator[tuple[str, int, int, int | None]]:
     """Topics from `TOPICS`, each compared with its checksum. Raises `Damage`."""
@@ -532,7 +536,7 @@ def verified_topics(
         yield name, first_log, partitions, retention_ms
 
 
-def verified_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
+def verify_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
     """Logs from `LOGS`: id, oldest offset and end. Raises `Damage`."""
     for log, oldest, oldest_sum, end, end_sum in rows:
         _compare(f"the beginning of log {log}", oldest_sum, log, oldest)
@@ -550,14 +554,14 @@ def check_identity(id_: str, sum_: int) -> None:
     _compare("the id of its logs", sum_, "log_identity", id_)
 
 
-def verified_positions(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+def verify_positions(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
     """Positions from `POSITIONS`: group, log and offset. Raises `Damage`."""
     for group, log, offset, sum_ in rows:
         _compare(f"the position of group {group!r} in log {log}", sum_, group, log, offset)
         yield group, log, offset
 
 
-def verified_absences(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+def verify_absences(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
     """Absences from `ABSENCES`: group, for how long, and when that was looked at. Raises `Damage`."""
     for group, away_ms, looked_ms, sum_ in rows:
         _compare(f"the absence of group {group!r}", sum_, group, away_ms, looked_ms)
@@ -566,7 +570,7 @@ def verified_absences(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tup
 
 def read_log_bounds(connection: sqlite3.Connection, log: int) -> tuple[int, int]:
     """Oldest offset and end of a log. Raises `Damage`."""
-    for _, oldest, end in verified_logs(connection.execute(f"{LOGS} WHERE id = ?", (log,))):
+    for _, oldest, end in verify_logs(connection.execute(f"{LOGS} WHERE id = ?", (log,))):
         return oldest, end
     raise Damage(f"log {log} is missing")
 

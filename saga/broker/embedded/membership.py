@@ -45,7 +45,7 @@ class EmbeddedPartition:
     """Generation under which it was taken."""
     position: int
     """Offset to read next."""
-    left: bool = False
+    was_in_progress: bool = False
     """True if whoever had it may have had messages of it in hand when it went."""
 
 
@@ -60,7 +60,7 @@ class BrokerFile:
     groups: Groups
     clock: Clock
     timing: Timing
-    changed: Callable[[str], None]
+    notify_group: Callable[[str], None]
     """Function to call when we have changed that group: its members in this process have to look."""
 
     def partition_of(self, log: int) -> Partition | None:
@@ -100,7 +100,7 @@ class EmbeddedMember:
         clock = self._shared.clock
         deadline_s = clock.monotonic_s() + timeout_s
         while True:
-            self._check()
+            self._raise_if_broken()
             self._news.clear()
             if self._woken:
                 self._woken = False
@@ -122,25 +122,25 @@ class EmbeddedMember:
         self._news.set()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        rows, groups, member = self._rows(offsets), self._shared.groups, self._id
+        rows, groups, member = self._prepare_offsets(offsets), self._shared.groups, self._id
         if rows:
             await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
 
     async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        rows, groups, member = self._rows(offsets), self._shared.groups, self._id
-        left = [partition for partition in offsets if self._owned[partition].left]
+        rows, groups, member = self._prepare_offsets(offsets), self._shared.groups, self._id
+        left = [partition for partition in offsets if self._owned[partition].was_in_progress]
         if rows:
-            await self._shared.writer.do(lambda: groups.begin(self.group, member, rows))
+            await self._shared.writer.do(lambda: groups.mark_in_progress(self.group, member, rows))
         return left
 
     async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
-        rows, groups, member = self._rows(offsets), self._shared.groups, self._id
+        rows, groups, member = self._prepare_offsets(offsets), self._shared.groups, self._id
         if rows:
-            await self._shared.writer.do(lambda: groups.end(self.group, member, rows))
+            await self._shared.writer.do(lambda: groups.clear_in_progress(self.group, member, rows))
 
-    def _rows(self, offsets: Mapping[Partition, int]) -> list[tuple[int, int, int]]:
+    def _prepare_offsets(self, offsets: Mapping[Partition, int]) -> list[tuple[int, int, int]]:
         """Log, generation and offset of each. Raises `Fenced`."""
-        self._check()
+        self._raise_if_broken()
         rows: list[tuple[int, int, int]] = []
         for partition, offset in offsets.items():
             owned = self._owned.get(partition)
@@ -167,28 +167,28 @@ class EmbeddedMember:
         return {partition: self._owned[partition].position for partition in self._by_log.values()}
 
     async def fetch_ends(self) -> Mapping[Partition, int | None]:
-        self._check()
+        self._raise_if_broken()
         shared, logs = self._shared, dict[int, Partition]()
         try:
-            with shared.file.telling():
+            with shared.file.translate_errors():
                 shared.log.reload()  # another process may have appended since it was last looked at
                 for topic in [topic for topic in self._subscription.topics if topic in shared.log.topics]:
                     first, partitions, _ = shared.log.topics[topic]
                     logs |= {first + number: Partition(topic, number) for number in range(partitions)}
-                ends = shared.log.ends(logs)
+                ends = shared.log.read_ends(logs)
         except sqlite3.Error as why:
-            raise shared.file.error(why, FileOperation.READ) from why
+            raise shared.file.make_error(why, FileOperation.READ) from why
         return {partition: ends[log] for log, partition in logs.items()}
 
     async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        self._check()
+        self._raise_if_broken()
         topics = self._shared.log.topics
         logs = {topics[p.topic].first_log + p.number: p for p in partitions if p.topic in topics}
         try:
-            with self._shared.file.telling():
-                found = self._shared.groups.positions(self.group)
+            with self._shared.file.translate_errors():
+                found = self._shared.groups.read_positions(self.group)
         except sqlite3.Error as why:
-            raise self._shared.file.error(why, FileOperation.READ) from why
+            raise self._shared.file.make_error(why, FileOperation.READ) from why
         return {partition: found[log] for log, partition in logs.items() if log in found}
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
@@ -203,11 +203,11 @@ class EmbeddedMember:
                 if partition not in wanted:
                     continue
                 owned = self._behind.pop(partition)
-                end = log.end(owned.log)
+                end = log.read_end(owned.log)
                 try:
                     read = log.read(owned.log, partition, owned.position, records_max - len(records))
                 except Undecodable as why:
-                    self._stands(partition, why)
+                    self._stall(partition, why)
                     continue
                 follows = read[0].offset if read else end
                 if follows > owned.position:  # a log has no gaps: what lay between was removed
@@ -226,13 +226,13 @@ class EmbeddedMember:
             if partition is not None and partition in self._owned:
                 self._behind[partition] = self._owned[partition]
             if not records:
-                raise self._shared.file.error(why, FileOperation.READ) from why
+                raise self._shared.file.make_error(why, FileOperation.READ) from why
         return records
 
-    def _stands(self, partition: Partition, why: Undecodable) -> None:
+    def _stall(self, partition: Partition, why: Undecodable) -> None:
         """Note that a partition stands still: whatever lies behind that record waits, and nothing else does."""
         told = self._standstills.get(partition)
-        standstill = StalledPartition(*partition, why.offset, why.told(partition, self._shared.file.path))
+        standstill = StalledPartition(*partition, why.offset, why.describe(partition, self._shared.file.path))
         self._standstills[partition] = self._shared.clock.monotonic_s(), standstill
         if told is None:
             self.wake()
@@ -244,7 +244,7 @@ class EmbeddedMember:
         """Logs that this member has."""
         return [owned.log for owned in self._owned.values()]
 
-    def advanced(self, heads: Mapping[int, int]) -> None:
+    def update_heads(self, heads: Mapping[int, int]) -> None:
         """Take note of the logs' new ends."""
         found = False
         for log in self._by_log.keys() & heads.keys():
@@ -258,16 +258,16 @@ class EmbeddedMember:
 
     # ---------------------------------------------------------------- lifetime
 
-    async def enter(self) -> None:
+    async def join(self) -> None:
         """Join the group. Raises `BrokerError` for a topic that is not there, `ConfigurationError` if a member
         disagrees with our identity."""
         log, groups, folder = self._shared.log, self._shared.groups, self._shared.file.path.parent
         try:
-            with self._shared.file.telling():
+            with self._shared.file.translate_errors():
                 for topic in self._subscription.topics:
-                    log.kept(topic)
+                    log.find_topic(topic)
                 self._seat.renew()
-                dead = [fellow for fellow in groups.fellows(self.group) if is_dead(folder / fellow.seat)]
+                dead = [fellow for fellow in groups.list_members(self.group) if is_dead(folder / fellow.seat)]
         except OSError as why:
             raise BrokerUnavailable(f"broker file {self._shared.file.path}: a member's lock failed: {why}") from why
         _, topics, identity, starts = self._subscription
@@ -277,20 +277,20 @@ class EmbeddedMember:
         )
         if strangers:
             raise disagreement_error(self.group, identity, strangers)
-        self._shared.changed(self.group)
+        self._shared.notify_group(self.group)
 
-    async def follow(self) -> None:
+    async def follow_group(self) -> None:
         """Take and give up partitions as the group changes, until cancelled."""
         try:
             while True:
                 self.changed.clear()
                 try:
-                    wait_s = await self._step()
+                    wait_s = await self._follow_once()
                     self._placed = self._placed or wait_s != 0
                 except BrokerUnavailable:
                     wait_s = AGAIN_S
                 except sqlite3.Error as why:
-                    if not isinstance(self._shared.file.error(why, FileOperation.READ), BrokerUnavailable):
+                    if not isinstance(self._shared.file.make_error(why, FileOperation.READ), BrokerUnavailable):
                         raise
                     wait_s = AGAIN_S
                 if wait_s is None:
@@ -303,14 +303,14 @@ class EmbeddedMember:
         except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
             self.fail(why)
 
-    async def stir(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Give signs of life, until cancelled. Never waits for the file: whoever holds its lock keeps nobody silent."""
         while True:
             with suppress(OSError):  # a member that cannot is silent, loses its partitions, and hears of it
-                self._seat.stir()
+                self._seat.send_heartbeat()
             await self._shared.clock.sleep(self._shared.timing.silence_s / 5)
 
-    async def pulse(self) -> None:
+    async def watch_members(self) -> None:
         """See who gives no signs of life, until cancelled."""
         try:
             shared = self._shared
@@ -318,7 +318,7 @@ class EmbeddedMember:
             while True:
                 await self._shared.clock.sleep(self._shared.timing.watch_s)
                 try:
-                    await self._look(others)
+                    await self._check_members(others)
                 except (BrokerUnavailable, sqlite3.Error, OSError):
                     continue  # tried again in a moment
         except Exception as why:  # noqa: BLE001 - as above
@@ -342,33 +342,33 @@ class EmbeddedMember:
         except BrokerError:
             pass  # the others see the empty seat
         finally:
-            self._seat.leave()
-            self._shared.changed(self.group)
+            self._seat.release()
+            self._shared.notify_group(self.group)
 
-    def _check(self) -> None:
+    def _raise_if_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
 
     # ---------------------------------------------------------------- steps of `follow`
 
-    async def _step(self) -> float | None:
+    async def _follow_once(self) -> float | None:
         """Bring what is ours in line with the file; the seconds until the next look, `None`: when something changes."""
         shared, now_s = self._shared, self._shared.clock.monotonic_s()
-        view = shared.groups.view(self.group, self._id)
+        view = shared.groups.read_view(self.group, self._id)
         if not view.alive:
             self._lose(list(self._owned))
-            await self.enter()
+            await self.join()
             return 0
         if view.generation != self._generation:
             self._generation, self._since_s = view.generation, now_s
-            self._meet(shared.groups.identities(self.group).values())
+            self._compare_identities(shared.groups.read_identities(self.group).values())
         held = {h.log: h.granted for h in view.holdings if h.owner == self._id}
         self._lose([p for p, owned in self._owned.items() if held.get(owned.log) != owned.granted])
         if leaving := [h.log for h in view.holdings if h.owner == self._id and h.target != self._id]:
             going = [p for p, owned in self._owned.items() if owned.log in leaving]
             await self._revoke(going)
             await shared.writer.do(lambda: shared.groups.release(self.group, self._id, leaving))
-            shared.changed(self.group)
+            shared.notify_group(self.group)
             self._listener.on_lost(going)
             return 0
         # Two looks of grace: whoever has to drain may have begun that much later.
@@ -377,30 +377,30 @@ class EmbeddedMember:
         wanted = [h for h in view.holdings if h.target == self._id and h.log not in ours]
         ready = [h.log for h in wanted if patience_s <= 0 or h.owner is None or h.owner == self._id]
         if ready:
-            await self._take(view, ready)
+            await self._claim(view, ready)
             return 0
         return patience_s if wanted else None
 
-    def _meet(self, members: Collection[MemberIdentity | None]) -> None:
+    def _compare_identities(self, members: Collection[MemberIdentity | None]) -> None:
         """Note who in the group disagrees with us: they came while we were taken for dead, or did not look."""
         strangers = find_disagreeing(self._subscription.identity, members)
         if strangers != self._strangers:
             self._strangers = strangers
             self.wake()
 
-    async def _take(self, view: MemberView, logs: list[int]) -> None:
+    async def _claim(self, view: MemberView, logs: list[int]) -> None:
         shared, member = self._shared, self._id
-        grants = await shared.writer.do(lambda: shared.groups.take(self.group, member, view.generation, logs))
-        shared.changed(self.group)
+        grants = await shared.writer.do(lambda: shared.groups.claim(self.group, member, view.generation, logs))
+        shared.notify_group(self.group)
         taken = {partition: g for g in grants if (partition := shared.partition_of(g.log)) is not None}
         if not taken:
             return
         for partition, grant in taken.items():  # ours to commit from here on, and to read once the listener knows
-            self._owned[partition] = EmbeddedPartition(grant.log, grant.granted, grant.offset, grant.left)
+            self._owned[partition] = EmbeddedPartition(grant.log, grant.granted, grant.offset, grant.was_in_progress)
         await self._listener.on_assigned({partition: grant.offset for partition, grant in taken.items()})
         self._by_log.update({grant.log: partition for partition, grant in taken.items()})
-        with shared.file.telling():
-            self.advanced(shared.log.ends(grant.log for grant in taken.values()))
+        with shared.file.translate_errors():
+            self.update_heads(shared.log.read_ends(grant.log for grant in taken.values()))
 
     async def _revoke(self, partitions: Collection[Partition]) -> None:
         """Stop reading them, have the listener let go of them, and forget them."""
@@ -427,16 +427,18 @@ class EmbeddedMember:
 
     # ---------------------------------------------------------------- steps of `pulse`
 
-    async def _look(self, others: Liveness) -> None:
+    async def _check_members(self, others: Liveness) -> None:
         shared, member = self._shared, self._id
         for partition, (since_s, _) in self._standstills.items():
             if shared.clock.monotonic_s() - since_s > UNDECODABLE_S:
                 self._behind[partition] = self._owned[partition]
                 self._news.set()
-        fellows = shared.groups.fellows(self.group)
+        fellows = shared.groups.list_members(self.group)
         if member not in [fellow.id for fellow in fellows]:
             self.changed.set()  # taken for dead: `follow` tells, and joins again
             return
-        if gone := others.gone(fellows, but=member):
-            await shared.writer.do(lambda: shared.groups.evict(self.group, others.still(gone), shared.log.topics))
-            shared.changed(self.group)
+        if gone := others.find_silent(fellows, but=member):
+            await shared.writer.do(
+                lambda: shared.groups.evict(self.group, others.filter_silent(gone), shared.log.topics)
+            )
+            shared.notify_group(self.group)

@@ -82,7 +82,7 @@ def check_hook(text: str) -> None:
         raise ValueError("it must be module:function, as in shop.tokens:kafka_token")
 
 
-def extensions_of(text: str) -> Mapping[str, str]:
+def parse_extensions(text: str) -> Mapping[str, str]:
     """Extensions of a token. Raises `ValueError`.
 
     >>> extensions_of("logicalCluster=lkc-1, identityPoolId=pool-2")
@@ -123,7 +123,7 @@ class KafkaAdapter:
             "SAGA_KAFKA_PASSWORD": setting_readers.secret("a password"),
             "SAGA_KAFKA_PASSWORD_FILE": setting_readers.SECRET_FILE,
             "SAGA_KAFKA_TOKEN": setting_readers.checked(check_hook, "module:function", lambda _: False),
-            "SAGA_KAFKA_SASL_EXTENSIONS": setting_readers.checked(extensions_of, "name=value,name=value"),
+            "SAGA_KAFKA_SASL_EXTENSIONS": setting_readers.checked(parse_extensions, "name=value,name=value"),
             "SAGA_KAFKA_INSTANCE": setting_readers.checked(
                 check_instance, "letters, digits, `.`, `_` and `-`, at most 200"
             ),
@@ -183,8 +183,8 @@ def kafka_settings(settings: Chosen) -> "KafkaSettings":
         sasl=cast("Sasl | None", sasl),
         username=mine.kafka_username,
         password=secret(mine.kafka_password, mine.kafka_password_file),
-        token=_hook(mine.kafka_token) if mine.kafka_token else None,
-        extensions=extensions_of(mine.kafka_sasl_extensions),
+        token=_load_hook(mine.kafka_token) if mine.kafka_token else None,
+        extensions=parse_extensions(mine.kafka_sasl_extensions),
         instance=mine.kafka_instance,
         replication_factor=mine.kafka_replication,
         min_insync_replicas=mine.kafka_min_insync,
@@ -254,7 +254,7 @@ def _identity_problems(mine: KafkaOptions) -> Iterator[Problem]:
         )
 
 
-def _hook(name: str) -> Callable[[], str]:
+def _load_hook(name: str) -> Callable[[], str]:
     """Function that `module:function` names. Raises `ConfigurationError`."""
     module, _, function = name.partition(":")  # what is behind the colon may be a password, if all of it is a mistake
     try:

@@ -47,12 +47,12 @@ from saga.broker.kafka.client import (
     WRITE,
     ChangeConfigs,
     Topics,
-    bounds,
     count_partitions,
+    fetch_bounds,
     fetch_offsets_at,
-    position,
     raise_if_reader_broken,
     read_identity,
+    read_position,
     to_broker_error,
 )
 from saga.broker.kafka.consumers import (
@@ -92,25 +92,27 @@ class KafkaAdministration(KafkaBroker):
     can_add_partitions = True
 
     async def list_topics(self) -> Collection[str]:
-        answer = await self._asked(lambda: self._send(Topics()), "asking for topics")
+        answer = await self._retry(lambda: self._send(Topics()), "asking for topics")
         return [name for _, name, *_ in answer.topics]
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        return await self._asked(lambda: self._found(topics), "asking for topics")
+        return await self._retry(lambda: self._describe_topics(topics), "asking for topics")
 
-    async def _found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+    async def _describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         there = [answer for answer in (await self._send(Topics())).topics if answer[1] in topics]
-        settings = await self._settings_of(TOPIC, [name for _, name, *_ in there])
-        return {name: _found(partitions, allowed, settings.get(name)) for _, name, _, partitions, allowed in there}
+        settings = await self._fetch_settings(TOPIC, [name for _, name, *_ in there])
+        return {
+            name: _describe_topic(partitions, allowed, settings.get(name)) for _, name, _, partitions, allowed in there
+        }
 
     async def fetch_server_settings(self) -> Mapping[str, Mapping[str, str]]:
-        return await self._asked(self._server_settings, "asking for the brokers' settings")
+        return await self._retry(self._server_settings, "asking for the brokers' settings")
 
     async def _server_settings(self) -> Mapping[str, Mapping[str, str]]:
         names = [str(broker[0]) for broker in (await self._send(Topics([]))).brokers]
         found: dict[str, Mapping[str, str]] = {}
         for name in names:  # only a broker itself knows its own
-            found |= await self._settings_of(BROKER, [name], int(name))
+            found |= await self._fetch_settings(BROKER, [name], int(name))
         if len(found) < len(names):
             raise BrokerError("Kafka does not let this user see the brokers' settings: DescribeConfigs on the cluster")
         return found
@@ -124,44 +126,46 @@ class KafkaAdministration(KafkaBroker):
     async def _set(self, topic: str, name: str, value: str) -> None:
         """Give one setting of a topic another value."""
         doing, change = f"topic {topic}: {name}", ChangeConfigs(topic, name, value)
-        answer = await self._asked(lambda: self._send(change, self._controller()), doing)
+        answer = await self._retry(lambda: self._send(change, self._controller()), doing)
         _check(((code, words) for code, words, *_ in answer.resources), doing)
-        await self._asked(lambda: self._seen(topic, lambda f: f.hidden or f.settings.get(name) == value), doing)
+        await self._retry(
+            lambda: self._wait_until_visible(topic, lambda f: f.hidden or f.settings.get(name) == value), doing
+        )
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         doing = f"topic {topic}: {partitions} partitions"
         request = CreatePartitionsRequest([(topic, (partitions, None))], int(ASK_S * 1000), False)
-        answer = await self._asked(lambda: self._send(request, self._controller()), doing, again=False)
+        answer = await self._retry(lambda: self._send(request, self._controller()), doing, again=False)
         _check(((code, words) for _, code, words in answer.topic_errors), doing)
-        await self._asked(lambda: self._seen(topic, lambda found: found.partitions == partitions), doing)
+        await self._retry(lambda: self._wait_until_visible(topic, lambda found: found.partitions == partitions), doing)
 
-    async def _seen(self, topic: str, is_changed: Callable[[TopicDescription], bool]) -> None:
+    async def _wait_until_visible(self, topic: str, is_changed: Callable[[TopicDescription], bool]) -> None:
         """Return when the brokers that we ask know of a change, too: it is the controller that has acknowledged it."""
-        while (found := (await self._found([topic])).get(topic)) is None or not is_changed(found):
+        while (found := (await self._describe_topics([topic])).get(topic)) is None or not is_changed(found):
             await self._clock.sleep(LOOK_S)
 
     # ---------------------------------------------------------------- groups and positions
 
     async def describe_group(self, name: str) -> GroupDescription:
-        return (await self._asked(lambda: self._groups([name]), f"group {name!r}"))[name]
+        return (await self._retry(lambda: self._describe_groups([name]), f"group {name!r}"))[name]
 
     async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
-        groups = await self._asked(self._all_groups, "asking for groups")
+        groups = await self._retry(self._describe_all_groups, "asking for groups")
         return {
             name: group
             for name, group in groups.items()
             if topic in group.reads or any(p.topic == topic for p in group.positions)
         }
 
-    async def _all_groups(self) -> Mapping[str, GroupDescription]:
+    async def _describe_all_groups(self) -> Mapping[str, GroupDescription]:
         names: set[str] = set()
         for node, *_ in (await self._send(Topics([]))).brokers:
             answer = await self._send(ListGroupsRequest(), node)
             _check([(answer.error_code, "")], "listing groups")
             names |= {name for name, kind, *_ in answer.groups if kind in ("consumer", "")}
-        return await self._groups(sorted(names))
+        return await self._describe_groups(sorted(names))
 
-    async def _groups(self, names: Iterable[str]) -> Mapping[str, GroupDescription]:
+    async def _describe_groups(self, names: Iterable[str]) -> Mapping[str, GroupDescription]:
         """Groups by name."""
         found: dict[str, GroupDescription] = {}
         for name in names:
@@ -178,8 +182,8 @@ class KafkaAdministration(KafkaBroker):
                 for number, at, metadata, _ in partitions
                 if at >= 0 and not is_of_another_log(metadata, ids.get(topic))
             }
-            reads = frozenset(topic for _, _, _, told, *_ in members for topic in _subscribed(told))
-            names_of = tuple(_member(client, host) for _, client, host, *_ in members)
+            reads = frozenset(topic for _, _, _, told, *_ in members for topic in _decode_topics(told))
+            names_of = tuple(_describe_member(client, host) for _, client, host, *_ in members)
             stated = [read_identity(told) for _, _, _, told, *_ in members]
             found[name] = GroupDescription(
                 names_of, positions, reads, frozenset(each for each in stated if each is not None)
@@ -188,22 +192,23 @@ class KafkaAdministration(KafkaBroker):
 
     async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         doing = f"asking where {', '.join(topics)} begin and end"
-        return await self._asked(lambda: self._bounds(topics), doing)
+        return await self._retry(lambda: self._fetch_bounds(topics), doing)
 
-    async def _bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
-        there = [topic for topic in topics if topic in await self._names()]
-        async with self._consumer() as consumer:
-            places = [place for topic in there for place in await self._places(consumer, topic)]
+    async def _fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
+        there = [topic for topic in topics if topic in await self._fetch_topic_names()]
+        async with self._open_consumer() as consumer:
+            places = [place for topic in there for place in await self._list_partitions(consumer, topic)]
             return {
-                Partition(*place): OffsetBounds(*found) for place, found in (await bounds(consumer, places)).items()
+                Partition(*place): OffsetBounds(*found)
+                for place, found in (await fetch_bounds(consumer, places)).items()
             }
 
     async def find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
-        return await self._asked(lambda: self._since(topic, time_ms), f"asking topic {topic} for a time")
+        return await self._retry(lambda: self._find_offsets(topic, time_ms), f"asking topic {topic} for a time")
 
-    async def _since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
-        async with self._consumer() as consumer:
-            places = await self._places(consumer, topic)
+    async def _find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
+        async with self._open_consumer() as consumer:
+            places = await self._list_partitions(consumer, topic)
             found = await fetch_offsets_at(consumer, dict.fromkeys(places, max(0, time_ms)))
         return {Partition(*place): offset for place, offset in found.items()}
 
@@ -211,38 +216,38 @@ class KafkaAdministration(KafkaBroker):
     async def open_reader(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
     ) -> AsyncIterator[PartitionReader]:
-        async with self._consumer() as consumer:
+        async with self._open_consumer() as consumer:
             yield KafkaReader(consumer, positions, log_ids, self._clock)
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
         """Search what is behind it, further and further, then nearer: brokers find a record by those before."""
         try:
-            return await self._clock.within(SEARCH_S, self._unreadable(TopicPartition(*partition), offset))
+            return await self._clock.within(SEARCH_S, self._find_unreadable(TopicPartition(*partition), offset))
         except FAILED as why:
             raise to_broker_error(why, f"reading {partition.topic}/{partition.number} at {offset}", "Read") from why
 
-    async def _unreadable(self, place: TopicPartition, offset: int) -> UnreadableRange | None:
-        async with self._consumer() as consumer:
-            await self._places(consumer, place.topic)
+    async def _find_unreadable(self, place: TopicPartition, offset: int) -> UnreadableRange | None:
+        async with self._open_consumer() as consumer:
+            await self._list_partitions(consumer, place.topic)
             probe = Probe(consumer, place, self._clock)
-            first = await probe.at(offset)
+            first = await probe.find_record(offset)
             if isinstance(first, int):
                 return None
             broken, good, step = offset, offset + 1, 1
-            while not isinstance(found := await probe.at(good), int):
+            while not isinstance(found := await probe.find_record(good), int):
                 broken, good, step = good, good + step, 2 * step
             while broken + 1 < good:
                 middle = (broken + good) // 2
-                nearer = await probe.at(middle)
+                nearer = await probe.find_record(middle)
                 if isinstance(nearer, int):
                     good, found = middle, nearer
                 else:
                     broken = middle
-            return UnreadableRange(offset, found, await probe.size(offset), first)
+            return UnreadableRange(offset, found, await probe.fetch_size(offset), first)
 
     async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Move positions as promised: Kafka takes them from outside only for a group that is empty."""
-        await self._asked(lambda: self._move(group, positions), f"group {group!r}: moving positions")
+        await self._retry(lambda: self._move(group, positions), f"group {group!r}: moving positions")
 
     async def _move(self, group: str, positions: Mapping[Partition, int]) -> None:
         ids = await fetch_log_ids({topic for topic, _ in positions}, self._client)
@@ -252,7 +257,7 @@ class KafkaAdministration(KafkaBroker):
         node = await self._client.coordinator_lookup(0, group)
         answer = await self._send(OffsetCommitRequest(group, -1, "", -1, list(by_topic.items())), node)
         codes = {code for _, partitions in answer.topics for _, code in partitions}
-        if codes - {0} and (members := (await self._groups([group]))[group].members):
+        if codes - {0} and (members := (await self._describe_groups([group]))[group].members):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         _check(((code, "") for code in codes), f"group {group!r}: moving positions in {', '.join(by_topic)}")
 
@@ -268,14 +273,14 @@ class KafkaAdministration(KafkaBroker):
     # ---------------------------------------------------------------- a record of our own
 
     async def append_probe(self) -> int | None:
-        if PROBE.name not in await self._asked(self._names, "asking for topics"):
+        if PROBE.name not in await self._retry(self._fetch_topic_names, "asking for topics"):
             await self.ensure_topics([PROBE])
-        return await self._asked(self._stamped, f"writing to {PROBE.name} and reading it")
+        return await self._retry(self._append_probe, f"writing to {PROBE.name} and reading it")
 
-    async def _stamped(self) -> int:
+    async def _append_probe(self) -> int:
         publisher, _ = self._open
-        async with self._consumer() as consumer:
-            [place] = await self._places(consumer, PROBE.name)
+        async with self._open_consumer() as consumer:
+            [place] = await self._list_partitions(consumer, PROBE.name)
             written = await publisher.producer.send_and_wait(PROBE.name, b"saga doctor", partition=0)
             consumer.assign([place])
             consumer.seek(place, written.offset)
@@ -294,7 +299,7 @@ class KafkaAdministration(KafkaBroker):
         controller = self._client.cluster.controller
         return None if controller is None else int(controller.nodeId)
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]], doing: str, *, again: bool = True) -> T:
+    async def _retry(self, ask: Callable[[], Awaitable[T]], doing: str, *, again: bool = True) -> T:
         """Ask until there is an answer: a cluster that is new has nobody who knows of groups yet. `again`: whether to
         ask more than once."""
         deadline_s = self._clock.monotonic_s() + ASK_S
@@ -305,7 +310,7 @@ class KafkaAdministration(KafkaBroker):
                 trouble = why if isinstance(why, BrokerError) else to_broker_error(why, doing)
                 over = self._clock.monotonic_s() + AGAIN_S >= deadline_s
                 if over or not again or not isinstance(trouble, BrokerUnavailable):
-                    raise self._open[1].explained(trouble) from why
+                    raise self._open[1].explain(trouble) from why
             await self._clock.sleep(AGAIN_S)
 
     async def _send(self, request: Request, node: int | None = None) -> Any:
@@ -316,10 +321,10 @@ class KafkaAdministration(KafkaBroker):
         except NotImplementedError as why:  # aiokafka knows no version of it that the broker knows
             raise BrokerError(f"Kafka: {why}; the brokers are too old or too new: tools need Kafka 2.3 to 4.3") from why
 
-    async def _names(self) -> frozenset[str]:
+    async def _fetch_topic_names(self) -> frozenset[str]:
         return frozenset(name for _, name, *_ in (await self._send(Topics())).topics)
 
-    async def _settings_of(
+    async def _fetch_settings(
         self, kind: int, names: Collection[str], node: int | None = None
     ) -> Mapping[str, Mapping[str, str]]:
         """Settings of those whose settings we may see. Raises `BrokerUnavailable` for a topic that another broker has
@@ -335,15 +340,15 @@ class KafkaAdministration(KafkaBroker):
             name: {entry[0]: entry[1] for entry in entries if entry[1] is not None} for _, _, _, name, entries in seen
         }
 
-    async def _places(self, consumer: AIOKafkaConsumer, topic: str) -> list[TopicPartition]:
+    async def _list_partitions(self, consumer: AIOKafkaConsumer, topic: str) -> list[TopicPartition]:
         count = await count_partitions(consumer._client, topic, self._clock)
         return [TopicPartition(topic, number) for number in range(count)]
 
-    def _consumer(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+    def _open_consumer(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
         return open_reading_consumer(self._settings, self._open[1], self._clock, ASK_S)
 
 
-def _found(
+def _describe_topic(
     partitions: Collection[tuple[Any, ...]], allowed: int, settings: Mapping[str, str] | None
 ) -> TopicDescription:
     kept_ms = int((settings or {}).get("retention.ms", -1))
@@ -359,11 +364,11 @@ def _found(
     )
 
 
-def _member(client: str, host: str) -> str:
+def _describe_member(client: str, host: str) -> str:
     return f"{client} at {host.lstrip('/')}"
 
 
-def _subscribed(told: bytes) -> Iterable[str]:
+def _decode_topics(told: bytes) -> Iterable[str]:
     """Topics that a member said it reads; nothing for one that has not said anything yet."""
     return ConsumerProtocol.METADATA.decode(told).subscription if told else ()
 
@@ -386,10 +391,10 @@ class Probe:
         self._consumer, self._place, self._clock = consumer, place, clock
         self._fetching: IsolatingFetcher = isolate_partitions(consumer, clock, lambda: None)
 
-    async def at(self, offset: int) -> int | str:
+    async def find_record(self, offset: int) -> int | str:
         """Offset of the first record from there on, or of the end; or why it cannot be read. Raises
         `BrokerUnavailable`."""
-        _, end = (await bounds(self._consumer, [self._place]))[self._place]
+        _, end = (await fetch_bounds(self._consumer, [self._place]))[self._place]
         self._consumer.assign([self._place])
         self._fetching.begin()
         self._consumer.seek(self._place, offset)
@@ -404,7 +409,7 @@ class Probe:
                 return int(position)
         raise BrokerUnavailable(f"Kafka: nothing of {self._place.topic}/{self._place.partition} comes from {offset} on")
 
-    async def size(self, offset: int) -> int | None:
+    async def fetch_size(self, offset: int) -> int | None:
         """Size of the batch that lies there, as it says itself, if the broker hands it out."""
         client, (topic, number) = self._consumer._client, self._place
         request = FetchRequest(GET_MS, 1, FETCH_BYTES, 0, [(topic, [(number, offset, FETCH_BYTES)])])
@@ -459,7 +464,7 @@ class KafkaReader:
             raise to_broker_error(why, "reading", "Read") from why
 
     def positions(self) -> Mapping[Partition, int]:
-        reached = {partition: position(self._consumer, partition) for partition in self._begun}
+        reached = {partition: read_position(self._consumer, partition) for partition in self._begun}
         return {
             partition: begun if (at := reached[partition]) is None else at for partition, begun in self._begun.items()
         }
@@ -476,11 +481,11 @@ class KafkaReader:
         replaced = await self._fetching.log_ids.learn(topics, self._consumer._client)
         places = [TopicPartition(*partition) for partition in self._begun if partition.topic in replaced]
         if places:
-            for place, (begin, _) in (await self._clock.within(BOUNDS_S, bounds(self._consumer, places))).items():
-                self._fetching.go_on_at(place, begin)
+            for place, (begin, _) in (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, places))).items():
+                self._fetching.resume_at(place, begin)
 
     async def _go_on(self) -> None:
         """Go on where there is something: in front of it all was removed, or the log has lost what was read."""
         for place, offset in list(self._fetching.out_of_range.items()):
-            begin, end = (await self._clock.within(BOUNDS_S, bounds(self._consumer, [place])))[place]
-            self._fetching.go_on_at(place, offset if begin <= offset <= end else begin)
+            begin, end = (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, [place])))[place]
+            self._fetching.resume_at(place, offset if begin <= offset <= end else begin)

@@ -30,9 +30,9 @@ from saga.broker.kafka.client import (
     UNKNOWN,
     WRITE,
     Topics,
-    bounds,
     closing_on_failure,
     count_partitions,
+    fetch_bounds,
     fetch_topics,
     to_broker_error,
 )
@@ -75,9 +75,9 @@ class KafkaBroker:
             try:
                 await self._clock.within(settings.connect_s, self._connect(publisher, access))
             except FAILED as why:
-                raise access.explained(to_broker_error(why, f"Kafka at {', '.join(settings.servers)}")) from why
+                raise access.explain(to_broker_error(why, f"Kafka at {', '.join(settings.servers)}")) from why
             opened.push_async_callback(publisher.close)
-            renewing = asyncio.get_running_loop().create_task(self._renew_often(publisher, access))
+            renewing = asyncio.get_running_loop().create_task(self._renew_regularly(publisher, access))
             opened.push_async_callback(_end, renewing)
             self._opened = publisher, access
             self._closing = opened.pop_all()
@@ -88,7 +88,7 @@ class KafkaBroker:
         self._opened = None
 
     async def _connect(self, publisher: Publisher, access: KafkaAccess) -> None:
-        await check(self._settings, access, self._clock)
+        await check_connection(self._settings, access, self._clock)
         await publisher.open()
 
     @property
@@ -103,12 +103,12 @@ class KafkaBroker:
         """Create topics as promised; what is there stays as it is, its retention too."""
         publisher, access = self._open
         with access.explaining():
-            await ensure(topics, publisher.producer.client, self._settings, access, self._clock)
+            await ensure_topics(topics, publisher.producer.client, self._settings, access, self._clock)
 
     async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         publisher, access = self._open
         with access.explaining():
-            return await self._ask_about_topics(partitions(topics, publisher.producer.client, self._clock))
+            return await self._ask_about_topics(count_known_partitions(topics, publisher.producer.client, self._clock))
 
     async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         try:
@@ -121,7 +121,7 @@ class KafkaBroker:
     ) -> Sequence[str]:
         publisher, access = self._open
         with access.explaining():
-            return await self._ask_about_topics(forbidden(reads, writes, groups, publisher.producer.client))
+            return await self._ask_about_topics(find_missing_rights(reads, writes, groups, publisher.producer.client))
 
     async def _ask_about_topics(self, answer: Coroutine[Any, Any, T]) -> T:
         """Wait for an answer about topics. Raises `BrokerUnavailable` if none comes."""
@@ -139,7 +139,7 @@ class KafkaBroker:
         """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         _, access = self._open
         member = KafkaMember(subscription, listener, self._settings, access, self._clock)
-        await member.enter()
+        await member.join()
         self._members.add(member)
         try:
             yield member
@@ -153,7 +153,7 @@ class KafkaBroker:
 
     # ---------------------------------------------------------------- what changes meanwhile
 
-    async def _renew_often(self, publisher: Publisher, access: KafkaAccess) -> None:
+    async def _renew_regularly(self, publisher: Publisher, access: KafkaAccess) -> None:
         while True:
             await self._clock.sleep(RENEW_S)
             with suppress(Exception):  # a file that is just being written: what we have is good for as long as it is
@@ -177,7 +177,7 @@ CREATE_S = 15.0
 PAGE_S = 0.5
 
 
-async def ensure(
+async def ensure_topics(
     topics: Sequence[Topic], client: AIOKafkaClient, settings: KafkaSettings, access: KafkaAccess, clock: Clock
 ) -> None:
     """Create the topics that are missing, and return when all brokers that we ask know them. Raises `BrokerError`."""
@@ -193,12 +193,12 @@ async def ensure(
         return
     try:
         await clock.within(CREATE_S, _create(missing, settings, access))
-        await clock.within(CREATE_S, _visible(missing, client, clock))
+        await clock.within(CREATE_S, _wait_until_visible(missing, client, clock))
     except FAILED as why:
         raise to_broker_error(why, f"creating topics {', '.join(topic.name for topic in missing)}") from why
 
 
-async def partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clock) -> Mapping[str, int]:
+async def count_known_partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clock) -> Mapping[str, int]:
     """Count the partitions of each topic that is there and that we may see. Raises `BrokerUnavailable`."""
     found: Mapping[str, int] = {}
     for look in range(LOOKS):
@@ -243,7 +243,7 @@ def _new_topic(topic: Topic, settings: KafkaSettings) -> NewTopic:
     )
 
 
-async def _visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock) -> None:
+async def _wait_until_visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock) -> None:
     while True:
         known = await fetch_topics(client)
         found = {topic.name: known.get(topic.name) for topic in topics}
@@ -263,12 +263,12 @@ async def scan(topic: str, settings: KafkaSettings, access: KafkaAccess, clock: 
             fetching = isolate_partitions(consumer, clock, lambda: None)
             count = await count_partitions(consumer._client, topic, clock)
             await fetching.log_ids.learn([topic], consumer._client)
-            there = await bounds(consumer, [TopicPartition(topic, number) for number in range(count)])
+            there = await fetch_bounds(consumer, [TopicPartition(topic, number) for number in range(count)])
             for place, offsets in there.items():
                 async for record in _read(consumer, fetching, place, range(*offsets), settings, clock):
                     yield record
     except FAILED as why:
-        raise access.explained(to_broker_error(why, f"reading topic {topic}", "Read")) from why
+        raise access.explain(to_broker_error(why, f"reading topic {topic}", "Read")) from why
 
 
 async def _read(
@@ -296,7 +296,9 @@ async def _read(
         elif standstills := fetching.stalled_partitions():
             raise BrokerError(standstills[0].reason)
         elif fetching.out_of_range:
-            fetching.go_on_at(place, at := (await bounds(consumer, [place]))[place][0])  # removed in this very moment
+            fetching.resume_at(
+                place, at := (await fetch_bounds(consumer, [place]))[place][0]
+            )  # removed in this very moment
         elif clock.monotonic_s() - moved_s > settings.connect_s:
             raise BrokerUnavailable(f"Kafka: nothing of {place.topic}/{place.partition} comes any more")
 
@@ -311,14 +313,14 @@ GREET_AGAIN_S = 0.1
 """Pause before a server that knows of no broker is asked again."""
 
 
-async def check(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
+async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
     """Return when one of the servers lets us in. Raises `BrokerError` that says of each what is wrong."""
     options = access.options
     share_s = settings.connect_s / (len(settings.servers) + 1)
     troubles: list[BrokerError] = []
     for server in settings.servers:
         try:
-            await clock.within(share_s, _greeted(server, options, share_s, clock))
+            await clock.within(share_s, _greet(server, options, share_s, clock))
         except (OSError, KafkaError) as why:
             if access.trouble:
                 raise BrokerUnavailable(f"Kafka at {server}: {access.trouble}") from why
@@ -331,7 +333,7 @@ async def check(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> N
     raise BrokerUnavailable("; ".join(str(trouble) for trouble in troubles))
 
 
-async def _greeted(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
+async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
     """Return when the server lets us in, and knows of a broker that is up: when its only one was frozen for longer than
     its session, it knows of none for some 30 ms."""
     end_s = clock.monotonic_s() + seconds - GREET_AGAIN_S
@@ -352,17 +354,22 @@ async def _greeted(server: str, options: ClientOptions, seconds: float, clock: C
         await connection.close()
 
 
-async def forbidden(
+async def find_missing_rights(
     reads: Collection[str], writes: Collection[str], groups: Collection[str], client: AIOKafkaClient
 ) -> list[str]:
     """Say what we may not do of this, each in a line with what to allow. Raises `BrokerError`."""
     try:
-        return [*await _of_topics(reads, writes, client), *await _of_groups(groups, client)]
+        return [
+            *await _find_missing_topic_rights(reads, writes, client),
+            *await _find_missing_group_rights(groups, client),
+        ]
     except FAILED as why:
         raise to_broker_error(why, "asking what this user may do") from why
 
 
-async def _of_topics(reads: Collection[str], writes: Collection[str], client: AIOKafkaClient) -> list[str]:
+async def _find_missing_topic_rights(
+    reads: Collection[str], writes: Collection[str], client: AIOKafkaClient
+) -> list[str]:
     try:
         answer = await ask_any_broker(Topics(sorted({*reads, *writes})), client)
     except UNKNOWN_THERE:  # brokers before 2.3 do not tell: it shows later
@@ -375,7 +382,7 @@ async def _of_topics(reads: Collection[str], writes: Collection[str], client: AI
     ]
 
 
-async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[str]:
+async def _find_missing_group_rights(groups: Collection[str], client: AIOKafkaClient) -> list[str]:
     """Ask for rights on groups by a sign of life of a member that there is not: brokers look at rights before they look
     for members."""
     problems = []

@@ -197,7 +197,7 @@ def closing_on_failure(of: AIOKafkaClient) -> Iterator[None]:
         raise
 
 
-async def _ended(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaClient) -> None:
+async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaClient) -> None:
     """End a client by force: twice, since some tasks take the first time for a wish to finish."""
     pending = {task for task in (*tasks, client._sync_task) if task is not None and not task.done()}
     for _ in range(2):
@@ -218,7 +218,7 @@ async def _ended(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaC
 def is_dead(producer: AIOKafkaProducer) -> bool:
     """Return whether nothing that is handed to the producer will ever be sent."""
     task = producer._sender.sender_task
-    return task is None or task.done() or _is_over(producer.client._sync_task)
+    return task is None or task.done() or _has_ended(producer.client._sync_task)
 
 
 def enqueue_record(
@@ -255,8 +255,8 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
     accumulator = producer._message_accumulator
     batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
     accumulator._pending_batches = _Batches(accumulator._pending_batches)
-    accumulator.reenqueue = _over
-    await _ended([producer._sender.sender_task], producer.client)
+    accumulator.reenqueue = _cancel_batch
+    await _end_tasks([producer._sender.sender_task], producer.client)
     accumulator.fail_all(KafkaTimeoutError("given up"))
     for batch in batches:
         if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
@@ -271,7 +271,7 @@ class _Batches(set[object]):
         self.discard(batch)
 
 
-def _over(batch: object) -> Never:
+def _cancel_batch(batch: object) -> Never:
     """End the task that asks for a batch to be sent again: put in the place of what would send it."""
     raise asyncio.CancelledError
 
@@ -293,7 +293,7 @@ def raise_if_reader_broken(consumer: AIOKafkaConsumer) -> None:
 
 def _check(*tasks: asyncio.Task[object] | None) -> None:
     for task in tasks:
-        if task is not None and _is_over(task):
+        if task is not None and _has_ended(task):
             why = "cancelled" if task.cancelled() else repr(task.exception())
             raise KafkaError(f"a background task of aiokafka has ended: {why}")
 
@@ -317,7 +317,7 @@ def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> 
     return found
 
 
-def partition_counts(client: AIOKafkaClient, topics: Iterable[str]) -> Mapping[str, int]:
+def count_cached_partitions(client: AIOKafkaClient, topics: Iterable[str]) -> Mapping[str, int]:
     """Count the partitions of these topics, as the brokers said last; those that are not known are left out."""
     found = {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in topics}
     return {topic: count for topic, count in found.items() if count}
@@ -329,7 +329,7 @@ def report_invisible_topics(topics: Iterable[str]) -> list[StalledPartition]:
     return [StalledPartition(topic, None, None, f"topic {topic} {said}") for topic in topics]
 
 
-def refused_topics(why: BaseException) -> frozenset[str]:
+def find_refused_topics(why: BaseException) -> frozenset[str]:
     """Topics of which a commit was refused for want of rights; it counts for those of the others."""
     cause = why.__cause__
     if cause is None or not isinstance(cause, TopicAuthorizationFailedError):
@@ -337,7 +337,7 @@ def refused_topics(why: BaseException) -> frozenset[str]:
     return frozenset(str(topic) for part in cause.args for topic in ([part] if isinstance(part, str) else part))
 
 
-def position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
+def read_position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
     """Offset that the consumer reads next; `None` if the partition is not its own, or it does not know yet."""
     subscription = consumer._subscription.subscription
     place = TopicPartition(*partition)
@@ -347,7 +347,7 @@ def position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
     return found
 
 
-async def bounds(
+async def fetch_bounds(
     consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, tuple[int, int]]:
     """Bounds of each partition: the offset of its oldest record, and after its last one that can be read. Goes on until
@@ -356,7 +356,7 @@ async def bounds(
     return {place: (int(begins[place]), int(ends[place])) for place in places}
 
 
-async def identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[MemberIdentity | None]:
+async def fetch_identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[MemberIdentity | None]:
     """Ask what each member of a group states of itself; nothing where we are not allowed to see it. Goes on until it is
     answered: the coordinator of a new group is known after a moment."""
     while True:
@@ -377,7 +377,7 @@ def read_identity(subscription: bytes) -> MemberIdentity | None:
     return decode_identity(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
 
 
-async def ends(
+async def fetch_ends(
     consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], clock: Clock, limit_s: float
 ) -> Mapping[Partition, int | None]:
     """End of each partition, after its last record that can be read; `None` where it cannot be told now. All are asked
@@ -398,7 +398,7 @@ async def ends(
         return told
 
 
-async def positions(
+async def fetch_positions(
     consumer: AIOKafkaConsumer, places: Collection[TopicPartition], starts: Mapping[str, int] = FROM_THE_OLDEST
 ) -> Mapping[Partition, tuple[int, str]]:
     """Positions of the group, each with what is noted with it; and of the other partitions where the group begins: at
@@ -441,7 +441,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
         tasks.append(coordinator._reset_committed_task)
     if fetcher is not None:
         tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
-    await _ended(tasks, consumer._client)
+    await _end_tasks(tasks, consumer._client)
 
 
 async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:
@@ -454,7 +454,7 @@ async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: C
         await clock.within(END_S, client.send(coordinator.coordinator_id, request))
 
 
-def _is_over(task: asyncio.Task[object] | None) -> bool:
+def _has_ended(task: asyncio.Task[object] | None) -> bool:
     return task is not None and task.done()
 
 
@@ -510,7 +510,7 @@ TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
 
 def check_producer(producer: AIOKafkaProducer) -> None:
     """Check a producer, and its client. Raises `BrokerError` if aiokafka has become another one."""
-    _check_names([*_missing(producer, PRODUCER), *_missing(producer.client, CLIENT)])
+    _check_names([*_find_missing_names(producer, PRODUCER), *_find_missing_names(producer.client, CLIENT)])
 
 
 def check_consumer(consumer: AIOKafkaConsumer) -> None:
@@ -521,10 +521,10 @@ def check_consumer(consumer: AIOKafkaConsumer) -> None:
         if tuple(inspect.signature(of).parameters) != names
     ]
     of_its_kind = OF_A_GROUP if isinstance(consumer._coordinator, GroupCoordinator) else OF_NO_GROUP
-    _check_names([*_missing(consumer, (*CONSUMER, *of_its_kind)), *others])
+    _check_names([*_find_missing_names(consumer, (*CONSUMER, *of_its_kind)), *others])
 
 
-def _missing(root: object, names: Iterable[str]) -> Iterable[str]:
+def _find_missing_names(root: object, names: Iterable[str]) -> Iterable[str]:
     for name in names:
         try:
             attrgetter(name)(root)

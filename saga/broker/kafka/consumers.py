@@ -86,7 +86,7 @@ def create_group_consumer(
 ) -> AIOKafkaConsumer:
     """Make a consumer that is to be a member of a group that reads these topics. Raises `BrokerUnavailable` without a
     password."""
-    return _consumer(
+    return _create_consumer(
         access,
         group_id=group,
         group_instance_id=settings.instance_for(topics),
@@ -110,7 +110,7 @@ async def open_reading_consumer(
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """Open a consumer for tools inside the block: it has no positions but those that it is told. Raises `BrokerError`:
     it cannot connect."""
-    consumer = _consumer(
+    consumer = _create_consumer(
         access,
         group_id=None,
         auto_offset_reset="none",
@@ -122,13 +122,13 @@ async def open_reading_consumer(
             with closing_on_failure(consumer._client):
                 await clock.within(request_s, consumer.start())
         except FAILED as why:
-            raise access.explained(to_broker_error(why, "connecting to Kafka, to read", "Read")) from why
+            raise access.explain(to_broker_error(why, "connecting to Kafka, to read", "Read")) from why
         yield consumer
     finally:
         await asyncio.shield(end_consumer(consumer, clock, END_S))
 
 
-def _consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:
+def _create_consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:
     try:
         known = access.options
     except KafkaError as why:
@@ -235,7 +235,7 @@ class OwnedPartition:
     committed: int
     over: asyncio.Future[None]
     """Future that is done when the assignment is over."""
-    left: bool = False
+    was_in_progress: bool = False
     """True if whoever had it may have had messages of it in hand when it went."""
     note: str = ""
     """Note that goes with its position: what the last commit said stays so."""
@@ -285,7 +285,7 @@ async def commit(
     over = next(iter(moved.values()))[0].over
     refused: frozenset[str] = frozenset()
     try:
-        await _within_assignment(
+        await _commit_within_assignment(
             consumer,
             {place: (at, to_metadata(owned.note, owned.log_id)) for place, (owned, at) in moved.items()},
             over,
@@ -293,7 +293,7 @@ async def commit(
             commit_s,
         )
     except BrokerUnavailable as why:
-        refused = client.refused_topics(why)
+        refused = client.find_refused_topics(why)
         if not refused or not {topic for topic, _ in moved} - refused:
             raise  # else the brokers have taken those of the other topics
     for (topic, _), (owned, offset) in moved.items():
@@ -301,7 +301,7 @@ async def commit(
             owned.committed = max(owned.committed, offset)
 
 
-async def _within_assignment(
+async def _commit_within_assignment(
     consumer: AIOKafkaConsumer,
     offsets: Mapping[Partition, tuple[int, str]],
     over: asyncio.Future[None],

@@ -132,19 +132,19 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
                 if not state.has_valid_position or state.position != asked[place] or state.paused:
                     continue  # it has been moved meanwhile
                 if code != 0:
-                    self._refused(assignment, place, state.position, for_code(code))
+                    self._handle_error(assignment, place, state.position, for_code(code))
                     continue
                 state.highwater, state.lso = highwater, stable
                 if data:
                     aborted = more[1] if response.API_VERSION >= 11 else more[-1]
-                    self._records[place] = self._result(assignment, place, data, aborted or (), highwater)
+                    self._records[place] = self._make_result(assignment, place, data, aborted or (), highwater)
                 elif state.position < stable:
-                    self._is_empty(assignment, place, state.position, stable, alone=not came)
+                    self._handle_empty(assignment, place, state.position, stable, alone=not came)
                 else:
-                    self._goes_on(place)
+                    self._resume(place)
         return came
 
-    def _result(
+    def _make_result(
         self,
         assignment: Assignment,
         place: TopicPartition,
@@ -154,9 +154,9 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     ) -> FetchResult:
         def tell(offset: int, why: Exception | None) -> None:
             if why is None:
-                self._goes_on(place)
+                self._resume(place)
             else:
-                self._stands(assignment, place, FetchFailure(offset, find_unreadable_range(place, offset, why)))
+                self._stall(assignment, place, FetchFailure(offset, find_unreadable_range(place, offset, why)))
 
         batches = RecordBatches(place, data, assignment.state_value(place).position, aborted, highwater, tell)
         batches.log_id = self.log_ids.get(place.topic, "")
@@ -164,13 +164,13 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
 
     # ---------------------------------------------------------------- what does not come
 
-    def go_on_at(self, place: TopicPartition, offset: int) -> None:
+    def resume_at(self, place: TopicPartition, offset: int) -> None:
         """Read a partition from there on."""
         self.out_of_range.pop(place, None)
         self.seek_to(place, offset)
         self._subscriptions.subscription.assignment.state_value(place).resume()
 
-    def _refused(self, assignment: Assignment, place: TopicPartition, offset: int, kind: type[KafkaError]) -> None:
+    def _handle_error(self, assignment: Assignment, place: TopicPartition, offset: int, kind: type[KafkaError]) -> None:
         """Note why the broker says that nothing comes of a partition."""
         if kind is OffsetOutOfRangeError:
             assignment.state_value(place).pause()
@@ -181,9 +181,9 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         doing = f"{place.topic}/{place.partition} stands at offset {offset}"
         trouble = translate_error(kind(place.topic), doing, "Read", waits=True)
         patience_s = PATIENCE_S if passes or kind is UnknownTopicOrPartitionError else 0.0
-        self._stands(assignment, place, FetchFailure(offset, str(trouble), patience_s, kind in OF_TOPICS))
+        self._stall(assignment, place, FetchFailure(offset, str(trouble), patience_s, kind in OF_TOPICS))
 
-    def _is_empty(
+    def _handle_empty(
         self, assignment: Assignment, place: TopicPartition, offset: int, stable: int, *, alone: bool
     ) -> None:
         """Note that nothing came of a partition, though there is something. That may be once, if others took all the
@@ -193,9 +193,9 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             "and hand out none of them, as they do if what they have stored is damaged: have it restored, or step over "
             "it with `saga offsets skip`"
         )
-        self._stands(assignment, place, FetchFailure(offset, reason, PATIENCE_S), rests=alone)
+        self._stall(assignment, place, FetchFailure(offset, reason, PATIENCE_S), rests=alone)
 
-    def _stands(self, assignment: Assignment, place: TopicPartition, new: FetchFailure, *, rests: bool = True) -> None:
+    def _stall(self, assignment: Assignment, place: TopicPartition, new: FetchFailure, *, rests: bool = True) -> None:
         """Leave a partition alone for a while, and nothing else."""
         before, new.since_s = self._standstills.get(place), self._clock.monotonic_s()
         if before is not None and before.offset == new.offset:
@@ -207,7 +207,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             self._timers[place] = self._loop.call_later(new.again_s, state.resume)
         self._tell_news()
 
-    def _goes_on(self, place: TopicPartition) -> None:
+    def _resume(self, place: TopicPartition) -> None:
         if self._standstills.pop(place, None) is not None:
             self._tell_news()
 
@@ -288,7 +288,7 @@ class Prefetch:
         self._apart = False
         self._set_standstills({})
 
-    def go_on_at(self, partition: Partition, offset: int) -> None:
+    def resume_at(self, partition: Partition, offset: int) -> None:
         """Read it from there on: a `getmany` that fails must not go back to what is not there any more."""
         self._buffer.pop(partition, None)
         self._ends[partition] = offset
@@ -310,7 +310,7 @@ class Prefetch:
     def __contains__(self, partition: Partition) -> bool:
         return partition in self._buffer
 
-    def waiting(self, partitions: Collection[Partition]) -> list[Partition]:
+    def list_buffered(self, partitions: Collection[Partition]) -> list[Partition]:
         """Partitions of which something lies here, longest first."""
         return [partition for partition in self._buffer if partition in partitions]
 
@@ -322,7 +322,7 @@ class Prefetch:
             return queue[:records_max]
         return queue
 
-    def ask(self, partitions: Iterable[Partition], records_max: int) -> None:
+    def request(self, partitions: Iterable[Partition], records_max: int) -> None:
         """Have records of these partitions fetched, where that is not under way."""
         wanted = [p for p in partitions if p not in self._asked and p not in self._buffer]
         consumer = self._consumer
@@ -343,13 +343,13 @@ class Prefetch:
             )
         except Exception as why:  # noqa: BLE001 - whatever it is: what was taken has to come again
             if consumer is self._consumer:
-                self._back(consumer, partitions)
+                self._seek_back(consumer, partitions)
                 if isinstance(why, FAILED):
                     self.failure = to_broker_error(why, f"group {self._group!r}: reading", "Read", waits=True)
                 elif len(partitions) > 1:
                     self._apart = True
                 else:
-                    await self._rests(partitions[0], why)
+                    await self._pause(partitions[0], why)
         else:
             if consumer is self._consumer:  # nothing has run since they were handed out: their order is kept
                 for place, records in got.items():
@@ -357,13 +357,13 @@ class Prefetch:
                     self._buffer.setdefault(partition, []).extend(records)
                     self._ends[partition] = records[-1].offset + 1
                 if self._apart or self.standstills:
-                    self._works(partitions)
+                    self._confirm(partitions)
         finally:
             if consumer is self._consumer:
                 self._asked.difference_update(partitions)
             self.news.set()
 
-    def _back(self, consumer: AIOKafkaConsumer, partitions: Collection[Partition]) -> None:
+    def _seek_back(self, consumer: AIOKafkaConsumer, partitions: Collection[Partition]) -> None:
         """Have aiokafka go on where it ends."""
         ours = consumer.assignment()
         for partition in partitions:
@@ -371,7 +371,7 @@ class Prefetch:
             if partition in self._ends and place in ours:
                 consumer.seek(place, self._ends[partition])
 
-    async def _rests(self, partition: Partition, why: Exception) -> None:
+    async def _pause(self, partition: Partition, why: Exception) -> None:
         """Leave a partition alone for a while that has failed by itself."""
         at = self._ends.get(partition)
         if at is None:  # it is somebody else's by now
@@ -384,7 +384,7 @@ class Prefetch:
         self.news.set()
         await self._clock.sleep(REST_S)
 
-    def _works(self, partitions: Collection[Partition]) -> None:
+    def _confirm(self, partitions: Collection[Partition]) -> None:
         """Ask for all together again, when each has been found to work."""
         self._set_standstills({other: each for other, each in self.standstills.items() if other not in partitions})
         self._apart = bool(self.standstills)
@@ -451,7 +451,7 @@ class RecordBatches:
         self._place, self._data, self._end, self._tell = place, data, end, tell
         self._aborted = sorted(aborted, key=lambda each: each[1], reverse=True)
         self._aborting: set[int] = set()
-        self._records = self._unpacked()
+        self._records = self._unpack()
 
     def __iter__(self) -> Self:
         return self
@@ -465,7 +465,7 @@ class RecordBatches:
             self._tell(self.next_fetch_offset, why)
             raise StopIteration from why
 
-    def _unpacked(self) -> Iterator[Record]:
+    def _unpack(self) -> Iterator[Record]:
         batches = MemoryRecords(self._data)
         if self._data and not batches.has_next():  # a broker sends the first batch whole, however large
             raise CorruptRecordException("a batch is shorter than it says it is")
@@ -498,7 +498,7 @@ class RecordBatches:
                             *(record.timestamp, None, self.log_id),
                         )
             except UnicodeDecodeError:
-                for offset, timestamp, key, value, headers in parse_records(self._raw(batch.base_offset)):
+                for offset, timestamp, key, value, headers in parse_records(self._find_batch(batch.base_offset)):
                     if offset >= self.next_fetch_offset:
                         self.next_fetch_offset = offset + 1
                         yield Record(topic, number, offset, key, value, headers, timestamp, None, self.log_id)
@@ -516,17 +516,17 @@ class RecordBatches:
         if after <= at or (begin < at and not first):
             raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} cannot lie behind {at - 1}")
         if begin > at:  # compaction may have removed what was between: then the next batch lies behind this one
-            following = self._following(begin)
+            following = self._find_next_offset(begin)
             if after > self._end or (following is not None and following < after):
                 raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} lies where {at} has to be")
 
-    def _following(self, begin: int) -> int | None:
+    def _find_next_offset(self, begin: int) -> int | None:
         """Offset of the batch after the one that begins there, as far as it has come."""
         at, length = next((at, length) for at, offset, length in iterate_batches(self._data) if offset == begin)
         after = self._data[at + length : at + length + OFFSET_BYTES]
         return int.from_bytes(after, signed=True) if len(after) == OFFSET_BYTES else None
 
-    def _raw(self, begin: int) -> bytes:
+    def _find_batch(self, begin: int) -> bytes:
         at, length = next((at, length) for at, offset, length in iterate_batches(self._data) if offset == begin)
         return self._data[at : at + length]
 

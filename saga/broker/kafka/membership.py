@@ -93,7 +93,7 @@ class KafkaMember:
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
         deadline_s = self._clock.monotonic_s() + timeout_s
         while True:
-            self._check()
+            self._raise_if_broken()
             self._prefetch.news.clear()
             woken, self._woken = self._woken, False
             if woken and self._away is None:  # who has lost everything to a trouble is woken, and has to hear of it
@@ -102,8 +102,8 @@ class KafkaMember:
                 return records
             if (failure := self._prefetch.failure or self._away) is not None:
                 self._prefetch.failure = None
-                raise self._access.explained(failure)
-            self._prefetch.ask([p for p in partitions if p in self._open], records_max)
+                raise self._access.explain(failure)
+            self._prefetch.request([p for p in partitions if p in self._open], records_max)
             try:
                 await self._clock.within(max(deadline_s - self._clock.monotonic_s(), 0), self._prefetch.news.wait())
             except TimeoutError:
@@ -114,20 +114,22 @@ class KafkaMember:
         self._prefetch.news.set()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        moved = self._ours(offsets)
-        await self._move({partition: (owned, at) for partition, (owned, at) in moved.items() if at > owned.committed})
+        moved = self._prepare_offsets(offsets)
+        await self._commit_offsets(
+            {partition: (owned, at) for partition, (owned, at) in moved.items() if at > owned.committed}
+        )
 
     async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        ours = self._ours(offsets)
-        await self._note(ours, IN_HAND)
-        return [partition for partition, (owned, _) in ours.items() if owned.left]
+        ours = self._prepare_offsets(offsets)
+        await self._commit_note(ours, IN_HAND)
+        return [partition for partition, (owned, _) in ours.items() if owned.was_in_progress]
 
     async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
-        await self._note(self._ours(offsets), CLEAN)
+        await self._commit_note(self._prepare_offsets(offsets), CLEAN)
 
-    def _ours(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[OwnedPartition, int]]:
+    def _prepare_offsets(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[OwnedPartition, int]]:
         """Partitions with what is to be committed of them. Raises `Fenced`."""
-        self._check()
+        self._raise_if_broken()
         moved: dict[Partition, tuple[OwnedPartition, int]] = {}
         for partition, offset in offsets.items():
             owned = self._owned.get(partition)
@@ -139,12 +141,12 @@ class KafkaMember:
             moved[partition] = owned, max(at, owned.committed)
         return moved
 
-    async def _note(self, ours: Mapping[Partition, tuple[OwnedPartition, int]], note: str) -> None:
+    async def _commit_note(self, ours: Mapping[Partition, tuple[OwnedPartition, int]], note: str) -> None:
         for owned, _ in ours.values():
             owned.note = note
-        await self._move(ours)
+        await self._commit_offsets(ours)
 
-    async def _move(self, moved: Mapping[Partition, tuple[OwnedPartition, int]]) -> None:
+    async def _commit_offsets(self, moved: Mapping[Partition, tuple[OwnedPartition, int]]) -> None:
         if moved and self._consumer is not None:
             with self._access.explaining():
                 await commit(self._consumer, moved, f"group {self._group!r}: committing", self._settings.commit_s)
@@ -169,19 +171,19 @@ class KafkaMember:
         consumer = self._consumer_to_ask()
         known = consumer._client.cluster.partitions_for_topic
         places = [TopicPartition(topic, number) for topic in self._topics for number in sorted(known(topic) or ())]
-        return await client.ends(consumer, places, self._clock, BOUNDS_S)
+        return await client.fetch_ends(consumer, places, self._clock, BOUNDS_S)
 
     async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         consumer, places = self._consumer_to_ask(), [TopicPartition(*partition) for partition in partitions]
         try:
-            found, _ = await self._clock.within(BOUNDS_S, self._positions(consumer, places))
+            found, _ = await self._clock.within(BOUNDS_S, self._fetch_positions(consumer, places))
         except FAILED as why:
             raise to_broker_error(why, f"group {self._group!r}: asking for positions", "Read", waits=True) from why
         return {partition: owned.next for partition, owned in found.items()}
 
     def _consumer_to_ask(self) -> AIOKafkaConsumer:
         """Give the consumer that asks a broker. Raises `BrokerUnavailable` while there is none."""
-        self._check()
+        self._raise_if_broken()
         if self._consumer is None:
             raise BrokerUnavailable(f"group {self._group!r} is not connected: it is tried again")
         return self._consumer
@@ -197,9 +199,9 @@ class KafkaMember:
         owned = self._owned[partition]
         if self._consumer is None or partition in self._prefetch:
             return owned.next
-        return max(owned.next, client.position(self._consumer, partition) or 0)
+        return max(owned.next, client.read_position(self._consumer, partition) or 0)
 
-    def _check(self) -> None:
+    def _raise_if_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
 
@@ -207,7 +209,7 @@ class KafkaMember:
 
     def _take(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         records: list[Record] = []
-        for partition in self._prefetch.waiting(partitions):  # without a pause: all of one assignment
+        for partition in self._prefetch.list_buffered(partitions):  # without a pause: all of one assignment
             if partition not in self._open:
                 continue
             taken = self._prefetch.take(partition, records_max - len(records))
@@ -217,12 +219,12 @@ class KafkaMember:
                 break
         return records
 
-    async def _find(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
+    async def _resolve_out_of_range(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
         """Find where to go on in partitions that have nothing at our offset. A gap in front of it was removed before it
         was read; if even their end is in front of it the log has lost what we have read, and all of it begins anew."""
         for place, offset in list(fetching.out_of_range.items()):
             try:
-                begin, end = (await self._clock.within(BOUNDS_S, client.bounds(consumer, [place])))[place]
+                begin, end = (await self._clock.within(BOUNDS_S, client.fetch_bounds(consumer, [place])))[place]
             except FAILED:
                 continue  # looked at again in a moment
             partition = Partition(*place)
@@ -234,13 +236,13 @@ class KafkaMember:
                     owned.next = begin
                     self._listener.on_expired(partition, offset, begin)
                 elif offset > end:
-                    await self._begin_anew(partition, begin, fetching)
+                    await self._restart_partition(partition, begin, fetching)
                     continue
                 goes_on = max(offset, begin)
-                self._prefetch.go_on_at(partition, goes_on)
-                fetching.go_on_at(place, goes_on)
+                self._prefetch.resume_at(partition, goes_on)
+                fetching.resume_at(place, goes_on)
 
-    async def _begin_anew(self, partition: Partition, begin: int, fetching: IsolatingFetcher) -> None:
+    async def _restart_partition(self, partition: Partition, begin: int, fetching: IsolatingFetcher) -> None:
         """Read a partition from its beginning, whose log is not the one that was read: nothing of what was done with it
         counts there. Called with the lock."""
         owned = self._owned[partition]
@@ -254,10 +256,10 @@ class KafkaMember:
         self._listener.on_lost([partition])
         self._listener.on_replaced(partition, owned.next)
         await self._listener.on_assigned({partition: begin})
-        self._prefetch.go_on_at(partition, begin)
-        fetching.go_on_at(TopicPartition(*partition), begin)
+        self._prefetch.resume_at(partition, begin)
+        fetching.resume_at(TopicPartition(*partition), begin)
 
-    async def _look_at_logs(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
+    async def _check_log_ids(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
         """Begin anew with topics that were deleted and created again: nothing else tells, for positions and fetches go
         by names."""
         ids, before = fetching.log_ids, {partition: owned.log_id for partition, owned in self._owned.items()}
@@ -272,7 +274,7 @@ class KafkaMember:
         if not places:
             return
         try:
-            found = await self._clock.within(BOUNDS_S, client.bounds(consumer, places))
+            found = await self._clock.within(BOUNDS_S, client.fetch_bounds(consumer, places))
         except FAILED:
             return  # as above
         async with self._changing:
@@ -280,11 +282,11 @@ class KafkaMember:
                 partition = Partition(*place)
                 owned = self._owned.get(partition)
                 if owned is not None and partition in self._open and owned.log_id == before[partition]:
-                    await self._begin_anew(partition, begin, fetching)
+                    await self._restart_partition(partition, begin, fetching)
 
-    async def _see_raised(self, consumer: AIOKafkaConsumer) -> None:
+    async def _report_added_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Tell of topics that have more partitions than before. The leader of the group shares them out by itself."""
-        for topic, now in client.partition_counts(consumer._client, self._topics).items():
+        for topic, now in client.count_cached_partitions(consumer._client, self._topics).items():
             before, self._counts[topic] = self._counts.get(topic, now), now
             if now > before:
                 async with self._changing:
@@ -301,19 +303,19 @@ class KafkaMember:
             and (read_to := self._read_to(partition)) > owned.committed
         }
         with suppress(BrokerError):  # it is tried again
-            await self._move(moved)
+            await self._commit_offsets(moved)
 
     # ---------------------------------------------------------------- what the group tells
 
-    async def given_up(self, consumer: AIOKafkaConsumer) -> None:
+    async def revoke(self, consumer: AIOKafkaConsumer) -> None:
         """Give up everything before another assignment."""
         async with self._changing:
             if consumer is self._consumer and not self._leaving.is_set():
                 if is_out := client.is_unknown_to_group(consumer):
-                    self._duplicate_instance.forgotten()
+                    self._duplicate_instance.record_forgotten()
                 await self._give_up(with_warning=not is_out)
 
-    async def given(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
+    async def assign(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
         """Take on partitions that are ours. Nobody hears of this member meanwhile, so it has to be quick."""
         async with self._changing:
             if consumer is not self._consumer or self._leaving.is_set():
@@ -325,7 +327,7 @@ class KafkaMember:
                 return
             try:
                 owned, replaced = await self._clock.within(
-                    self._settings.session_s / 2, self._positions(consumer, places)
+                    self._settings.session_s / 2, self._fetch_positions(consumer, places)
                 )
             except Exception as why:  # noqa: BLE001 - aiokafka would drop it, and nobody would ever be told
                 self._untold = why
@@ -347,7 +349,7 @@ class KafkaMember:
             self._open = set(offsets)
             self.wake() if self._strangers else self._prefetch.news.set()
 
-    async def _positions(
+    async def _fetch_positions(
         self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
     ) -> tuple[dict[Partition, OwnedPartition], dict[Partition, int]]:
         """Where the group is in these partitions; and the positions that do not count, for they were committed in a log
@@ -355,7 +357,7 @@ class KafkaMember:
         ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
         # Before the positions: of a topic that is created again in between, the position is found not to count later.
         await ids.learn({place.topic for place in places}, consumer._client)
-        found = await client.positions(consumer, places, self._starts)
+        found = await client.fetch_positions(consumer, places, self._starts)
         gone = {p: at for p, (at, metadata) in found.items() if is_of_another_log(metadata, ids.get(p.topic))}
         begins = await consumer.beginning_offsets([TopicPartition(*partition) for partition in gone]) if gone else {}
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -364,7 +366,7 @@ class KafkaMember:
             note, _ = from_metadata("" if partition in gone else metadata)
             at = int(begins[TopicPartition(*partition)]) if partition in gone else at
             owned[partition] = OwnedPartition(
-                at, at, over, left=note == IN_HAND, note=note, log_id=ids.get(partition.topic, "")
+                at, at, over, was_in_progress=note == IN_HAND, note=note, log_id=ids.get(partition.topic, "")
             )
         return owned, gone
 
@@ -375,7 +377,7 @@ class KafkaMember:
         self._fetching.begin()
         self._prefetch.start(offsets)
         for partition, offset in offsets.items():
-            self._fetching.go_on_at(TopicPartition(*partition), offset)
+            self._fetching.resume_at(TopicPartition(*partition), offset)
 
     async def _give_up(self, *, with_warning: bool) -> None:
         """Stop reading, tell the listener, and let nothing of this assignment be committed any more."""
@@ -406,10 +408,10 @@ class KafkaMember:
 
     # ---------------------------------------------------------------- lifetime
 
-    async def enter(self) -> None:
+    async def join(self) -> None:
         """Join the group. Raises `BrokerError`."""
         await self._connect()
-        self._life = asyncio.get_running_loop().create_task(self._live())
+        self._life = asyncio.get_running_loop().create_task(self._run())
 
     async def leave(self) -> None:
         """Give up what is ours, in time, and let the group know; not with an id, which keeps the place."""
@@ -434,13 +436,13 @@ class KafkaMember:
         try:
             with client.closing_on_failure(consumer._client):
                 await self._clock.within(settings.connect_s, consumer.start())
-            await self._see(consumer)
+            await self._add_topics(consumer)
             if not self._was_in:
-                await self._refuse_strangers(consumer)
+                await self._refuse_disagreeing(consumer)
         except BaseException as why:  # a cancelled join, too, must leave no consumer behind
             await client.end_consumer(consumer, self._clock, 0)
             if isinstance(why, FAILED) or client.is_stray_cancellation(why):
-                raise self._access.explained(to_broker_error(why, f"group {self._group!r}: joining", "Read")) from why
+                raise self._access.explain(to_broker_error(why, f"group {self._group!r}: joining", "Read")) from why
             raise
         try:
             client.check_consumer(consumer)
@@ -450,18 +452,18 @@ class KafkaMember:
         self._consumer = consumer
         self._fetching = isolate_partitions(consumer, self._clock, self.wake)
         self._prefetch.begin(consumer)
-        consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.given_up, self.given))
+        consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.revoke, self.assign))
 
-    async def _refuse_strangers(self, consumer: AIOKafkaConsumer) -> None:
+    async def _refuse_disagreeing(self, consumer: AIOKafkaConsumer) -> None:
         """Look who is in the group before we disturb it. Raises `ConfigurationError` if somebody disagrees with our
         identity."""
         if self._identity is not None:
-            asked = client.identities(consumer._client, self._group, self._clock)
+            asked = client.fetch_identities(consumer._client, self._group, self._clock)
             members = await self._clock.within(self._settings.connect_s, asked)
             if strangers := find_disagreeing(self._identity, members):
                 raise disagreement_error(self._group, self._identity, strangers)
 
-    async def _see(self, consumer: AIOKafkaConsumer) -> None:
+    async def _add_topics(self, consumer: AIOKafkaConsumer) -> None:
         """Have the consumer know our topics. One that is missing is an error at the beginning, and waited for later
         on."""
         for topic in self._topics:
@@ -477,7 +479,7 @@ class KafkaMember:
             await client.end_consumer(consumer, self._clock, LEAVE_S)
         await self._prefetch.end()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         """Watch the consumer, and put another one in its place when it has failed."""
         try:
             while True:
@@ -517,12 +519,12 @@ class KafkaMember:
                 why, self._untold = self._untold, None
                 raise why
             if fetching.log_ids.is_due() or fetching.out_of_range:
-                await self._look_at_logs(consumer, fetching)
-            await self._find(consumer, fetching)
+                await self._check_log_ids(consumer, fetching)
+            await self._resolve_out_of_range(consumer, fetching)
             alone_s = alone_s + WATCH_S if client.lacks_coordinator(consumer) else 0
             if not alone_s:
                 await self._commit_ends()
-            await self._see_raised(consumer)
+            await self._report_added_partitions(consumer)
             trouble = ""
             if alone_s >= ALONE_S:
                 trouble = f"no broker answers for it: {GUESS}"
@@ -533,7 +535,7 @@ class KafkaMember:
 
     def _set_away(self, trouble: str) -> None:
         """Note the trouble that whoever polls is told of, until it is over."""
-        self._away = self._access.explained(BrokerUnavailable(trouble)) if trouble else None
+        self._away = self._access.explain(BrokerUnavailable(trouble)) if trouble else None
         if trouble:
             self._prefetch.news.set()
 
@@ -558,7 +560,7 @@ class DuplicateInstance:
         self._forgotten_s: deque[float] = deque(maxlen=OFTEN)
         self._said = False
 
-    def forgotten(self) -> None:
+    def record_forgotten(self) -> None:
         """Note that the group does not know the member any more."""
         self._forgotten_s.append(self._clock.monotonic_s())
         often = len(self._forgotten_s) == OFTEN and self._forgotten_s[-1] - self._forgotten_s[0] < self._session_s

@@ -74,11 +74,11 @@ class Publisher:
     async def open(self) -> None:
         """Connect. Raises `BrokerError`."""
         try:
-            self._producer = await self._started()
+            self._producer = await self._start_producer()
         except FAILED as why:
-            raise self._access.explained(to_broker_error(why, "Kafka does not let us publish")) from why
+            raise self._access.explain(to_broker_error(why, "Kafka does not let us publish")) from why
         self._ready.set()
-        self._looking = asyncio.get_running_loop().create_task(self._look())
+        self._looking = asyncio.get_running_loop().create_task(self._watch_deadlines())
 
     async def close(self) -> None:
         """Return when everything that was handed over has come to its end."""
@@ -115,24 +115,24 @@ class Publisher:
         self._under_way[sending] = None
         self._idle.clear()
         try:
-            if self._handed_over(sending):
-                await _all(sending.acknowledged)
+            if self._try_enqueue(sending):
+                await _wait_for_all(sending.acknowledged)
             else:
-                await self._clock.within(self._settings.publish_s, self._sent(sending))
+                await self._clock.within(self._settings.publish_s, self._send_rest(sending))
         except BaseException as why:  # a cancelled caller, too, reads no acknowledgement any more
-            _let_be(sending.acknowledged)
+            _ignore_results(sending.acknowledged)
             if isinstance(why, BrokerUnavailable):
-                raise self._access.explained(why) from why
+                raise self._access.explain(why) from why
             if not (isinstance(why, FAILED) or client.is_stray_cancellation(why)):
                 raise
-            self._give_up(sending, why)
-            raise self._failure(sending, why) from why
+            self._replace_if_broken(sending, why)
+            raise self._make_error(sending, why) from why
         finally:
             del self._under_way[sending]
             if not self._under_way:
                 self._idle.set()
 
-    def _handed_over(self, sending: Sending) -> bool:
+    def _try_enqueue(self, sending: Sending) -> bool:
         """Hand over as much as can be without waiting; true if that was all. Then `_look` ends it in time."""
         producer, known = self._producer, self._partitions
         if producer is None:
@@ -149,7 +149,7 @@ class Publisher:
             sending.acknowledged.append(future)
         return True
 
-    async def _sent(self, sending: Sending) -> None:
+    async def _send_rest(self, sending: Sending) -> None:
         """Hand over the rest, and wait for everything.
 
         A message goes into another batch than an earlier one of its key only once that one is acknowledged: of two
@@ -166,19 +166,19 @@ class Publisher:
                 await earlier
             partitions = known.get(topic)
             if partitions is None:
-                partitions = known[topic] = await self._learn(producer, topic)
+                partitions = known[topic] = await self._count_partitions(producer, topic)
             future = await producer.send(topic, value, key, partition_of(key, partitions), headers=list(headers))
             before[topic, key] = future
             sending.acknowledged.append(future)
-        await _all(sending.acknowledged)
+        await _wait_for_all(sending.acknowledged)
 
-    async def _look(self) -> None:
+    async def _watch_deadlines(self) -> None:
         """End calls whose time is up: whoever waits for them is told that no answer came. And use partitions that a
         topic has got meanwhile, as all others who publish do."""
         while True:
             await self._clock.sleep(LOOK_S)
             if self._producer is not None:
-                self._partitions.update(client.partition_counts(self._producer.client, self._partitions))
+                self._partitions.update(client.count_cached_partitions(self._producer.client, self._partitions))
             now_s = self._clock.monotonic_s()
             for sending in self._under_way:
                 if sending.due_s > now_s:
@@ -187,7 +187,7 @@ class Publisher:
                     if not future.done():
                         future.set_exception(TimeoutError())
 
-    async def _learn(self, producer: AIOKafkaProducer, topic: str) -> int:
+    async def _count_partitions(self, producer: AIOKafkaProducer, topic: str) -> int:
         """Count a topic's partitions: asked once, when a thousand lanes want to know it at the same time."""
         asking = self._asked.get(topic)
         if asking is None:
@@ -199,7 +199,7 @@ class Publisher:
             asking.add_done_callback(lambda _: asked.pop(topic))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
-            asking.add_done_callback(_seen)  # whoever asked may have given up
+            asking.add_done_callback(_ignore_result)  # whoever asked may have given up
         try:
             partitions = await asyncio.shield(asking)
         except BrokerUnavailable:
@@ -211,7 +211,7 @@ class Publisher:
         self._seen.add(topic)
         return partitions
 
-    def _failure(self, sending: Sending, why: BaseException) -> BrokerError:
+    def _make_error(self, sending: Sending, why: BaseException) -> BrokerError:
         """Make the error to tell; a right that is missing is waited for, as everything that passes."""
         doing = f"publishing to {_topics(sending.messages)}"
         if isinstance(why, TopicAuthorizationFailedError):
@@ -227,8 +227,8 @@ class Publisher:
                 f"{doing}: not acknowledged within {self._settings.publish_s:g} s: it is tried again; {GUESS}; or "
                 "whether enough of them are in sync"
             )
-            return self._access.explained(unacknowledged)
-        return self._access.explained(to_broker_error(why, doing, "Write", waits=True))
+            return self._access.explain(unacknowledged)
+        return self._access.explain(to_broker_error(why, doing, "Write", waits=True))
 
     def _check_refused(self, messages: Sequence[Outgoing]) -> None:
         for topic in {message.topic for message in messages} & self._refused.keys():
@@ -245,7 +245,7 @@ class Publisher:
 
     # ---------------------------------------------------------------- replacing the producer
 
-    def _give_up(self, sending: Sending, why: BaseException) -> None:
+    def _replace_if_broken(self, sending: Sending, why: BaseException) -> None:
         """Replace the producer if another one is needed; and if nothing was acknowledged in time, at once."""
         producer = sending.producer
         if producer is None or producer is not self._producer:
@@ -267,10 +267,10 @@ class Publisher:
                 await client.end_producer(old, self._clock, 0)
             while self._producer is None:
                 try:
-                    self._producer = await self._started()
+                    self._producer = await self._start_producer()
                 except Exception as why:  # noqa: BLE001 - whatever it is: without a producer nobody could ever publish
                     # Whoever publishes is told when it has waited for long enough.
-                    self._trouble = self._access.explained(to_broker_error(why, "connecting"))
+                    self._trouble = self._access.explain(to_broker_error(why, "connecting"))
                     await self._clock.sleep(AGAIN_S)
             self._trouble = None
             self._ready.set()
@@ -278,7 +278,7 @@ class Publisher:
             if flush_s:
                 await client.end_producer(old, self._clock, flush_s)
 
-    async def _started(self) -> AIOKafkaProducer:
+    async def _start_producer(self) -> AIOKafkaProducer:
         settings = self._settings
         producer = AIOKafkaProducer(
             **self._access.options,
@@ -307,17 +307,17 @@ class Publisher:
         return producer
 
 
-def _let_be(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
+def _ignore_results(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
     """Let acknowledgements be that nobody waits for any more: whatever comes of them is seen, or Python would
     complain."""
     for future in acknowledged:
         if future.done():
-            _seen(future)
+            _ignore_result(future)
         else:
-            future.add_done_callback(_seen)
+            future.add_done_callback(_ignore_result)
 
 
-async def _all(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
+async def _wait_for_all(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
     for future in acknowledged:
         await future
 
@@ -326,7 +326,7 @@ def _has_failed(future: asyncio.Future[RecordMetadata]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is not None
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
+def _ignore_result(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
 

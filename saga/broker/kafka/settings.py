@@ -130,15 +130,15 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
     @property
     def password(self) -> str | None:
         """Password as it is now. Raises `KafkaConnectionError`."""
-        return None if self.settings.password is None else self._given("password", self.settings.password)
+        return None if self.settings.password is None else self._get_secret("password", self.settings.password)
 
-    def note(self, server: str, reason: str) -> None:
+    def record_refusal(self, server: str, reason: str) -> None:
         """Note why the last connection to a server failed; empty: it did not."""
         self._refusals.pop(server, None)
         if reason:
             self._refusals[server] = reason
 
-    def explained(self, trouble: BrokerError) -> BrokerError:
+    def explain(self, trouble: BrokerError) -> BrokerError:
         """Explain an outage by why the last connections failed: aiokafka only tells that there is none. What is known
         takes the place of advice that is a guess."""
         known = [self.trouble] if self.trouble else list(self._refusals.values())
@@ -154,20 +154,20 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         try:
             yield
         except BrokerUnavailable as why:
-            if (explained := self.explained(why)) is why:
+            if (explained := self.explain(why)) is why:
                 raise
             raise explained from why
 
     async def token(self) -> str:
         """Token as it is now, for aiokafka. Raises `KafkaConnectionError`."""
         assert self.settings.token is not None, "asked for only with one"
-        return await asyncio.to_thread(self._given, "token", self.settings.token)
+        return await asyncio.to_thread(self._get_secret, "token", self.settings.token)
 
     def extensions(self) -> Mapping[str, str]:
         """Extensions that go with the token, for aiokafka."""
         return self.settings.extensions
 
-    def _given(self, what: str, secret: Callable[[], str]) -> str:
+    def _get_secret(self, what: str, secret: Callable[[], str]) -> str:
         """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
         again. Anything else would end its background tasks for good."""
         try:

@@ -142,7 +142,7 @@ class RunningSaga(Recalling, Hiding):
         return (
             changed
             if marks is None or not changed
-            else self.seals.encrypt(marks.changed(self._state, changed, mark), STATE)
+            else self.seals.encrypt(marks.change(self._state, changed, mark), STATE)
         )
 
     def idempotency_key(self, name: str, /) -> str:

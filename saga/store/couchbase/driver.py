@@ -184,14 +184,14 @@ class CouchbaseCollection:
 
     async def insert(self, key: str, content: bytes, expiry_s: float | None) -> int:
         result = await self._collection.insert(key, content, **self._durably, **self._expiry(expiry_s))
-        return self._learnt(int(result.cas), expiry_s)
+        return self._learn_time(int(result.cas), expiry_s)
 
     async def replace(self, key: str, content: bytes, cas: int, expiry_s: float | None, keep_expiry: bool) -> int:
         expiry = self._expiry(expiry_s)
         if keep_expiry:
             expiry = {"preserve_expiry": True} if self._keeps_expiry else {}
         result = await self._collection.replace(key, content, cas=cas, **self._durably, **expiry)
-        return self._learnt(int(result.cas), expiry_s)
+        return self._learn_time(int(result.cas), expiry_s)
 
     async def remove(self, key: str, cas: int) -> int:
         result = await self._collection.remove(key, cas=cas, **self._durably)
@@ -211,7 +211,7 @@ class CouchbaseCollection:
         """Expiry as the SDK takes it. None means never: a write that says nothing clears what was there."""
         return {} if expiry_s is None else {"expiry": self.time.expiry(expiry_s)}
 
-    def _learnt(self, cas: int, expiry_s: float | None) -> int:
+    def _learn_time(self, cas: int, expiry_s: float | None) -> int:
         """Version of what was written; the next long expiry counts from it."""
         if expiry_s is not None and expiry_s >= RELATIVE_S_MAX:
             self.time.learn(cas)
@@ -256,7 +256,7 @@ class CouchbaseCluster:
     def keeps_expiry(self, keeps: bool) -> None:
         self._shared.keeps_expiry[self._settings.bucket] = keeps
 
-    async def connected(self) -> None:
+    async def connect(self) -> None:
         """Return once there is a connection. Raises `FAILURES`."""
         try:
             await self._cluster.on_connect()
@@ -425,11 +425,11 @@ class Calls:
         self._go_on(call, answer)
         return answer
 
-    def leave(self, call: Coroutine[Any, Any, object]) -> None:
+    def begin_and_forget(self, call: Coroutine[Any, Any, object]) -> None:
         """Begin a call of which nobody wants to know what comes of it."""
         self.begin(call).add_done_callback(lambda answer: answer.exception())
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Return when no call is under way."""
         while self._under_way:
             self._ended = self._ended or asyncio.get_running_loop().create_future()

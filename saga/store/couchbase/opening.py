@@ -41,7 +41,7 @@ async def open_cluster(
     try:
         await patiently(settings.open_s, _open(cluster, settings, collections, calls, clock, readonly))
     except BaseException as why:  # a cancelled start, too, must leave no threads of the SDK behind
-        calls.leave(cluster.close())
+        calls.begin_and_forget(cluster.close())
         await _let_go(calls, clock)
         if isinstance(why, TimeoutError):
             raise _unreachable(settings, f"it did not open within {settings.open_s:g} s") from why
@@ -52,7 +52,7 @@ async def open_cluster(
 async def _let_go(calls: Calls, clock: Clock) -> None:
     """Return when the SDK has closed: its threads must not run into the end of the process."""
     with suppress(TimeoutError):
-        await clock.within(CLOSE_S_MAX, calls.ended())
+        await clock.within(CLOSE_S_MAX, calls.wait_until_ended())
 
 
 async def _open(
@@ -67,15 +67,15 @@ async def _open(
         await open_bucket(cluster, settings, calls)
         key = f"{PROBE}{round(clock.chance() * 2**52):x}"
         for name in collections:
-            await _readable(cluster.collection(name, "none", PROBE_S), name, key, settings, calls)
+            await _check_readable(cluster.collection(name, "none", PROBE_S), name, key, settings, calls)
         if not readonly:
-            await _writable(cluster, collections[0], key, settings, calls)
+            await _check_writable(cluster, collections[0], key, settings, calls)
 
 
 async def open_bucket(cluster: CouchbaseCluster, settings: CouchbaseSettings, calls: Calls) -> None:
     """Wait for the connection, and open the bucket. Raises `SagaError`."""
     try:
-        await calls.begin(cluster.connected())
+        await calls.begin(cluster.connect())
     except FAILURES as why:
         raise _not_connected(settings, why) from why
     try:
@@ -84,7 +84,7 @@ async def open_bucket(cluster: CouchbaseCluster, settings: CouchbaseSettings, ca
         raise _no_bucket(settings, why) from why
 
 
-async def _readable(
+async def _check_readable(
     collection: CouchbaseCollection, name: str, key: str, settings: CouchbaseSettings, calls: Calls
 ) -> None:
     try:
@@ -103,7 +103,9 @@ def missing_collection_advice(settings: CouchbaseSettings, name: str) -> str:
     )
 
 
-async def _writable(cluster: CouchbaseCluster, name: str, key: str, settings: CouchbaseSettings, calls: Calls) -> None:
+async def _check_writable(
+    cluster: CouchbaseCluster, name: str, key: str, settings: CouchbaseSettings, calls: Calls
+) -> None:
     plain = cluster.collection(name, "none", PROBE_S)
     try:
         if settings.durability == "none" and cluster.keeps_expiry is None:

@@ -93,19 +93,19 @@ class CouchbaseStore:
         if cluster is None:
             return
         try:
-            await self._calls.ended()
+            await self._calls.wait_until_ended()
         finally:
-            self._calls.leave(cluster.close())
-            await self._calls.ended()
+            self._calls.begin_and_forget(cluster.close())
+            await self._calls.wait_until_ended()
 
     async def check_expiry(self, collections: Names[str], expiry_s: float) -> None:
         names = list(dict.fromkeys(self.settings.home(collection) for collection in collections))
-        await check_lasting(self._opened(), self.settings, names, expiry_s, self._calls, self._clock)
+        await check_expiry_kept(self._get_cluster(), self.settings, names, expiry_s, self._calls, self._clock)
 
     # ---------------------------------------------------------------- reading
 
     async def get(self, collection: str, key: str) -> Document | None:
-        within = self._collections.get(self.settings.home(collection)) or await self._found(collection)
+        within = self._collections.get(self.settings.home(collection)) or await self._find_collection(collection)
         full = self._full(collection, key)
         return await self._get(within, full, stored_key(full))
 
@@ -115,15 +115,15 @@ class CouchbaseStore:
         except FAILURES as why:
             if errors.code_of(why) == errors.NOT_FOUND:
                 return None
-            raise self._failed(why, StoreOperation.READ, full) from why
+            raise self._translate_error(why, StoreOperation.READ, full) from why
         return document if stored == full else Document(unwrap_content(full, document.content), document.cas)
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
-        within = await self._found(collection)
+        within = await self._find_collection(collection)
         begins = self._full(collection, "")
         wanted = [
             (full, stored)
-            async for full, stored in self._listed(
+            async for full, stored in self._list_documents(
                 within, self.settings.home(collection), self._full(collection, prefix)
             )
             if not full.startswith(begins + PROBE)
@@ -136,7 +136,9 @@ class CouchbaseStore:
                 if document is not None:
                     yield full.removeprefix(begins), document
 
-    async def _listed(self, within: CouchbaseCollection, name: str, prefix: str) -> AsyncIterator[tuple[str, str]]:
+    async def _list_documents(
+        self, within: CouchbaseCollection, name: str, prefix: str
+    ) -> AsyncIterator[tuple[str, str]]:
         """Keys that begin with `prefix`, each with the one it is stored under."""
         async for stored in self._stored_keys(name, stored_prefix(prefix)):
             full = stored
@@ -145,7 +147,7 @@ class CouchbaseStore:
                 if document is None:
                     continue
                 with suppress(StoreError):  # else it is no document of ours: whoever looks at it can tell
-                    full = key_in(document.content)
+                    full = unwrap_key(document.content)
             if full.startswith(prefix):
                 yield full, stored
 
@@ -156,7 +158,7 @@ class CouchbaseStore:
     # ---------------------------------------------------------------- writing
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        check(expiry_s, self._clock)
+        check_expiry_range(expiry_s, self._clock)
         within, full, stored, content = await self._to_write(collection, key, content)
         return await self._write(within.insert(stored, content, expiry_s), StoreOperation.INSERT, full)
 
@@ -170,7 +172,7 @@ class CouchbaseStore:
         expiry_s: float | None = None,
         keep_expiry: bool = False,
     ) -> int:
-        check(expiry_s, self._clock)
+        check_expiry_range(expiry_s, self._clock)
         within, full, stored, content = await self._to_write(collection, key, content)
         self._check(cas, StoreOperation.REPLACE, full)
         return await self._write(
@@ -190,7 +192,7 @@ class CouchbaseStore:
                 f"the store {self.settings.where} cannot take document {key!r} of {len(content)} bytes: it takes "
                 f"{self.document_bytes_max}; nothing was written: keep less"
             )
-        within = self._collections.get(self.settings.home(collection)) or await self._found(collection)
+        within = self._collections.get(self.settings.home(collection)) or await self._find_collection(collection)
         full = self._full(collection, key)
         stored = stored_key(full)
         return within, full, stored, content if stored == full else wrap_content(full, content)
@@ -199,7 +201,7 @@ class CouchbaseStore:
         try:
             return await self._calls.begin(call)
         except FAILURES as why:
-            raise self._failed(why, doing, full) from why
+            raise self._translate_error(why, doing, full) from why
 
     def _check(self, cas: int, doing: StoreOperation, full: str) -> None:
         """Check a version: to Couchbase 0 means any, which must never be asked for."""
@@ -215,24 +217,24 @@ class CouchbaseStore:
     def _collection(self, cluster: CouchbaseCluster, name: str) -> CouchbaseCollection:
         return cluster.collection(name, self.settings.durability, self.settings.durable_s)
 
-    async def _found(self, collection: str) -> CouchbaseCollection:
+    async def _find_collection(self, collection: str) -> CouchbaseCollection:
         """Couchbase collection for this one, once it is known to be there: a write to one that is not would wait, and
         end as if nobody knew how."""
-        name, cluster = self.settings.home(collection), self._opened()
+        name, cluster = self.settings.home(collection), self._get_cluster()
         if name not in self._collections:
             within = self._collection(cluster, name)
             await self._get(within, PROBE, PROBE)
             self._collections[name] = within
         return self._collections[name]
 
-    def _opened(self) -> CouchbaseCluster:
+    def _get_cluster(self) -> CouchbaseCluster:
         if self._cluster is None:
             raise StoreUnavailable(f"the store {self.settings.where} is not open: use it inside `async with`")
         return self._cluster
 
     # ---------------------------------------------------------------- failures
 
-    def _failed(self, why: Exception, doing: StoreOperation, full: str) -> StoreError:
+    def _translate_error(self, why: Exception, doing: StoreOperation, full: str) -> StoreError:
         failed = errors.to_store_error(why, doing, self.settings.where, repr(full))
         if isinstance(failed, Ambiguous | StoreUnavailable):
             self._renew_password()
@@ -312,7 +314,7 @@ def unwrap_content(key: str, stored: bytes) -> bytes:
     return stored[len(beginning) : -1]
 
 
-def key_in(stored: bytes) -> str:
+def unwrap_key(stored: bytes) -> str:
     """Key of a document whose content was wrapped. Raises `StoreError`."""
     try:
         return msgspec.json.decode(stored, type=_Wrapped).key
@@ -342,7 +344,7 @@ SLACK_S = 120.0
 DAY_S = 86_400
 
 
-def check(expiry_s: float | None, clock: Clock) -> None:
+def check_expiry_range(expiry_s: float | None, clock: Clock) -> None:
     """Check that an expiry can be expressed. Raises `StoreError` if not: nothing was written."""
     if expiry_s is None or 0 <= expiry_s < RELATIVE_S_MAX:
         return
@@ -353,7 +355,7 @@ def check(expiry_s: float | None, clock: Clock) -> None:
         )
 
 
-async def check_lasting(
+async def check_expiry_kept(
     cluster: CouchbaseCluster,
     settings: CouchbaseSettings,
     names: Sequence[str],
@@ -375,7 +377,9 @@ async def check_lasting(
         raise ConfigurationError(heading, [problem])
     asked = cluster.evicts_as(lambda: ask_eviction(settings, clock))
     problems = [
-        problem for name in names for problem in await _looked_at(cluster, settings, name, expiry_s, calls, clock)
+        problem
+        for name in names
+        for problem in await _check_collection(cluster, settings, name, expiry_s, calls, clock)
     ]
     if await asyncio.shield(asked):
         problems.append(EVICTS.format(bucket=settings.bucket))
@@ -383,19 +387,19 @@ async def check_lasting(
         raise ConfigurationError(heading, problems)
 
 
-async def _looked_at(
+async def _check_collection(
     cluster: CouchbaseCluster, settings: CouchbaseSettings, name: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
     collection = cluster.collection(name, "none", settings.kv_s)
     key = f"{PROBE}{round(clock.chance() * 2**52):x}"
     try:
-        return await _problems(collection, f"{settings.bucket}/{name}", key, expiry_s, calls, clock)
+        return await _find_problems(collection, f"{settings.bucket}/{name}", key, expiry_s, calls, clock)
     except FAILURES as why:
         where = f"the expiry of documents in {settings.where}, collection {name!r},"
         raise StoreUnavailable(f"{where} could not be looked at ({errors.shorten_message(why)}); try again") from why
 
 
-async def _problems(
+async def _find_problems(
     collection: CouchbaseCollection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
     """Tell what becomes of a document without an expiry, and of one with `expiry_s`; both are removed again."""

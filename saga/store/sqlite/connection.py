@@ -35,9 +35,9 @@ def open_to_write(
     Raises what `purpose` has for a file that is another's, of another format or in the wrong place, `OSError`, and
     `sqlite3.Error` for the rest.
     """
-    with _refusing_what_is_no_database(path, purpose):
+    with _refuse_other_files(path, purpose):
         connection = connect(path, purpose, factory, bytes_max)
-    with _closing_when_it_fails(connection):
+    with _close_on_error(connection):
         is_new = not _is_ours(connection, path, purpose)
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise purpose.errors.unfit(f"{path} lies where SQLite cannot keep a log beside it: put it on a local disk")
@@ -63,7 +63,7 @@ def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Conne
         )
     there = f"file:{quote(str(path.absolute()))}?mode=ro"
     connection = sqlite3.connect(there, uri=True, isolation_level=None, timeout=BUSY_S, factory=factory)
-    with _closing_when_it_fails(connection), _refusing_what_is_no_database(path, purpose):
+    with _close_on_error(connection), _refuse_other_files(path, purpose):
         if not _is_ours(connection, path, purpose):
             raise purpose.errors.foreign(f"{path} is empty; start the service once, which makes its tables")
     return connection
@@ -76,7 +76,7 @@ def connect(
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_S, factory=factory, cached_statements=STATEMENTS_KEPT
     )
-    with _closing_when_it_fails(connection):
+    with _close_on_error(connection):
         for pragma in (
             f"page_size = {PAGE_BYTES}",
             "auto_vacuum = INCREMENTAL",  # so that a file can shrink; of a file with tables it changes nothing
@@ -118,7 +118,7 @@ def _is_ours(connection: sqlite3.Connection, path: Path, purpose: StateFileSpec)
 
 
 @contextmanager
-def _refusing_what_is_no_database(path: Path, purpose: StateFileSpec) -> Iterator[None]:
+def _refuse_other_files(path: Path, purpose: StateFileSpec) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as why:
@@ -132,7 +132,7 @@ def _foreign(path: Path, purpose: StateFileSpec, what: str) -> Exception:
 
 
 @contextmanager
-def _closing_when_it_fails(connection: sqlite3.Connection) -> Iterator[None]:
+def _close_on_error(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except Exception:

@@ -182,10 +182,10 @@ def forget(connection: sqlite3.Connection, service: str, number: int) -> None:
 
 def read_changes(connection: sqlite3.Connection, service: str, count_max: int) -> list[RecordedChange]:
     """Read the oldest changes for a service."""
-    return [_noted(row) for row in connection.execute(NOTED, (service, count_max))]
+    return [_to_change(row) for row in connection.execute(NOTED, (service, count_max))]
 
 
-def _noted(row: tuple[Any, ...]) -> RecordedChange:
+def _to_change(row: tuple[Any, ...]) -> RecordedChange:
     n, collection, key, kind, cas, time_ms, before, after = row
     problem = None
     try:
@@ -252,7 +252,7 @@ def read_cas_removed(connection: sqlite3.Connection) -> int:
     return cas_max
 
 
-def note_removed(connection: sqlite3.Connection, cas: int) -> None:
+def record_removed(connection: sqlite3.Connection, cas: int) -> None:
     """Note a removed version: later insertions begin above `cas`."""
     connection.execute("UPDATE removed SET cas_max = ? WHERE cas_max < ?", (cas, cas))
 
@@ -261,7 +261,7 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
     """Remove documents, given as (id, cas)."""
     rows = list(rows)
     connection.executemany("DELETE FROM documents WHERE id = ?", [(id_,) for id_, _ in rows])
-    note_removed(connection, max(cas for _, cas in rows))
+    record_removed(connection, max(cas for _, cas in rows))
 
 
 JUMP_MS = 60_000
@@ -358,13 +358,13 @@ class DocumentWriter:
         if now_ms >= self._purge_at_ms and self._purge(2 * changes) and not shrink(self._connection):
             self._purge_at_ms = now_ms + PURGE_EVERY_MS
 
-    def committed(self) -> bytes | None:
+    def on_commit(self) -> bytes | None:
         if self._last is None:
             return None
         collection, key, cas, removed = self._last
         return f"{cas} {removed:d} {collection}\0{key}".encode()
 
-    def rolled_back(self) -> None:
+    def on_rollback(self) -> None:
         """Do nothing: nothing is remembered from one transaction to the next."""
 
     def announce(self) -> None:
@@ -413,7 +413,7 @@ class DocumentWriter:
         which = (collection, key, cas, self._moment.earliest_ms)
         if self._execute(REMOVE, which).rowcount == 1:
             self._cas_removed = None
-            note_removed(self._connection, cas)
+            record_removed(self._connection, cas)
             self._last = (collection, key, cas, True)
             return cas
         raise self._conflict("removed", collection, key, cas)

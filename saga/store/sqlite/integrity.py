@@ -106,33 +106,33 @@ class FileGuard:
                 f"what is missing, remove {path}.lock"
             )
 
-    def disconnected(self) -> None:
+    def on_disconnect(self) -> None:
         """Note that the connection is closed. If it was the last, log and index were removed, and are made anew."""
         self._is_new, self._seen, self._check_at_s = True, -1, 0.0
 
-    def reconnected(self, connection: sqlite3.Connection) -> None:
+    def on_reconnect(self, connection: sqlite3.Connection) -> None:
         """Note that there is another connection."""
         self._connection = connection
 
     def check_names(self) -> None:
         """Check that the file is still the one of its name: cheap, and without the lock. Raises what `purpose` has for
         a broken file, `OSError`."""
-        self.refuse()
-        if not self._is_new and (said := self._state.moved()) is not None:
+        self.raise_if_broken()
+        if not self._is_new and (said := self._state.find_moved()) is not None:
             self._give_up(f"{said}: what is written from here on nobody would see, so nothing is")
 
     def check(self) -> None:
         """Check the whole inside a transaction, before anything is written. Raises as `check_names`, and
         `sqlite3.Error`."""
-        self.refuse()
+        self.raise_if_broken()
         now_s = self._clock.monotonic_s()
         if now_s < self._check_at_s:
             return
         self._check_at_s = now_s + CHECK_EVERY_S
         if self._is_new:
-            self._state.reopened()
+            self._state.on_reopen()
             self._is_new = False
-        said = self._state.problem()
+        said = self._state.find_problem()
         (seen,) = self._connection.execute("PRAGMA data_version").fetchone()
         if (
             said is None
@@ -148,19 +148,19 @@ class FileGuard:
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
 
-    def committed(self, mark: bytes | None) -> None:
+    def on_commit(self, mark: bytes | None) -> None:
         """Note that a transaction is durable; `mark` tells of its last write, if it had one. The lock must be held."""
-        self._state.logged()
+        self._state.on_commit()
         if mark is not None:
             self._last = mark
             self._state.acknowledge(mark)
 
-    def closed(self) -> None:
+    def on_close(self) -> None:
         """Note that the connection was closed for good."""
         with suppress(OSError):
-            self._state.closed()
+            self._state.on_close()
 
-    def refuse(self) -> None:
+    def raise_if_broken(self) -> None:
         """Raise what `purpose` has for a broken file, each time anew, once something was wrong."""
         if self.broken is not None:
             raise self._purpose.errors.broken(self.broken)
@@ -175,13 +175,13 @@ class FileGuard:
                 self._connection.execute("ROLLBACK")
         moved = None
         with suppress(OSError):
-            moved = self._state.moved()
+            moved = self._state.find_moved()
         if moved is not None:
             self.broken = f"{said}; {save_rescue_copy(self._path, self._connection.execute)}"
         else:
             self._state.condemn(said)
             self.broken = f"{said}; nothing more is written: {restore_advice(self._path)}"
-        self.refuse()
+        self.raise_if_broken()
 
 
 # ---------------------------------------------------------------- signs of tampering
@@ -245,7 +245,7 @@ class TamperDetector:
         self._find_descriptors()
         self._header = self._read_header() if self._file >= 0 else None
 
-    def reopened(self) -> None:
+    def on_reopen(self) -> None:
         """Note another connection: if the old one was the last, log and index were made anew. It must have read."""
         file, _, _, lock = self._known
         log, index = (file_identity(os.stat(name)) for name in self._names[1:3])
@@ -255,7 +255,7 @@ class TamperDetector:
 
     # ---------------------------------------------------------------- looking
 
-    def moved(self) -> str | None:
+    def find_moved(self) -> str | None:
         """Fate of the names, in words; `None` if each is still that of the file open here. Raises `OSError`."""
         for name, known in zip(self._names, self._known, strict=True):
             try:
@@ -266,35 +266,35 @@ class TamperDetector:
                 return f"{name} was replaced by another file while it was in use"
         return None
 
-    def problem(self) -> str | None:
+    def find_problem(self) -> str | None:
         """Problem of the file; `None` if it is what it was. Inside a transaction, before anything is written. Raises
         `OSError`."""
-        return self.moved() or self._overwritten()
+        return self.find_moved() or self._find_overwritten()
 
     def is_new_log(self) -> bool:
         """True if the log has begun anew since `logged`: then the transaction must raise the generation."""
         return self._new_log
 
-    def logged(self) -> None:
+    def on_commit(self) -> None:
         """Note that a transaction was committed, which raised the generation if it had to."""
         self._new_log = False
 
-    def _overwritten(self) -> str | None:
+    def _find_overwritten(self) -> str | None:
         if self._file < 0:
             return None
-        said = self._different()
+        said = self._try_compare()
         if said is not None:  # the descriptors may have been another connection's, and be closed
             self._find_descriptors()
-            said = self._different() if self._file >= 0 else None
+            said = self._try_compare() if self._file >= 0 else None
         return said
 
-    def _different(self) -> str | None:
+    def _try_compare(self) -> str | None:
         try:
-            return self._looked_different()
+            return self._compare()
         except OSError as why:
             return f"{self._path} cannot be read any more ({why.strerror})"
 
-    def _looked_different(self) -> str | None:
+    def _compare(self) -> str | None:
         header, known = self._read_header(), self._header
         index = os.pread(self._index, INDEX.size, 0)
         if header is None:
@@ -344,29 +344,29 @@ class TamperDetector:
 
     def acknowledge(self, mark: bytes) -> None:
         """Note the last write of a transaction that was committed. With the lock held."""
-        self._note(ACKNOWLEDGED, mark)
+        self._write_note(ACKNOWLEDGED, mark)
 
     def last_acknowledged(self) -> bytes | None:
         """Note of whoever wrote last to this very file; `None` if nothing is known. Raises `OSError`."""
-        return self._noted(ACKNOWLEDGED)
+        return self._read_note(ACKNOWLEDGED)
 
-    def closed(self) -> None:
+    def on_close(self) -> None:
         """Note that the connection was closed. If it was the last, all of the log is in the file, and nothing need be
         told of it."""
-        if self._noted(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
+        if self._read_note(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
             os.ftruncate(self._lock, 0)
 
     def condemn(self, why: str) -> None:
         """Note that nobody may go on with this very file, even after a restart."""
-        self._note(CONDEMNED, why.encode())
+        self._write_note(CONDEMNED, why.encode())
 
-    def _note(self, kind: bytes, mark: bytes) -> None:
+    def _write_note(self, kind: bytes, mark: bytes) -> None:
         if len(mark) <= MARK_BYTES_MAX:
             head = MARK.pack(kind, *self._known[0], len(mark), zlib.crc32(mark))
             with suppress(OSError):  # what it is about has happened all the same
                 os.pwrite(self._lock, head + mark, 0)
 
-    def _noted(self, kind: bytes) -> bytes | None:
+    def _read_note(self, kind: bytes) -> bytes | None:
         return read_note(self._lock, kind, self._known[0])
 
 

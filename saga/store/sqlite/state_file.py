@@ -49,15 +49,15 @@ class WriteLock:
         """Descriptor of the lock's file."""
         return self._file
 
-    def holder(self) -> str:
+    def describe_holder(self) -> str:
         """Holder of the lock, for people."""
         return describe_holder(self._path)
 
-    def taken(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take the lock if nobody has it; true if it is ours now. Raises `OSError`."""
         return try_lock(self._file)
 
-    def turn(self) -> asyncio.Future[None]:
+    def acquire(self) -> asyncio.Future[None]:
         """Wait for the lock: the future is done when it is ours, and fails with `OSError`. Until then nothing else may
         be asked of this lock."""
         if self._thread is None:
@@ -89,7 +89,7 @@ class WriteLock:
             except OSError as why:
                 failure = why
             try:
-                turn.get_loop().call_soon_threadsafe(_tell, turn, failure)
+                turn.get_loop().call_soon_threadsafe(_resolve, turn, failure)
             except RuntimeError:  # the loop has ended without closing us
                 break
         os.close(self._file)
@@ -133,7 +133,7 @@ def _name(pid: str) -> str:
     return ""
 
 
-def _tell(turn: asyncio.Future[None], failure: OSError | None) -> None:
+def _resolve(turn: asyncio.Future[None], failure: OSError | None) -> None:
     if turn.done():
         return
     if failure is None:
@@ -180,9 +180,9 @@ class StateFile:
             ) from why
         try:
             deadline_s = self.clock.monotonic_s() + self.lock_s
-            while not self._opened(lacks):
+            while not self._try_open(lacks):
                 if self.clock.monotonic_s() >= deadline_s:
-                    raise self.held()
+                    raise self.make_locked_error()
                 await self.clock.sleep(LOOK_EVERY_S)
         except BaseException:  # a cancelled start, too, must not keep the lock
             self.lock.close()
@@ -198,7 +198,7 @@ class StateFile:
             if self.guard.broken is None:  # else to close it would remove the log of whatever lies there now
                 if self._connection is not None:
                     self._connection.close()
-                self.guard.closed()
+                self.guard.on_close()
             self.lock.close()
 
     def connection(self) -> sqlite3.Connection:
@@ -207,10 +207,10 @@ class StateFile:
 
         Raises `sqlite3.Error` if the last one was beyond use, and no other can be had."""
         if self.guard.broken is not None:
-            self.guard.refuse()
+            self.guard.raise_if_broken()
         if self._connection is None:
             self._connection = connect(self.path, self.purpose, self._factory, self._bytes_max)
-            self.guard.reconnected(self._connection)
+            self.guard.on_reconnect(self._connection)
         return self._connection
 
     def roll_back(self) -> None:
@@ -221,26 +221,26 @@ class StateFile:
             except sqlite3.Error:
                 self._connection.close()
                 self._connection = None
-                self.guard.disconnected()
+                self.guard.on_disconnect()
 
     def check_names(self) -> None:
         """Look whether the file is still the one of its name."""
         try:
             self.guard.check_names()
         except OSError as why:
-            raise self.unseen(why) from why
+            raise self.make_unreadable_error(why) from why
 
     # ---------------------------------------------------------------- errors
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Tell an error of SQLite that comes up in a read as the owner's own."""
         try:
             yield
         except sqlite3.Error as why:
-            raise self.error(why, FileOperation.READ) from why
+            raise self.make_error(why, FileOperation.READ) from why
 
-    def error(self, why: sqlite3.Error, doing: FileOperation) -> SagaError:
+    def make_error(self, why: sqlite3.Error, doing: FileOperation) -> SagaError:
         """Make the owner's error for one of SQLite's; that the file has lost its name explains most of them."""
         try:
             with suppress(OSError):  # it is told as SQLite has it
@@ -249,35 +249,35 @@ class StateFile:
             return also
         return to_owner_error(why, doing, self.path, self.purpose)
 
-    def held(self) -> SagaError:
+    def make_locked_error(self) -> SagaError:
         """Make the error of a lock that another process has."""
         return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path}: another process has held its lock for {self.lock_s:g} s; nothing "
-            f"was written: {self.lock.holder()} has it: resume it or end it (a stopped process keeps its locks)"
+            f"was written: {self.lock.describe_holder()} has it: resume or end it (a stopped process keeps its locks)"
         )
 
-    def unlockable(self, why: OSError) -> SagaError:
+    def make_lock_error(self, why: OSError) -> SagaError:
         """Make the error of a lock that fails itself."""
         return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path}: its lock {self.path}.lock cannot be taken ({why}); nothing was "
             "written: it has to lie on a local disk, and `ulimit -a` and the system's log may tell more"
         )
 
-    def unseen(self, why: OSError) -> SagaError:
+    def make_unreadable_error(self, why: OSError) -> SagaError:
         """Make the error of a file that cannot be looked at: nobody knows whether it is still the same."""
         return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path} cannot be looked at ({why}); nothing was written: look at the disk, "
             "and see that file and folder can be read"
         )
 
-    def _opened(self, lacks: Lacks) -> bool:
+    def _try_open(self, lacks: Lacks) -> bool:
         """Try to open the file once, with the lock held; false while another process or program is at it."""
         path, purpose, lock = self.path, self.purpose, self.lock
         try:
-            if not lock.taken():
+            if not lock.try_acquire():
                 return False
         except OSError as why:
-            raise self.unlockable(why) from why
+            raise self.make_lock_error(why) from why
         try:
             if (said := find_unresolved_trouble(path, lock.descriptor)) is not None:
                 raise purpose.errors.broken(f"the {purpose.name} {path} cannot be used yet: {said}")
@@ -292,7 +292,7 @@ class StateFile:
                 return False
             raise to_owner_error(why, FileOperation.WRITE, path, purpose) from why
         except OSError as why:
-            raise self.unseen(why) from why
+            raise self.make_unreadable_error(why) from why
         finally:
             lock.release()
         self._connection = connection

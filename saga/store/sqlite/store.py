@@ -176,7 +176,7 @@ class SqliteStore:
     def _error(self, why: sqlite3.Error) -> Exception:
         """Make our error for one of SQLite's that a read met."""
         return (
-            self._file.error(why, FileOperation.READ)
+            self._file.make_error(why, FileOperation.READ)
             if self._file
             else to_owner_error(why, FileOperation.READ, self.path, PURPOSE)
         )
@@ -258,13 +258,13 @@ class SqliteStore:
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
         """Note changes as `saga.changes.port.ChangeSource` promises."""
         connection = self._connection()
-        with self._telling():
+        with self._translate_errors():
             if documents.read_watched(connection, service).issuperset(collections):
                 return
         await self._writer_of(b"").do(partial(documents.watch, connection, service, collections, from_beginning))
 
     def watched(self, service: str) -> Collection[str]:
-        with self._telling():
+        with self._translate_errors():
             return documents.read_watched(self._connection(), service)
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
@@ -273,7 +273,7 @@ class SqliteStore:
 
     def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         connection = self._connection()
-        with self._telling():
+        with self._translate_errors():
             if before_ms is not None:
                 first = documents.read_changes(connection, service, 1)
                 if not first or first[0].changed.time_ms >= before_ms:
@@ -292,12 +292,12 @@ class SqliteStore:
         try:
             if service not in self._leading:
                 self._leading[service] = WriteLock(self.path.with_name(f"{self.path.name}.{service}.changes.lock"))
-            return self._leading[service].taken()
+            return self._leading[service].try_acquire()
         except OSError as why:
             raise StoreUnavailable(f"the lock of who takes on the changes of {service!r}: {why}") from why
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as why:

@@ -45,11 +45,11 @@ class TransactionHooks(Protocol):
     def finish(self, changes: int) -> None:
         """Finish a transaction, after the last of so many changes."""
 
-    def committed(self) -> bytes | None:
+    def on_commit(self) -> bytes | None:
         """Note that the transaction is durable, with the lock still held; the mark of its last write, if it had one.
         See `saga.store.sqlite.integrity`."""
 
-    def rolled_back(self) -> None:
+    def on_rollback(self) -> None:
         """Note that nothing of the transaction is there."""
 
     def announce(self) -> None:
@@ -89,7 +89,7 @@ class GroupCommitter:
                 "`async with`"
             )
         if self._file.guard.broken is not None:
-            self._file.guard.refuse()
+            self._file.guard.raise_if_broken()
         done: asyncio.Future[T] = self._loop.create_future()
         self._queue.append((run, done, takes))
         if not self._scheduled and self._waiting is None:
@@ -109,7 +109,7 @@ class GroupCommitter:
                 self._waiting.cancel()
                 await asyncio.wait([self._waiting])
         if not is_told:
-            self._file.guard.refuse()
+            self._file.guard.raise_if_broken()
 
     def _schedule(self) -> None:
         """Write once the loop has nothing else to do: as much as possible is there by then."""
@@ -133,9 +133,9 @@ class GroupCommitter:
         if not self._queue:
             return
         try:
-            written = self._file.lock.taken() and self._written()
+            written = self._file.lock.try_acquire() and self._try_write()
         except OSError as why:
-            self._fail_all(self._file.unlockable(why))
+            self._fail_all(self._file.make_lock_error(why))
             return
         if not written:
             self._waiting = self._loop.create_task(self._wait(), name="state file lock")
@@ -148,33 +148,33 @@ class GroupCommitter:
         deadline_s = self._clock.monotonic_s() + self._file.lock_s
         try:
             while True:
-                await self._in_turn(deadline_s)
-                if self._written():
+                await self._acquire_lock(deadline_s)
+                if self._try_write():
                     break
                 if self._clock.monotonic_s() >= deadline_s:
-                    self._fail_all(self._file.held())
+                    self._fail_all(self._file.make_locked_error())
                     break
                 await self._clock.sleep(PAUSE_S)
         except OSError as why:
-            self._fail_all(self._file.unlockable(why))
+            self._fail_all(self._file.make_lock_error(why))
         finally:
             self._waiting = None
         if self._queue:
             self._schedule()
 
-    async def _in_turn(self, deadline_s: float) -> None:
+    async def _acquire_lock(self, deadline_s: float) -> None:
         """Return with the lock held. It stays asked for: whoever queues up meanwhile waits for as long again."""
-        turn = self._file.lock.turn()
+        turn = self._file.lock.acquire()
         while not turn.done():
             await asyncio.wait([turn], timeout=LOOK_EVERY_S)
             if not turn.done() and self._clock.monotonic_s() >= deadline_s:
-                self._fail_all(self._file.held())
+                self._fail_all(self._file.make_locked_error())
                 deadline_s = self._clock.monotonic_s() + self._file.lock_s
         turn.result()
 
     # ---------------------------------------------------------------- the transaction
 
-    def _written(self) -> bool:
+    def _try_write(self) -> bool:
         """Write one transaction, and tell its result to everybody in it. With the lock held, which is given up. `False`
         if another program is inside a transaction without having asked for the lock."""
         file, contents = self._file, self._contents
@@ -186,20 +186,20 @@ class GroupCommitter:
             connection = file.connection()
             connection.execute("BEGIN IMMEDIATE")
             file.guard.check()
-            group = self._group()
+            group = self._take_group()
             contents.begin()
             for run, done, _ in group:
                 try:
                     results.append((done, run()))
                 except self._refusals as why:
-                    refused.append((done, file.error(why, doing) if isinstance(why, sqlite3.Error) else why))
+                    refused.append((done, file.make_error(why, doing) if isinstance(why, sqlite3.Error) else why))
             contents.finish(len(group))
             doing = FileOperation.COMMIT
             connection.execute("COMMIT")
-            file.guard.committed(contents.committed())
+            file.guard.on_commit(contents.on_commit())
         except BaseException as why:  # an interrupt, too, must leave no transaction open and nobody waiting
             file.roll_back()
-            contents.rolled_back()
+            contents.on_rollback()
             if is_busy(why) and not group:
                 return False
             self._fail(group, why, doing)
@@ -219,7 +219,7 @@ class GroupCommitter:
             self._schedule()
         return True
 
-    def _group(self) -> list[Change]:
+    def _take_group(self) -> list[Change]:
         queue, room = self._queue, self._room
         if len(queue) <= room and sum(map(_takes, queue)) <= room:  # nearly always, and cheap to see
             group = [*queue]
@@ -234,9 +234,9 @@ class GroupCommitter:
     def _fail(self, group: Sequence[Change], why: BaseException, doing: FileOperation) -> None:
         """Tell those whose transaction failed; all that is queued, if it failed before it took any."""
         if isinstance(why, sqlite3.Error):
-            why = self._file.error(why, doing)
+            why = self._file.make_error(why, doing)
         elif isinstance(why, OSError):
-            why = self._file.unseen(why)
+            why = self._file.make_unreadable_error(why)
         self._fail_all(why, group)
         if self._queue:
             self._schedule()

@@ -72,7 +72,7 @@ async def test_whoever_waits_may_be_cancelled_and_the_call_goes_on() -> None:
     waits.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waits
-    ended = asyncio.get_running_loop().create_task(calls.ended())
+    ended = asyncio.get_running_loop().create_task(calls.wait_until_ended())
     await CLOCK.sleep(0)
     assert not ended.done()
     assert not future.cancel()
@@ -114,7 +114,7 @@ async def test_of_two_answers_the_first_counts_and_the_call_ends_once() -> None:
     from_its_thread(answer_twice)
     assert await asyncio.wait_for(answer, PATIENCE_S) == 7
     assert future.result() == 7
-    ended = asyncio.get_running_loop().create_task(calls.ended())
+    ended = asyncio.get_running_loop().create_task(calls.wait_until_ended())
     await CLOCK.sleep(0)
     assert not ended.done()  # the other one is still open
     never.set_result(None)

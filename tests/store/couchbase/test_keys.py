@@ -14,10 +14,10 @@ from saga.store.couchbase.store import (
     HEAD_BYTES,
     STORED_KEY_BYTES_MAX,
     is_shortened,
-    key_in,
     stored_key,
     stored_prefix,
     unwrap_content,
+    unwrap_key,
     wrap_content,
 )
 from saga.store.port import Document
@@ -53,7 +53,7 @@ def test_a_short_key_that_looks_shortened_is_not_taken_for_another_one() -> None
 @given(KEYS, st.sampled_from([b"1", b'{"a":1}', b" [1, 2] \n", b'"}"', b"{}"]))
 def test_what_was_wrapped_comes_back_byte_by_byte(key: str, content: bytes) -> None:
     assert unwrap_content(key, wrap_content(key, content)) == content
-    assert key_in(wrap_content(key, content)) == key
+    assert unwrap_key(wrap_content(key, content)) == key
 
 
 def test_a_document_of_another_key_is_refused() -> None:
@@ -62,7 +62,7 @@ def test_a_document_of_another_key_is_refused() -> None:
     assert not isinstance(refused.value, StoreUnavailable), "waiting would mend nothing"
     for content in (b"[]", b'{"key":"\xff"}', b'{"key":' + b"[" * 10_000):
         with pytest.raises(StoreError, match="does not say which key"):
-            key_in(content)
+            unwrap_key(content)
 
 
 # -------------------------------------------------------------------- on the server
