@@ -145,7 +145,7 @@ async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _
         raise
     finally:
         if access is not None:
-            access.note(server, reason)
+            access.record_refusal(server, reason)
     return connection
 
 
