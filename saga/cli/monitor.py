@@ -75,14 +75,14 @@ def monitor() -> None:
 
 
 @click.command()
-@click.option("--listen", metavar="HOST:PORT", help=f"Where it answers, in the place of SAGA_MONITOR, or {ADDRESS}.")
-@click.option("--since", metavar="TIME", help="Read what was told since then: 90s, 2h, 3d ago or 2026-11-22T16:00:00Z.")
+@click.option("--listen", metavar="HOST:PORT", help=f"Address to listen on, instead of SAGA_MONITOR or {ADDRESS}.")
+@click.option("--since", metavar="TIME", help="Read transitions since then: 90s, 2h, 3d ago or 2026-11-22T16:00:00Z.")
 @click.option(
     "--sagas-max",
     type=click.IntRange(100, 10_000_000),
     default=SAGAS_MAX,
     show_default=True,
-    help="Sagas that it knows at once: of more it forgets those that ended, oldest first.",
+    help="Most sagas to keep; beyond that it forgets sagas that ended, oldest first.",
 )
 @click.option(
     "--shared",
@@ -104,16 +104,16 @@ def run(  # a parameter for each option
 
     `saga monitor trace`, `saga monitor stuck` and `saga monitor rates` ask it if SAGA_MONITOR names its address.
 
-    It reads what services tell on the topic saga.transitions, from the oldest record on or from --since, and keeps what
-    it makes of it in memory: about a kilobyte for each saga. It is a reader and no more. It commits no position, no
-    service waits for it or knows of it, and it may be killed and started anew at any time, as often as you like.
+    It reads the topic saga.transitions, from the oldest record or from --since, and keeps its read model in memory:
+    about a kilobyte for each saga. It only reads. It commits no offset, no service depends on it, and it may be killed
+    and started again at any time.
 
     The page reads the stores, too, for single sagas and for what needs a person, and acts only for users in the file of
     SAGA_MONITOR_USERS.
 
-    With --shared NAME several processes, on as many machines, have the work between them: each folds some partitions of
-    the topic, keeps what it has folded in tables on Kafka, and answers for all. A worker that dies hands its partitions
-    to the others. They have no page, and read no stores.
+    With --shared NAME several processes, on as many machines, share the work: each reads some partitions of the topic,
+    keeps its read model in tables on Kafka, and answers for all. When a worker dies, the others take over its
+    partitions. They have no page, and read no stores.
 
     docs/monitor.md has all of it. SIGTERM or Ctrl-C ends it.
 
@@ -179,7 +179,7 @@ Answer = TypeVar("Answer")
 monitor_option = click.option(
     "--monitor",
     metavar="HOST:PORT",
-    help="Where a monitor answers, in the place of SAGA_MONITOR. Without both the topic is read.",
+    help="Address of a monitor, instead of SAGA_MONITOR. Without both the topic is read.",
 )
 """The flag `--monitor`, in the place of SAGA_MONITOR."""
 one_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")

@@ -13,13 +13,13 @@ from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.blame import BLAMES
 from saga.support.clock import Clock, SystemClock, from_iso, iso
 
-broker_option = click.option("--broker", metavar="URL", help="Where the log is, in the place of SAGA_BROKER.")
+broker_option = click.option("--broker", metavar="URL", help="Address of the broker, instead of SAGA_BROKER.")
 """The flag `--broker`, in the place of SAGA_BROKER."""
 
 stores_option = click.option(
     "--store",
     metavar="URL",
-    help="Where a service keeps its documents, {service} standing for its name, in the place of SAGA_STORE.",
+    help="Address of the stores, {service} standing for the name of the service, instead of SAGA_STORE.",
 )
 """The flag `--store`, in the place of SAGA_STORE: for commands that open the stores of the services they are told.
 Commands that look for stores have `read_stores_option`."""

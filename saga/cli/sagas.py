@@ -506,22 +506,22 @@ def repair(
 ) -> None:
     """Resume sagas that have ready work but nothing that triggers it.
 
-    What waits for a time (parked runs, compensations that fail, deadlines, runs that go on later) has a wake on a
-    topic. If these topics were removed, or positions on them moved, nobody would come: this command sends the wake of
-    each saga that waits again, and the service goes on with it. What has begun, or is ready, and was left for longer
-    than a handler may take it goes on with itself, with the same keys.
+    What waits for a time (parked runs, failing compensations, deadlines, suspended runs) has a timer on a topic. If
+    these topics were deleted, or offsets on them moved, no timer would fire: this command sends the timer of each
+    waiting saga again, and the service continues. Work that has begun or is ready, and was left for longer than a
+    handler may take, this command continues itself, with the same idempotency keys.
 
-    Topics that were deleted and created again, or a log that was lost, have lost what was published there: for each of
-    its sagas the service published it, and records so. This command publishes it again, in the same order and with the
-    same ids, so whoever has had it takes it for a repetition. It finds these topics by itself.
+    Topics that were deleted and created again, or a log that was lost, no longer contain what was published there. The
+    progress of each saga records it. This command publishes it again, in the same order and with the same ids, so that
+    consumers that have already handled it recognize duplicates. It finds these topics by itself.
 
     After a release in which a handler takes an event that its own service emits: what earlier releases emitted is in
     the progress of each saga, and a saga hears of it with its next message. This command does it for all sagas at once,
     those that will get no message with them. MODULES declare the services, as in `saga sagas repair services.payment
     --dry-run`, then without.
 
-    Call it when all processes run the new release. They may go on meanwhile: it works as one more of them. It may be
-    stopped at any time, and called again: what is done stays done, and it goes on with the rest.
+    Call it when all processes run the new release. They may keep running: it works as one more of them. It may be
+    stopped at any time and called again: it continues with what is left.
 
     \b
     Exit code 0: done, or told.

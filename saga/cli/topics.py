@@ -124,8 +124,8 @@ def _print_steps(steps: Sequence[TopicStep], applied: bool) -> None:
 def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str | None, as_json: bool) -> None:
     """Print the records of TOPIC, or of one saga in all topics, as they come.
 
-    SAGA_ID means that saga, in the topics of all contracts. A line for each record: when the log took it,
-    topic/partition/offset, the saga, the event and who said it, its id; and below it its fields, read by contracts/, of
+    SAGA_ID means that saga, in the topics of all contracts. A line for each record: when it was appended,
+    topic/partition/offset, the saga, the event and its source, its id; and below it its fields, read by contracts/, of
     whichever version and form. What a contract calls sensitive is ***, and what cannot be read says why. Of letters
     (<service>.dead) it is what they say. A topic is printed in the order of each partition, a saga in the order of each
     topic: an effect in another topic may stand above its cause.
@@ -134,8 +134,8 @@ def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str 
     saga topics tail payments --since 10m
     saga topics tail order-17 --no-follow
 
-    Without --since it is what comes from now on; with --no-follow, or of a saga, all that is there. It reads as nobody:
-    no group comes into being, and no service notices.
+    Without --since it is what comes from now on; with --no-follow, or of a saga, all that is there. It joins no
+    consumer group, and no service notices.
 
     \b
     Exit code 0: printed, or left with Ctrl-C.
