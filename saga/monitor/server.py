@@ -183,7 +183,7 @@ def open_listener(address: str) -> Iterator[socket.socket]:
         listener = socket.create_server((host, int(port)), family=family)
     except (OSError, ValueError, OverflowError) as why:
         reason = (why.strerror if isinstance(why, OSError) else None) or why
-        problem = f"it cannot listen at {address!r}: {reason}; choose another port, or end who listens there"
+        problem = f"it cannot listen at {address!r}: {reason}; choose another port, or stop the process that uses it"
         raise ConfigurationError("the monitor was not started:", [problem]) from why
     with listener:
         yield listener

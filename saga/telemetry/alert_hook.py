@@ -1,8 +1,8 @@
-"""Hook for people: a URL or a command that is called once for each dead letter that blocks a saga, and each escalation.
+"""Alert hook: call a URL or a command once for each dead letter that blocks a saga, and for each escalation.
 
-What is to be told waits in memory, bounded, and is told in order, so often a minute at most; a call that fails is made
-again, and holds up no other. All of it lies on `<service>.dead` besides: a process that dies before it has told loses a
-call, no letter.
+Alerts wait in a bounded queue in memory and are sent in order, up to a number per minute. A call that fails is retried
+and delays no other. Every alert is also a record on `<service>.dead`, so a process that dies loses a call but no dead
+letter.
 """
 
 import asyncio
@@ -28,76 +28,76 @@ from saga.support.printable import shortened
 from saga.telemetry.events import DeadLettered, Escalated, Recovered, Report, TelemetryEvent, Unavailable
 
 WAITING_MAX = 1000
-"""Calls that wait, at most: of more the oldest are left out, and the next call says how many."""
+"""Largest number of waiting alerts: beyond it the oldest are left out, and the next call says how many."""
 KNOWN_MAX = 10_000
-"""Ids of what was told that are remembered, at most."""
+"""Largest number of alert ids that are remembered, so that each is sent once."""
 ATTEMPTS_MAX = 8
 DELAY_S_FIRST, DELAY_S_MAX = 1.0, 60.0
 TIMEOUT_S = 10.0
 WITHIN_S = 60.0
-"""Time in which so many calls are made at most."""
+"""Period of the rate limit."""
 DRAIN_S = 3.0
-"""Seconds that a process which stops gives to what waits."""
+"""Seconds that a stopping process gives to waiting alerts."""
 CALLS_MAX = 20
 
 Send: TypeAlias = Callable[[bytes, Mapping[str, str]], Awaitable[None]]
-"""Way of a body and its headers to whoever is to be told. Raises whatever keeps them from it."""
+"""Function that sends a body with its headers. Raises any exception if that fails."""
 
 
 def sign(secret: bytes, at_s: int, body: bytes) -> str:
-    """Proof that a body is ours, and of which second: HMAC-SHA256 of time, a dot, and body.
+    """Sign a body, so that the receiver can check its sender and time: HMAC-SHA256 of the time, a dot, and the body.
 
-    >>> signature(b"key", 1800000000, b"{}")[:27]
+    >>> sign(b"key", 1800000000, b"{}")[:27]
     't=1800000000,v1=7321475872b'
     """
     return f"t={at_s},v1={hmac.new(secret, str(at_s).encode() + b'.' + body, 'sha256').hexdigest()}"
 
 
 def encode_body(moment: TelemetryEvent, now_ms: int, left_out: int) -> tuple[str, bytes] | None:
-    """Id and JSON of what is told of a moment; `None`: nobody has to be called because of it."""
+    """Return the id and JSON body of the alert for an event; `None` if the event needs no alert."""
     if isinstance(moment, DeadLettered) and moment.id is not None:
-        said: dict[str, object] = {
+        details: dict[str, object] = {
             "what": "dead letter",
             "type": moment.type,
             "message": moment.message,
             "remedy": moment.remedy,
         }
-        said |= {"class": moment.blame, "owner": moment.owner, "where": moment.where}
+        details |= {"class": moment.blame, "owner": moment.owner, "where": moment.where}
     elif isinstance(moment, Escalated) and moment.id is not None:
-        said = {"what": "escalation", "calls": moment.steps[:CALLS_MAX]}
+        details = {"what": "escalation", "calls": moment.steps[:CALLS_MAX]}
     else:
         return None
-    told = {
+    body = {
         "id": moment.id,
         "service": moment.service,
         "saga": moment.saga,
         "handler": moment.handler,
         "reason": shortened(moment.reason, 2000),
         "time": iso(now_ms),
-        **said,
+        **details,
         **({"left_out": left_out} if left_out else {}),
     }
-    return moment.id, msgspec.json.encode(told)
+    return moment.id, msgspec.json.encode(body)
 
 
 @dataclass(slots=True, eq=False)
 class WaitingAlert:
-    """Call that is to be made."""
+    """An alert that has not been sent yet."""
 
     moment: TelemetryEvent
     failures: int = 0
     due_s: float = 0.0
-    """Time before which it is not made again."""
+    """Time of the next attempt, on the monotonic clock."""
 
 
 @dataclass(slots=True)
 class AlertHook:
-    """Listener of moments that calls whoever is to be told, one call after another."""
+    """Telemetry listener that sends alerts, one call after another."""
 
     send: Send
     clock: Clock
     report: Report
-    """Told when calls fail, and when they come through again."""
+    """Called when calls begin to fail, and when they succeed again."""
     per_minute_max: int
     secret: bytes = b""
     """Key of the signature; empty: calls are not signed."""
@@ -108,10 +108,10 @@ class AlertHook:
     _there: asyncio.Event = field(default_factory=asyncio.Event)
     _failing_s: float | None = None
     _failures: int = 0
-    """Number of calls that failed in a row, whatever they were to tell."""
+    """Number of calls that failed in a row, for whichever alerts."""
 
     def listen(self, moment: TelemetryEvent) -> None:
-        """Keep what people have to be called for: each once."""
+        """Queue an alert if the event needs one and it was not queued before."""
         id_ = moment.id if isinstance(moment, DeadLettered | Escalated) else None
         if id_ is None or id_ in self._known or encode_body(moment, 0, 0) is None:
             return
@@ -125,32 +125,32 @@ class AlertHook:
         self._there.set()
 
     async def run(self) -> None:
-        """Make the calls, for as long as nobody cancels it."""
+        """Send alerts until cancelled."""
         while True:
             await self._there.wait()
             while self._waiting:
                 now_s = self.clock.monotonic_s()
                 due = [call for call in self._waiting if call.due_s <= now_s]
                 if not due:
-                    await self._until(min(call.due_s for call in self._waiting) - now_s)
+                    await self._wait_for_alert(min(call.due_s for call in self._waiting) - now_s)
                     continue
-                await self._has_room()
-                await self._told(min(due, key=lambda call: call.failures))  # the first of those that failed least
+                await self._wait_for_rate_limit()
+                await self._call(min(due, key=lambda call: call.failures))  # the oldest with the fewest failures
             self._there.clear()
 
-    async def _until(self, seconds: float) -> None:
-        """Return after so many seconds, or when there is another call to be made."""
+    async def _wait_for_alert(self, seconds: float) -> None:
+        """Wait for so many seconds, or until another alert is queued."""
         self._there.clear()
         with suppress(TimeoutError):
             await self.clock.within(seconds, self._there.wait())
 
     async def rest(self) -> None:
-        """Return when nothing waits."""
+        """Wait until no alert is queued."""
         while self._waiting:
             await self.clock.sleep(0.05)
 
-    async def _has_room(self) -> None:
-        """Return when one more call may be made within the minute."""
+    async def _wait_for_rate_limit(self) -> None:
+        """Wait until one more call may be made within the minute."""
         while True:
             now_s = self.clock.monotonic_s()
             while self._made_s and now_s - self._made_s[0] >= WITHIN_S:
@@ -160,8 +160,8 @@ class AlertHook:
                 return
             await self.clock.sleep(max(0.01, WITHIN_S - (now_s - self._made_s[0])))
 
-    async def _told(self, call: WaitingAlert) -> None:
-        """Make one call. If it fails it is made again later, and others are made before; in the end it is left out."""
+    async def _call(self, call: WaitingAlert) -> None:
+        """Send one alert. If that fails, retry it later, after other alerts; after too many attempts leave it out."""
         left_out, self._left_out = self._left_out, 0
         made = encode_body(call.moment, self.clock.now_ms(), left_out)
         assert made is not None
@@ -171,7 +171,7 @@ class AlertHook:
             headers["x-saga-signature"] = sign(self.secret, self.clock.now_ms() // 1000, body)
         try:
             await self.clock.within(TIMEOUT_S, self.send(body, headers))
-        except Exception as why:  # noqa: BLE001 - whatever is at the other end: it is tried again
+        except Exception as why:  # noqa: BLE001 - the receiver may fail in any way: the alert is retried
             self._left_out += left_out
             self._fails(call.moment.service, why)
             await self._put_off(call)
@@ -181,8 +181,11 @@ class AlertHook:
             self._comes_through(call.moment.service)
 
     async def _put_off(self, call: WaitingAlert) -> None:
-        """Make a call again later; leave out what failed too often. Calls that fail in a row are made ever less often,
-        and after so many of them the oldest is left out."""
+        """Schedule the next attempt of an alert, or leave it out if it failed too often.
+
+        The more calls fail in a row, the longer the pause before the next one; after `ATTEMPTS_MAX` of them the oldest
+        alert is left out.
+        """
         call.failures, self._failures = call.failures + 1, self._failures + 1
         call.due_s = self.clock.monotonic_s() + self._delay_s(call.failures)
         pause_s = self._delay_s(self._failures)
@@ -204,7 +207,7 @@ class AlertHook:
         self._left_out += 1
 
     def _drop(self, call: WaitingAlert) -> None:
-        with suppress(ValueError):  # of very many it may have been left out meanwhile
+        with suppress(ValueError):  # `listen` may have left it out meanwhile because the queue was full
             self._waiting.remove(call)
 
     def _fails(self, service: str, why: Exception) -> None:
@@ -221,7 +224,7 @@ class AlertHook:
 
 @asynccontextmanager
 async def run_hook(hook: AlertHook) -> AsyncIterator[AlertHook]:
-    """Have the hook call inside the block. Leaving it waits a moment for what is still to be told."""
+    """Send alerts inside the block. Leaving it waits up to `DRAIN_S` for queued alerts."""
     task = asyncio.get_running_loop().create_task(hook.run(), name="hook")
     try:
         yield hook
@@ -232,11 +235,11 @@ async def run_hook(hook: AlertHook) -> AsyncIterator[AlertHook]:
         await asyncio.wait([task])
 
 
-# -------------------------------------------------------------------- ways
+# -------------------------------------------------------------------- senders
 
 
 def make_sender(where: str) -> Send:
-    """Way to a URL, or to a command that gets the body on its standard input."""
+    """Make a sender for a URL, or for a command that gets the body on its standard input."""
     if not where.startswith(COMMAND):
         return UrlSender(where)
     words = shlex.split(where.removeprefix(COMMAND))
@@ -245,15 +248,15 @@ def make_sender(where: str) -> Send:
 
 @dataclass(slots=True)
 class UrlSender:
-    """Way to a URL. Each call has a thread of its own: whoever keeps one waiting, a byte now and then, keeps no thread
-    from others who need one. While a call is kept waiting there is no second one."""
+    """Sender to a URL. Each call has a thread of its own, so that a receiver that answers slowly, a byte now and then,
+    takes no thread of the pool. There is no second call while the first one hangs."""
 
     where: str
     _calling: threading.Thread | None = None
 
     async def __call__(self, body: bytes, headers: Mapping[str, str]) -> None:
         if self._calling is not None and self._calling.is_alive():
-            raise TimeoutError("the call before this one is kept waiting")
+            raise TimeoutError("the previous call still waits for its answer")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -261,9 +264,9 @@ class UrlSender:
             failed: Exception | None = None
             try:
                 _post(self.where, body, headers)
-            except Exception as why:  # noqa: BLE001 - whatever it is: whoever waits is told
+            except Exception as why:  # noqa: BLE001 - passed on to the awaiting task
                 failed = why
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no task waits any more
                 loop.call_soon_threadsafe(_set_result, done, failed)
 
         self._calling = threading.Thread(target=call, name="hook", daemon=True)
@@ -272,7 +275,7 @@ class UrlSender:
 
 
 def _set_result(done: "asyncio.Future[None]", failed: Exception | None) -> None:
-    if done.done():  # whoever waited has given up
+    if done.done():  # the waiting task was cancelled, or timed out
         return
     if failed is None:
         done.set_result(None)
@@ -281,7 +284,7 @@ def _set_result(done: "asyncio.Future[None]", failed: Exception | None) -> None:
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refusal to be led elsewhere: a POST that is redirected loses its body, and 200 is said to an empty question."""
+    """Refuse redirects: a redirected POST loses its body, and the 200 would be the answer to an empty request."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
@@ -290,19 +293,19 @@ class NoRedirects(urllib.request.HTTPRedirectHandler):
 def _post(where: str, body: bytes, headers: Mapping[str, str]) -> None:
     request = urllib.request.Request(where, body, dict(headers), method="POST")
     try:
-        # What it says is of no interest: nothing of it is read.
+        # The response body is not needed, so none of it is read.
         urllib.request.build_opener(NoRedirects).open(request, timeout=TIMEOUT_S).close()
     except urllib.error.HTTPError as why:
         why.close()
         if 300 <= why.code < 400:
             raise OSError(
-                f"status {why.code}: it leads elsewhere, and nothing was told; name the right address"
+                f"status {why.code}: the URL redirects, and the alert was not delivered; configure the final URL"
             ) from None
         raise OSError(f"status {why.code}") from None
 
 
 async def _run_command(words: list[str], body: bytes, headers: Mapping[str, str]) -> None:
-    with tempfile.TemporaryFile() as errors:  # no pipe: what it leaves running may keep one open for ever
+    with tempfile.TemporaryFile() as errors:  # no pipe: a process that it leaves running may keep one open for ever
         process = await asyncio.create_subprocess_exec(
             *words,
             headers["x-saga-id"],
@@ -317,9 +320,9 @@ async def _run_command(words: list[str], body: bytes, headers: Mapping[str, str]
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # with all that it has started: that hangs, too
+                    os.killpg(process.pid, signal.SIGKILL)  # its children, too: they may hang as well
                 await process.wait()
         if process.returncode:
             errors.seek(0)
-            said = errors.read(300).decode("utf-8", "replace")
-            raise OSError(f"it ended with exit code {process.returncode}: {said}")
+            message = errors.read(300).decode("utf-8", "replace")
+            raise OSError(f"the command ended with exit code {process.returncode}: {message}")

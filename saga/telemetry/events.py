@@ -1,6 +1,7 @@
-"""Moments that the runtime reports: frozen values; logs, metrics and traces listen. New fields break nobody.
+"""Telemetry events: frozen values that the engine reports, and that logs, metrics and traces are made of.
 
-Structs of msgspec, for one is made for each message: a frozen dataclass of this size takes five times as long to make.
+New events and fields may be added in any version. They are msgspec structs because at least one is made for each
+message, and a frozen dataclass of this size takes five times as long to make.
 """
 
 import logging
@@ -13,13 +14,13 @@ from saga.messages import Partition
 
 
 class TelemetryEvent(Struct, frozen=True, kw_only=True, gc=False):
-    """Event in the life of a service that is reported."""
+    """Base of all telemetry events."""
 
     service: str
 
 
 class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """End of a message here: the canonical moment, once for each handled message. Times in milliseconds."""
+    """A message is finished. Reported once for each handled message; times are in milliseconds."""
 
     saga: str
     message: str
@@ -28,30 +29,30 @@ class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     partition: int
     offset: int
     outcomes: tuple[tuple[str, str, str | None], ...]
-    """Transitions, each with handler, outcome and reason; none for a repetition."""
+    """Transitions, each with handler, outcome and reason; empty for a duplicate."""
     queued_ms: float
-    """Time from when it was received to when its lane took it."""
+    """Time from its receipt until the keyed executor started it."""
     handler_ms: float
-    """Time in handlers, their steps included, over all attempts."""
+    """Time in handlers, including their steps, over all attempts."""
     persisted_ms: float
-    """Time of waiting for the store."""
+    """Time spent waiting for the store."""
     published_ms: float
-    """Time of waiting for the broker's acknowledgement."""
+    """Time spent waiting for the broker's acknowledgement."""
     total_ms: float
-    """Time from when it was received to its end: more than the sum of the stages, by what the runtime itself takes."""
+    """Time from receipt to finish: the sum of the stages plus the engine's own work."""
     attempts: int
-    """Attempts of its handlers, the successful ones included; 0 where none ran."""
+    """Attempts of its handlers, including successful ones; 0 if none ran."""
     principal: str | None = None
-    """Principal that began its saga, as the message says."""
+    """Principal that started the saga, from the message."""
 
 
 class Span(Struct, frozen=True, kw_only=True, gc=False):
-    """Stretch of the handling of a message: with names out of code, and ids; without values, or what errors say."""
+    """A span in the handling of a message. It has ids and names from code, but no values and no error texts."""
 
     id: str
     """Id of the span, 16 hexadecimal digits."""
     parent: str | None
-    """Id of the span of the same turn that it is part of; `None`: that of the message."""
+    """Id of the enclosing span of the same turn; `None`: the span of the message."""
     kind: Literal["turn", "handler", "step", "store", "publish"]
     name: str
     began_s: float
@@ -59,13 +60,13 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     """Name of the class of the exception that ended it."""
     links: tuple[str, ...] = ()
-    """Headers `traceparent` of other messages that it was given."""
+    """`traceparent` headers of the other messages that it handles, as in a fan-in."""
     event: str | None = None
     """Id of the event that was published."""
 
 
 class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Spans of the handling of a message, where it is traced: told behind `Handled`."""
+    """A traced message is finished. Reported after `Handled`, with all spans."""
 
     saga: str
     message: str
@@ -76,19 +77,19 @@ class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     trace: str
     """Id of the trace."""
     parent: str | None
-    """Id of the span of another process that it is below; `None`: the trace begins here."""
+    """Id of the parent span in another process; `None`: the trace begins here."""
     flags: int
     """Flags of the trace."""
     spans: tuple[Span, ...]
     now_s: float
-    """Time of the monotonic clock, by which the spans are timed, now."""
+    """Present time on the monotonic clock that times the spans."""
     now_ms: int
-    """The same moment, in milliseconds since 1970."""
+    """The same time in milliseconds since 1970, to convert the times of spans."""
     principal: str | None = None
 
 
 class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Answer that a step has got."""
+    """A step's call got an answer."""
 
     saga: str
     handler: str
@@ -97,18 +98,18 @@ class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Failed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Failure of an attempt that counts, the last one included, for those who count by class."""
+    """A counted attempt failed, be it the last one or not. Made for metrics by class of failure."""
 
     saga: str
     handler: str
     kind: str
     """Name of the exception's class."""
     blame: str
-    """Class of the failure: who can mend it, see `saga.policies.blame`."""
+    """Who can fix the failure, see `saga.policies.blame`."""
 
 
 class Retrying(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Failure of an attempt; the next one follows after `delay_s` seconds."""
+    """An attempt failed; the next one follows after `delay_s` seconds."""
 
     saga: str
     handler: str
@@ -118,88 +119,90 @@ class Retrying(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     delay_s: float
     error: str
     where: str | None = None
-    """File, line and function of the service's code in which it was raised."""
+    """File, line and function of the service's code that raised the error."""
 
 
 class Parked(Retrying, frozen=True, kw_only=True, gc=False):
-    """Failure of an attempt after which only this saga waits: the next one follows, here or at another worker, after
-    `delay_s` seconds."""
+    """An attempt failed and the run was parked: only this saga waits. The next attempt follows after `delay_s` seconds,
+    in this worker or another one."""
 
 
 class PutOff(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Attempt that ended without counting, for a call was not made, or nothing was begun: the breaker of its resource
-    is open, too many wait for their turn, or a person has paused it. It is made again after `delay_s` seconds."""
+    """An attempt was postponed without being counted, because its call was not made: the breaker of the resource is
+    open, too many calls wait, or an operator paused it. It is repeated after `delay_s` seconds."""
 
     saga: str
     handler: str
     message: str
     delay_s: float
     is_parked: bool
-    """True if only this saga waits; else its lane does, for a short time."""
+    """True if the run is parked and only its saga waits; false if its per-saga queue waits for a short time."""
     error: str
 
 
 class BreakerTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Turn of the breaker of a resource, in this process."""
+    """The circuit breaker of a resource changed its state in this process."""
 
     resource: str
     state: Literal["closed", "half-open", "open"]
     open_s: float
-    """Seconds for which it stays open from now on; 0 if it is not."""
+    """Seconds for which it stays open from now on; 0 if it is not open."""
 
 
 class ControlTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Begin or end of what a person has paused, limited or routed, as this process takes note of it."""
+    """A control that an operator set (a pause, limit or route) begins or ends in this process."""
 
     control: str
     """`pause`, `limit` or `route`."""
     what: str
-    """Kind of the thing that it is for: a `handler`, an `event`, a `resource` or the `service`."""
+    """Kind of its target: a `handler`, an `event`, a `resource` or the `service`."""
     name: str
     is_on: bool
     who: str
     why: str
     until: str | None
-    """Time at which it ends by itself."""
+    """Time at which it expires."""
 
 
 class ControlUnknown(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Switch of a kind that this version of the service does not know, and leaves alone: another version does."""
+    """The control log has a control of a kind that this version of the service does not know. It is ignored: another
+    version knows it."""
 
     kind: str
 
 
 class CallWaited(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Call of a step that had to wait for its turn, and has it now."""
+    """A step's call had to wait for a limit, and may go on now."""
 
     resource: str
-    """Resource; `<resource>.<call>`, or the function's name, for the turns of a call that has limits of its own."""
+    """Resource; `<resource>.<call>`, or the function's name, if the call has limits of its own."""
     ms: float
 
 
 class FellBack(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Call of a step that was refused, by a breaker or without a turn in time, and was answered in another way."""
+    """A step's call was refused by a breaker or a limit, and a fallback answered."""
 
     saga: str
     handler: str
     step: str
     instead: str
-    """Function that is called in its place, or `remembered`."""
+    """Function that was called instead, or `remembered` for the last good answer."""
 
 
 class WriteRefused(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Write to the store that did not happen, or perhaps not: all is read and decided again. Everyday, unless often."""
+    """A write to the store failed, or may have failed, so that the document is read and decided again. This is normal
+    unless it is frequent."""
 
     saga: str | None
-    """Saga id; `None` for updates of a business document: those of several sagas go together."""
+    """Saga id; `None` for updates of a business document, which may combine several sagas."""
     operation: Literal["write", "archive", "update"]
-    """Write of the progress, of its archive, or of a business document."""
+    """What was written: the progress, its archive, or a business document."""
     why: Literal["conflict", "ambiguous"]
-    """Reason: somebody else wrote first; or the answer was lost."""
+    """`conflict`: another process wrote first. `ambiguous`: the answer was lost."""
 
 
 class DeadLettered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """End of a message that was given up; it lies on `<service>.dead`."""
+    """A message was given up and is now a dead letter on `<service>.dead`."""
 
     reason: str
     remedy: str
@@ -208,38 +211,38 @@ class DeadLettered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     type: str | None = None
     handler: str | None = None
     where: str | None = None
-    """Place in the service's code, as in `Retrying`, of the last attempt."""
+    """Place in the service's code at which the last attempt failed, as in `Retrying`."""
     blame: str | None = None
-    """Class of the failure: who can mend it, see `saga.policies.blame`."""
+    """Who can fix the failure, see `saga.policies.blame`."""
     owner: str | None = None
     """Service that owns the contract of its type."""
     id: str | None = None
-    """Id of the dead letter, if its saga waits for a person because of it."""
+    """Id of the dead letter, if it blocks its saga until an operator acts."""
 
 
 class ReplayEnded(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """End of what a person had tried again: a dead letter that was replayed or resolved."""
+    """A dead letter that an operator replayed or resolved has been handled."""
 
     saga: str
     handler: str
     message: str
     result: Literal["succeeded", "died", "ignored"]
-    """`died`: it is a dead letter again. `ignored`: it was not due any more."""
+    """`died`: it is a dead letter again. `ignored`: it no longer had to be handled."""
 
 
 class Escalated(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Trouble that only a person can put right."""
+    """A failure needs an operator, as a compensation that keeps failing."""
 
     saga: str
     handler: str
     reason: str
     steps: tuple[str, ...]
     id: str | None = None
-    """Id of its letter; `None`: this time there is none."""
+    """Id of its record on `<service>.dead`; `None`: none was written this time."""
 
 
 class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Lane that cannot decide: it waits and tries again; nothing is lost, and other lanes go on."""
+    """A per-saga queue cannot decide what to do: it waits and tries again. Nothing is lost, and other sagas go on."""
 
     saga: str
     message: str
@@ -248,36 +251,36 @@ class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Unavailable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Outage of store or broker: lanes wait. At most one a minute for each."""
+    """Store, broker or alert hook cannot be reached: messages wait. Reported at most once a minute for each."""
 
     what: str
-    """Name of what it is about: `store`, `broker` or `hook`."""
+    """`store`, `broker` or `hook`."""
     operation: str
     error: str
     since_s: float
 
 
 class Recovered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """End of an outage: store or broker was away for `away_s` seconds."""
+    """Store, broker or alert hook can be reached again, after `away_s` seconds."""
 
     what: str
-    """Name of what it is about: `store`, `broker` or `hook`."""
+    """`store`, `broker` or `hook`."""
     away_s: float
 
 
 class PassedOver(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Record that is not handled, though it may have been meant for the service."""
+    """A record was skipped, though it may have been meant for the service."""
 
     topic: str
     partition: int
     offset: int
     why: Literal["tombstone", "unknown type"]
-    """Reason: it has no value; or it is of a type that no contract has."""
+    """`tombstone`: it has no value. `unknown type`: no contract has its type."""
 
 
 class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """First record of a type that no contract has, in a topic that the service consumes. Records of that type are
-    passed over: told once in the life of a process."""
+    """A consumed topic has a record of a type that no contract has. All records of that type are skipped. Reported for
+    the first one in the life of a process."""
 
     topic: str
     partition: int
@@ -286,8 +289,8 @@ class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class OtherPartitioner(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """First record of a topic of events that lies in another partition than its key asks for: another client writes
-    there with a partitioner of its own. Reported once in the life of a process."""
+    """A record of an event topic is in another partition than its key calls for: some client uses another partitioner.
+    Reported for the first one in the life of a process."""
 
     topic: str
     partition: int
@@ -302,31 +305,31 @@ class OtherPartitioner(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Expired(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Loss of records that were removed from the log before this service had them: keep them for longer than it may be
-    stopped (`retention_days`). What they said is lost to it."""
+    """Records were removed from the log before this service had read them, so their events are lost to it. Keep records
+    for longer than a service may be stopped (`retention_days`)."""
 
     topic: str
     partition: int
     first: int
-    """Offset of the first one that is gone."""
+    """Offset of the first lost record."""
     last: int
-    """Offset of the last one."""
+    """Offset of the last lost record."""
     count: int
-    """Number of records lost, at most: where transactions ended, offsets had no record."""
+    """Upper bound of the number of lost records: offsets of transaction markers had no record."""
 
 
 class LogReplaced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic was deleted and created again, or its log has lost its end: it is read from its beginning. What the log
-    before held from `first` on is lost to this service."""
+    """A topic was deleted and created again, or its log has lost its end, and is read from its beginning. Records of
+    the former log from `first` on are lost to this service."""
 
     topic: str
     partition: int
     first: int
-    """Offset, in the log before, of the first record that this service had not had."""
+    """Offset, in the former log, of the first record that this service had not read."""
 
 
 class PartitionsRaised(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Topic that has got more partitions while this service runs: the new ones are read from their beginning."""
+    """A topic got more partitions while this service runs. The new ones are read from their beginning."""
 
     topic: str
     before: int
@@ -339,163 +342,164 @@ class PartitionsRaised(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class TimersLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Topics of timers were deleted, or their records were. The service has sent the current timer of each of its sagas
-    again; if it could not, `saga sagas repair` does."""
+    """Timer topics, or records in them, were deleted. The service has published the timer of each of its sagas again;
+    if it could not, `saga sagas repair` does."""
 
     topics: tuple[str, ...]
     sent: int = 0
-    """Number of timers that were sent again."""
+    """Number of timers that were published again."""
     error: str | None = None
-    """Reason that they could not be sent."""
+    """Why they could not be published."""
 
 
 class PublishedLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic to which this service publishes was deleted and created again: what lay there is gone, and recorded as
-    published. `saga sagas repair` publishes it again."""
+    """A topic to which this service publishes was deleted and created again. Its events are gone, though the progress
+    has them as published; `saga sagas repair` publishes them again."""
 
     topic: str
 
 
 class SchemasDeployed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Schemas that were deployed while the service runs, and that it knows from now on."""
+    """Schemas were deployed while the service runs; it uses them from now on."""
 
     schemas: tuple[str, ...]
-    """Paths in the contracts: `payments/PaymentReserved.v2`."""
+    """Paths in the contracts folder, as `payments/PaymentReserved.v2`."""
 
 
 class ContractsUnreadable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Failure to read the contracts anew, for a message of a schema that nobody here knows. Told once."""
+    """The contracts could not be reloaded for a message with an unknown schema. Reported once."""
 
     folder: str
     error: str
 
 
 class Untold(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Transitions that were let go, for the log did not take them: they are told when their sagas are loaded next. Told
-    once a minute."""
+    """Transition events could not be published, and were dropped from memory. They are published when their sagas are
+    loaded next. Reported once a minute."""
 
     count: int
-    """Number of them since people were told of any."""
+    """Number of dropped events since the last report."""
     error: str
 
 
 class Misfit(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Times that do not go together, told at the start of a service, which runs all the same."""
+    """Configured durations contradict each other. Reported at the start of a service, which runs all the same."""
 
     what: str
 
 
 class Opened(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Broker or store that is open, at the start of a process."""
+    """A broker or store was opened at the start of a process."""
 
     what: str
     took_s: float
 
 
 class StillOpening(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Broker or store that is not open yet, every few seconds while a process waits for it at its start."""
+    """A starting process still waits for a broker or store. Reported every few seconds."""
 
     what: str
     since_s: float
     left_s: float
-    """Seconds after which the process gives up if nothing comes on by then."""
+    """Seconds until the process gives up."""
 
 
 class Started(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Start of the service: it takes messages."""
+    """The service has started and takes messages."""
 
     topics: tuple[str, ...]
 
 
 class Stopped(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """End of the service: it has drained and left its group."""
+    """The service has drained, left its consumer group and stopped."""
 
     drained_s: float
 
 
 class Assigned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Partitions that are ours from now on."""
+    """This worker got partitions."""
 
     partitions: tuple[Partition, ...]
 
 
 class Revoked(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Partitions that were given back, drained."""
+    """This worker gave back partitions after draining them."""
 
     partitions: tuple[Partition, ...]
 
 
 class Lost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Partitions that were taken away without warning."""
+    """This worker lost partitions without warning, and could not drain them."""
 
     partitions: tuple[Partition, ...]
 
 
 class StandsStill(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Part of the log that cannot be read stands still, and nothing else: nothing of it is stepped over. Told once."""
+    """A partition or topic is stalled: it cannot be read. None of its records is skipped, and other partitions go on.
+    Reported once."""
 
     topic: str
     partition: int | None
-    """Number of the partition; `None`: all of the topic."""
+    """Number of the partition; `None`: the whole topic."""
     offset: int | None
-    """Offset of the first record that cannot be read, if the trouble is one of records."""
+    """Offset of the first unreadable record, if a record is the cause."""
     error: str
 
 
 class GoesOn(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """End of a standstill: that part can be read again, or is somebody else's now."""
+    """A stalled partition or topic can be read again, or belongs to another worker now."""
 
     topic: str
     partition: int | None
 
 
 class TimerKept(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Timer of a saga that this store does not know: it is published again, for a process that has the store which
-    does. Does the service have another store elsewhere, or another project a service of the same name?"""
+    """A timer is for a saga that this store does not know. It is published again for a process with the right store.
+    Look for another store of this service, or another project with a service of the same name."""
 
     saga: str
     timer: str
     again_s: float
-    """Seconds until it comes again."""
+    """Seconds until the timer is due again."""
 
 
 class StrangersMet(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Members of another service, or of one on another store, are in the service's group: each side loses the messages
-    that the other one takes. Reported once a minute as long as they are there."""
+    """The consumer group has members of another service, or with another store. Each side loses the messages that the
+    other one takes. Reported once a minute as long as they are there."""
 
     members: tuple[str, ...]
 
 
 class DeadlineBehindLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Deadlines are due and wait until what the log held at their time has been handled here: an answer that came in
-    time may lie there. Told once a minute for each partition."""
+    """Due deadlines wait until the log has been handled up to their due time, because an event that came in time may be
+    there. Reported once a minute for each partition."""
 
     topic: str
     partition: int
     count: int
-    """Messages of the partition that are still to be handled."""
+    """Messages of the partition that have not been handled yet."""
     waited_s: float
 
 
 class DeadlinePassedLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Deadline that runs although a part of the log has not been handled up to its due time: it cannot be read, or the
-    deadline's grace is over. What lies there may have closed it."""
+    """A deadline runs although the log has not been handled up to its due time: a partition is stalled, or the
+    deadline's grace is over. An event there may have closed it in time."""
 
     saga: str
     topic: str | None
-    """Topic of the part that cannot be read; `None`: its grace is over, whatever is behind."""
+    """Topic of the stalled partition; `None`: the grace is over."""
     partition: int | None
     error: str
 
 
 class StartInFuture(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Start of a saga that lies far ahead of this worker's clock: its sender's clock is wrong, or this one."""
+    """A saga's start time is far ahead of this worker's clock: the sender's clock is wrong, or this one."""
 
     saga: str
     message: str
     type: str
     begins: str
-    """Time at which its saga is said to have begun."""
+    """Start time of the saga, from the message."""
     ahead_s: float
 
 
@@ -506,17 +510,17 @@ log = logging.getLogger("saga.telemetry")
 
 
 def to_all(*listeners: Report) -> Report:
-    """Make a listener that tells each of these. What one raises stays here: the first time it is logged, with its
+    """Combine listeners into one. An exception of a listener is not raised; the first of each is logged with its
     traceback."""
-    told: set[int] = set()
+    failed: set[int] = set()
 
     def report(moment: TelemetryEvent) -> None:
         for number, listener in enumerate(listeners):
             try:
                 listener(moment)
-            except Exception:  # a message is handled whether or not somebody can count it
-                if number not in told:
-                    told.add(number)
-                    log.exception("a listener of moments fails; it is told of the next ones all the same")
+            except Exception:  # failing telemetry must not stop the handling of messages
+                if number not in failed:
+                    failed.add(number)
+                    log.exception("a telemetry listener failed; it still gets the next events")
 
     return report

@@ -12,24 +12,24 @@ from saga.support.clock import Clock
 
 
 class Reachability(NamedTuple):
-    """Reach of a worker in one partition."""
+    """How far a worker has come in one partition."""
 
     done: int
-    """Offset below which nothing is left to do."""
+    """Offset below which all messages are finished."""
     end: int
-    """Offset after the last record that is known to be there."""
+    """Offset after the last known record."""
 
 
 class WorkerView(Protocol):
-    """Worker from when it takes messages to its end. All can be asked at any time."""
+    """What health and metrics read of a running worker. All members may be used at any time."""
 
     @property
     def name(self) -> str:
-        """Name of its service."""
+        """Name of the service."""
 
     @property
     def types(self) -> Collection[str]:
-        """Types of messages that its service consumes."""
+        """Types of messages that the service consumes."""
 
     @property
     def handlers(self) -> Collection[str]:
@@ -37,7 +37,7 @@ class WorkerView(Protocol):
 
     @property
     def inflight(self) -> int:
-        """Messages begun and not finished."""
+        """Number of messages that were started and are not finished."""
 
     @property
     def inflight_max(self) -> int:
@@ -45,31 +45,31 @@ class WorkerView(Protocol):
 
     @property
     def yields(self) -> int:
-        """Messages that are held back for others."""
+        """Number of messages held back because their handlers may wait, so that others get through."""
 
     @property
     def partitions(self) -> int:
-        """Number of partitions that are its own."""
+        """Number of partitions assigned to this worker."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Records of each partition that were not read yet, as `Membership.lag` of `saga.broker.port` counts them."""
+        """Number of records of each partition that were not read yet, as in `Membership.lag` of `saga.broker.port`."""
 
     def reach(self) -> Mapping[Partition, Reachability] | None:
-        """Reach in each of its partitions, but in those of wakes, which lie there until their time; `None`: not known
-        of all."""
+        """How far each partition is handled, without those of timers, whose records wait until they are due; `None` if
+        it is not known for all."""
 
     def away(self) -> Mapping[str, float]:
-        """Map `store` or `broker` to the seconds for which it cannot be reached. Empty when both can."""
+        """Map `store` or `broker` to the seconds for which it has been out of reach. Empty if both can be reached."""
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
-        """Partitions that cannot be read now, as `Membership.stalled_partitions` of `saga.broker.port` gives them."""
+        """Partitions that cannot be read now, as in `Membership.stalled_partitions` of `saga.broker.port`."""
 
     async def look(self) -> None:
-        """Find out whether store and broker can be reached: a worker that has nothing to do would not notice."""
+        """Check whether store and broker can be reached: an idle worker would not notice."""
 
 
 Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
-"""Function that makes a block around a worker's life: entered when it begins, left at its end, whatever ends it."""
+"""Function that makes a context manager around the life of a worker."""
 
 
 # -------------------------------------------------------------------- recovery
@@ -77,20 +77,20 @@ Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
 
 @dataclass(slots=True)
 class Recovery:
-    """Recovery of one worker. What comes while it catches up is nothing that it has to catch up with: under load there
-    may be no moment at which nothing is behind."""
+    """Measures how long one worker needs to catch up with the log after its start. Records that arrive meanwhile do not
+    count: under load there may never be a time without lag."""
 
     began_s: float
     _ends: dict[Partition, int] = field(default_factory=dict)
-    """End of each partition, as it was first seen since that came to this worker."""
+    """End of each partition when it was first seen after its assignment to this worker."""
 
     def took_s(self, worker: WorkerView, clock: Clock) -> float | None:
-        """Seconds that it took, if it is over now; to be asked often, until it is."""
+        """Return how long the recovery took; `None` while it is not over. Call it often until then."""
         reach = worker.reach()
         if not reach:
             return None
         self._ends = {at: self._ends.get(at, end) for at, (_, end) in reach.items()}
-        # Offsets at the end may be none of a record: then the end that is known now is lower.
+        # Offsets at the end may have no record (transaction markers): then the present end is lower.
         if any(done < min(self._ends[at], end) for at, (done, end) in reach.items()):
             return None
         return clock.monotonic_s() - self.began_s
@@ -100,19 +100,18 @@ class Recovery:
 
 
 AWAY_S_MAX = 10.0
-"""Longest time that store or broker may be out of reach before a process is not ready: lanes wait, and nothing is
-lost."""
+"""Longest time that store or broker may be out of reach before a process is not ready."""
 
 
 class Reason(NamedTuple):
-    """Reason for which a process is not alive, or not ready."""
+    """Reason why a process is not alive, or not ready."""
 
     service: str
     reason: str
 
 
 class Health:
-    """Health of the services of this process. `watch` is to be told of each worker."""
+    """Liveness and readiness of the services of this process. Each worker has to run inside `watch`."""
 
     def __init__(self, services: Collection[str], stop: asyncio.Event) -> None:
         self.working: dict[str, WorkerView] = {}
@@ -132,13 +131,13 @@ class Health:
             self._ended.add(worker.name)
 
     def not_alive(self) -> list[Reason]:
-        """Services that have ended without being told to. That the event loop runs is said by answering at all."""
+        """List the services whose worker ended unasked. Any answer at all proves that the event loop runs."""
         if self._stop.is_set():
             return []
         return [Reason(service, "its worker has ended") for service in sorted(self._ended)]
 
     def not_ready(self) -> list[Reason]:
-        """Reasons for which services cannot do their work now."""
+        """List the reasons why services cannot work now."""
         return [Reason(service, reason) for service in self._services for reason in self._reasons(service)]
 
     def _reasons(self, service: str) -> Iterator[str]:
@@ -158,4 +157,4 @@ class Health:
             yield standstill.reason
         for what, away_s in worker.away().items():
             if away_s > AWAY_S_MAX:
-                yield f"the {what} has not answered for {away_s:.0f} s: lanes wait, and nothing is lost"
+                yield f"the {what} has not answered for {away_s:.0f} s: messages wait, and nothing is lost"

@@ -1,9 +1,9 @@
 """HTTP server of a process: `/health/live`, `/health/ready` and `/metrics`.
 
-Whoever reaches the port may open connections and send nothing, or slowly, or rubbish. So connections are few, with one
-request in each, all of it within seconds; and when there are too many, the oldest goes, not the newest: a probe for
-life gets through among thousands that wait for nothing. They never take more than a share of the descriptors that the
-process may have.
+Clients are not trusted: they may open connections and send nothing, send slowly, or send garbage. So the number of
+connections is bounded by a share of the process's file descriptors, each connection serves one request, and it is
+closed after a few seconds. Beyond the bound the oldest connection is closed, not the newest, so that a liveness probe
+gets through among thousands of idle connections.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from saga.telemetry.health import Health, Reason, Watch, WorkerView
 from saga.telemetry.metrics import Metrics, MetricsPage
 
 RECOVERY_S = 0.2
-"""Pause between two looks whether a worker has read all there was."""
+"""Interval of checking whether workers have caught up with the log."""
 LOOK_S = 5.0
-"""Pause between two looks of each worker whether store and broker can be reached."""
+"""Interval of checking whether each worker can reach store and broker."""
 CLOSE_S = 1.0
-"""Time given to those who ask at the very end."""
+"""Time that open requests get when the server stops."""
 
 
 log = logging.getLogger("saga.telemetry")
@@ -35,7 +35,7 @@ log = logging.getLogger("saga.telemetry")
 
 @dataclass(frozen=True, slots=True)
 class HttpEndpoint:
-    """Server that is open, and the functions that have to tell it what happens."""
+    """An open server, with the functions by which it learns of events and workers."""
 
     host: str
     port: int
@@ -47,9 +47,9 @@ class HttpEndpoint:
 async def serve_http(
     address: str, services: Collection[str], stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[HttpEndpoint]:
-    """Answer at `address` (host:port, port 0: any) about these services, inside the block.
+    """Serve health and metrics of these services at `address` (host:port, port 0: any) inside the block.
 
-    Raises `ConfigurationError` if that cannot be: somebody else listens there, or the host is not ours.
+    Raises `ConfigurationError` if it cannot listen there: the port is in use, or the host is not one of this machine.
     """
     health = Health(services, stop)
     metrics = Metrics(health.working, clock)
@@ -80,7 +80,7 @@ async def serve_http(
 
 def _log_failure(looking: asyncio.Task[None]) -> None:
     if not looking.cancelled() and (why := looking.exception()) is not None:
-        log.error("nobody looks at the workers any more: what /metrics says of recovery is old", exc_info=why)
+        log.error("workers are no longer checked: health and recovery times are out of date", exc_info=why)
 
 
 @asynccontextmanager
@@ -92,9 +92,9 @@ async def _listen(runner: web.AppRunner, address: str) -> AsyncIterator[tuple[st
         listener = await asyncio.get_running_loop().create_server(
             lambda: LimitedConnection(server, connections), host.strip("[]"), int(port), backlog=BACKLOG
         )
-    except (OSError, ValueError) as why:  # a ValueError for a name that can be none
+    except (OSError, ValueError) as why:  # ValueError: the host name is malformed
         reason = (why.strerror if isinstance(why, OSError) else None) or why
-        problem = f"SAGA_HTTP is {address!r}: {reason}; choose another port, or end who listens there"
+        problem = f"SAGA_HTTP is {address!r}: {reason}; choose another port, or stop the process that uses it"
         raise ConfigurationError("nothing was started:", [problem]) from why
     try:
         at = listener.sockets[0].getsockname()
@@ -132,7 +132,7 @@ def _respond(what: str, against: Sequence[Reason]) -> web.Response:
     )
 
 
-# ---------------------------------------------------------------- looking
+# ---------------------------------------------------------------- checks
 
 
 async def _watch(health: Health, metrics: Metrics, clock: Clock) -> None:
@@ -151,27 +151,27 @@ async def _watch_workers(health: Health, clock: Clock) -> None:
     while True:
         await clock.sleep(LOOK_S)
         looks = [worker.look() for worker in health.working.values()]
-        await asyncio.gather(*looks, return_exceptions=True)  # lanes meet trouble too, and people are told of it there
+        await asyncio.gather(*looks, return_exceptions=True)  # failures are reported where messages are handled
 
 
 # -------------------------------------------------------------------- connections
 
 
 CONNECTION_S = 10.0
-"""Longest life of a connection: from its beginning to the last byte of the answer."""
+"""Longest life of a connection, from its beginning to the last byte of the response."""
 CONNECTIONS_MAX, CONNECTIONS_LEAST = 100, 8
 SHARE = 10
-"""Share of the process's descriptors that connections may take: one in so many."""
+"""Connections may take one in so many of the process's file descriptors."""
 BACKLOG = 16
-"""Connections that asyncio accepts at once, before the oldest can go."""
+"""Connections that asyncio accepts at once, before the oldest can be closed."""
 LINE_BYTES_MAX, FIELD_BYTES_MAX, FIELDS_MAX = 2048, 4096, 64
-"""Limits of a request: its first line, each header, and how many headers."""
+"""Limits of a request: the length of its first line, the length of a header, and the number of headers."""
 SERVER = "saga"
-"""Value of the header `Server`: neither the library nor its version."""
+"""Value of the `Server` header, which reveals neither library nor version."""
 
 
 def compute_connections_max() -> int:
-    """Most connections that there may be at once."""
+    """Compute the largest number of open connections from the limit of file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
@@ -189,7 +189,7 @@ class HttpConnections:
         return len(self._open)
 
     def came(self, transport: asyncio.Transport) -> None:
-        """Take in a connection: the oldest goes if there are too many, and this one when its time is over."""
+        """Add a connection, and close it after `CONNECTION_S`. If there are too many, close the oldest one."""
         while len(self._open) >= self._most:
             oldest = next(iter(self._open))
             self.went(oldest)
@@ -197,14 +197,14 @@ class HttpConnections:
         self._open[transport] = asyncio.get_running_loop().call_later(CONNECTION_S, transport.abort)
 
     def went(self, transport: asyncio.BaseTransport | None) -> None:
-        """Forget a connection that is closed, or will be in a moment."""
-        ends = self._open.pop(transport, None)  # type: ignore[call-overload]  # any other is not there
+        """Remove a connection that is closed or about to be."""
+        ends = self._open.pop(transport, None)  # type: ignore[call-overload]  # other transports are no keys
         if ends is not None:
             ends.cancel()
 
 
 class LimitedConnection(web.RequestHandler):
-    """Connection with one who asks, which asyncio calls as a protocol."""
+    """Protocol of one connection, which enforces the limits."""
 
     __slots__ = ("_connections", "_own")
 
@@ -212,7 +212,7 @@ class LimitedConnection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=0,  # `Connections` ends them
+            keepalive_timeout=0,  # `HttpConnections` closes them
             tcp_keepalive=False,
             access_log=None,  # type: ignore[arg-type]  # as aiohttp's own `run_app` gives it, for none
             max_line_size=LINE_BYTES_MAX,
@@ -240,12 +240,12 @@ class LimitedConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what cannot be read, without a word in the log: else who sends rubbish would fill it. A defect of ours
-        is logged."""
+        """Respond to a malformed request without logging it, so that clients cannot fill the log. Errors of this server
+        (status 500 and above) are logged."""
         if status >= 500:
-            self.log_exception("an answer over HTTP failed", exc_info=exc)
+            self.log_exception("an HTTP request failed", exc_info=exc)
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun")
+            raise ConnectionError("the response has already begun")
         response = web.Response(status=status, text=f"{status}\n", headers={"Server": SERVER})
         response.force_close()
         return response

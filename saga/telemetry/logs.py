@@ -30,7 +30,7 @@ from saga.telemetry.events import TelemetryEvent
 
 LEVELS: Mapping[type[TelemetryEvent], int] = {
     events.Handled: logging.INFO,
-    events.Traced: logging.NOTSET,  # for those who trace: no line
+    events.Traced: logging.NOTSET,  # used by traces only: not logged
     events.StepDone: logging.DEBUG,
     events.Failed: logging.DEBUG,
     events.Retrying: logging.WARNING,
@@ -75,26 +75,26 @@ LEVELS: Mapping[type[TelemetryEvent], int] = {
     events.DeadlinePassedLog: logging.ERROR,
     events.StartInFuture: logging.WARNING,
 }
-"""Level of each moment's line. A test compares it with the moments there are."""
+"""Log level of each event. A test checks that no event is missing."""
 
 ALWAYS = frozenset({events.Handled, events.StepDone})
-"""Moments whose lines are written however many there are: one for each message, and for each step."""
+"""Events that are never suppressed: one for each message, and one for each step."""
 
 _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 
 
 FRAMES_MAX = 20
-"""Most frames of a trace that are written, the innermost ones."""
+"""Largest number of traceback frames in a line; the innermost ones are kept."""
 QUOTED = frozenset(" \t=\r\n\"'")
-"""Characters that have a text written in quotes."""
+"""Characters because of which structlog quotes a text."""
 TEXT_MAX = 4000
-"""Most characters of one text in a line; a longer one is cut."""
+"""Longest text in a line, in characters; a longer one is cut."""
 ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "operation", "why")
-"""Fields whose values are from code, not from data: lines of one event that are equal in these are of one kind."""
+"""Fields whose values come from code, not from data. Lines of one event with equal values here share a quota."""
 
 
 class LineFormat(Protocol):
-    """Settings of the form in which lines are written."""
+    """Settings of the log."""
 
     @property
     def log(self) -> Literal["auto", "json", "text"]: ...
@@ -104,11 +104,11 @@ class LineFormat(Protocol):
 
 
 class EventLog:
-    """Log that writes lines to `stream`, by default standard error.
+    """Log that writes telemetry events as lines to `stream`, by default standard error.
 
-    `settings.log` says how, else `auto`; `settings.log_level` what is the least, else `info`. Each line is handed to
-    the stream whole and flushed, so that lines of several processes do not mix and the last one before a death is
-    there. Never raises: a service whose log cannot be written goes on.
+    `settings.log` chooses the format (default `auto`), `settings.log_level` the lowest level (default `info`). Each
+    line is written whole and flushed, so that lines of several processes do not mix and the last one before a crash is
+    not lost. Never raises: a service goes on if its log cannot be written.
     """
 
     def __init__(
@@ -139,20 +139,23 @@ class EventLog:
         }
 
     def report(self, moment: TelemetryEvent) -> None:
-        """Write the line of a moment: a `saga.telemetry.events.Report`."""
+        """Write the line of an event: a `saga.telemetry.events.Report`."""
         if (line := self._known.get(type(moment))) is not None:
             write, name, read, is_bounded = line
             fields = read(moment)
             has_room = not is_bounded or self._quotas.has_room((name, *((each, fields.get(each)) for each in ALIKE)))
             if self._quotas.held_until_s is not None:
-                self._tell_held(all_=has_room and type(moment) is events.Stopped)
+                self._write_suppressed(all_=has_room and type(moment) is events.Stopped)
             if has_room:
                 write(name, **fields)
 
     @contextmanager
     def of_python(self) -> Iterator[None]:
-        """Write what libraries say by `logging` or `warnings` inside the block, in the same form, as event `log`: of
-        one place in the code at most 20 lines a minute. Not where somebody has set up `logging` already."""
+        """Write records of `logging` and `warnings` in the same format inside the block, as event `log`.
+
+        At most 20 lines a minute are written for one place in the code. Does nothing if the application has configured
+        `logging` itself.
+        """
         root, handler = logging.getLogger(), LibraryHandler(self)
         if root.handlers:
             yield
@@ -164,14 +167,14 @@ class EventLog:
         finally:
             logging.captureWarnings(False)
             root.removeHandler(handler)
-            self._tell_held(all_=True)
+            self._write_suppressed(all_=True)
 
-    def say(self, record: logging.LogRecord) -> None:
-        """Write the line of what a library says."""
+    def write_record(self, record: logging.LogRecord) -> None:
+        """Write the line of a library's log record."""
         level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.ERROR)
         if level < self._level:
             return
-        self._tell_held(all_=False)
+        self._write_suppressed(all_=False)
         if not self._quotas.has_room(("log", ("logger", record.name), ("at", f"{record.pathname}:{record.lineno}"))):
             return
         fields: dict[str, object] = {"logger": record.name, "message": _format_message(record)}
@@ -181,36 +184,37 @@ class EventLog:
             fields["trace"] = [_truncate(line) for line in _format_traceback(error)]
         self._write[level]("log", **fields)
 
-    def _tell_held(self, *, all_: bool) -> None:
+    def _write_suppressed(self, *, all_: bool) -> None:
+        """Write the numbers of suppressed lines whose quota period is over, or all numbers."""
         until_s = self._quotas.held_until_s
         if until_s is None or not (all_ or self._clock.monotonic_s() >= until_s):
             return
-        for kind, count, within_s in self._quotas.over(all_=all_):
+        for kind, count, within_s in self._quotas.take_suppressed(all_=all_):
             name, *rest = kind if isinstance(kind, tuple) else (kind,)
             fields = {field: value for field, value in rest if value is not None}
             self._write[logging.WARNING]("suppressed", of=name, count=count, within_s=round(within_s, 1), **fields)
 
 
 class LibraryHandler(logging.Handler):
-    """Handler of `logging` that hands on what libraries say."""
+    """Handler of `logging` that passes records of libraries to the event log."""
 
     def __init__(self, log: EventLog) -> None:
         super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._log.say(record)
+        self._log.write_record(record)
 
 
 def _format_message(record: logging.LogRecord) -> str:
     try:
         return _truncate(record.getMessage())
-    except Exception:  # noqa: BLE001 - arguments that do not fit must not end whoever says something
+    except Exception:  # noqa: BLE001 - wrong arguments of a log call must not raise in its caller
         return _truncate(str(record.msg))
 
 
 def _format_traceback(error: BaseException) -> list[str]:
-    """Trace of an exception, innermost last, each frame in a line."""
+    """Format the traceback of an exception, one text for each frame, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
@@ -220,7 +224,7 @@ def _truncate(text: str) -> str:
 
 
 def _shorten(value: object) -> object:
-    """Cut every text in a value."""
+    """Shorten every text in a value."""
     if isinstance(value, str):
         return _truncate(value)
     if isinstance(value, list | tuple):
@@ -229,14 +233,14 @@ def _shorten(value: object) -> object:
 
 
 class LineWriter:
-    """Writer of finished lines. It holds the stream: structlog's own loggers of this kind hold it weakly."""
+    """Writer of formatted lines. It keeps the stream alive, which structlog's own print loggers do not."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._write, self._flush = stream.write, stream.flush
 
     def msg(self, line: str) -> None:
-        """Write one line, whole."""
-        with suppress(OSError, ValueError):  # full, gone, closed, or of another encoding
+        """Write one line and flush it."""
+        with suppress(OSError, ValueError):  # disk full, stream closed, or another encoding
             self._write(line + "\n")
             self._flush()
 
@@ -244,32 +248,31 @@ class LineWriter:
 
 
 def name_event(kind: type[TelemetryEvent]) -> str:
-    """Name under which a moment is logged.
+    """Return the name under which an event is logged.
 
-    >>> event_name(events.DeadLettered)
+    >>> name_event(events.DeadLettered)
     'dead_lettered'
     """
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def _make_encoder(kind: type[TelemetryEvent]) -> Callable[[TelemetryEvent], dict[str, object]]:
-    """Make a function that reads what is written of a moment: its fields as they are, save those that read better
-    otherwise."""
+    """Make a function that returns the log fields of an event: its own fields, some of them formatted for readers."""
     names = tuple(field.name for field in msgspec.structs.fields(kind))
     shaped = {name: SHAPES[name] for name in names if name in SHAPES}
     seldom = tuple(name for name in names if name in SELDOM)
     timed = tuple(name for name in names if name.endswith(("_ms", "_s")) or name == "ms")
 
     def read(moment: TelemetryEvent) -> dict[str, object]:
-        told: dict[str, object] = {name: getattr(moment, name) for name in names}
+        fields: dict[str, object] = {name: getattr(moment, name) for name in names}
         for name in timed:
-            told[name] = round(told[name], 3)  # type: ignore[call-overload]  # times are numbers
+            fields[name] = round(fields[name], 3)  # type: ignore[call-overload]  # times are numbers
         for name, shape in shaped.items():
-            told[name] = shape(told[name])
+            fields[name] = shape(fields[name])
         for name in seldom:
-            if told[name] is None:
-                del told[name]
-        return told
+            if fields[name] is None:
+                del fields[name]
+        return fields
 
     return read
 
@@ -282,15 +285,15 @@ def _encode_outcomes(outcomes: tuple[tuple[str, str, str | None], ...]) -> list[
 
 
 def _group_partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
-    """Partition numbers by topic, for people: twelve partitions of five topics are sixty pairs."""
-    told: dict[str, list[int]] = {}
+    """Group partition numbers by topic: twelve partitions of five topics would be sixty pairs."""
+    numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
-        told.setdefault(topic, []).append(number)
-    return told
+        numbers.setdefault(topic, []).append(number)
+    return numbers
 
 
 SELDOM = frozenset({"principal"})
-"""Fields that are left out of a line where there is nothing to tell."""
+"""Fields that are left out of a line if they are `None`."""
 SHAPES: Mapping[str, Callable[..., object]] = {"outcomes": _encode_outcomes, "partitions": _group_partitions}
 
 
@@ -319,8 +322,8 @@ def _build_processors(form: Literal["json", "text"], clock: Clock, *, colours: b
 
 
 def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Shorten and escape an event's fields: on a terminal there is no room for what is not there, and nothing for a
-    terminal to obey."""
+    """Prepare fields for a terminal: shorten them, leave out empty ones, and escape control characters, which could
+    otherwise command the terminal."""
     shortened = {name: _shorten(value) for name, value in event.items()}
     return {
         name: printable(value) if isinstance(value, str) and not _is_quoted(name, value) else value
@@ -330,7 +333,8 @@ def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 def _is_quoted(name: str, text: str) -> bool:
-    """True if structlog writes this text by `repr`, which escapes: all others, and `logger`, it writes as they are."""
+    """Return whether structlog writes this text by `repr`, which escapes it. It writes `logger` and all other texts as
+    they are."""
     return name != "logger" and not QUOTED.isdisjoint(text)
 
 
@@ -338,12 +342,12 @@ def _is_quoted(name: str, text: str) -> bool:
 
 
 LINES_MAX = 20
-"""Most lines of one kind within `WITHIN_S`."""
+"""Largest number of lines of one kind within `WITHIN_S`."""
 WITHIN_S = 60.0
 KINDS_MAX = 500
-"""Most kinds that are told apart."""
+"""Largest number of kinds with a quota of their own."""
 OTHERS = "others"
-"""Kind of all lines whose own kind comes later."""
+"""Kind whose quota all further kinds share."""
 
 
 class SuppressedLines(NamedTuple):
@@ -363,24 +367,21 @@ class LineQuota:
 
 
 class LogQuotas:
-    """Decision, line by line, whether it is written. What is held back is counted, and told when its time is over:
-    `over`.
-
-    May be asked from several threads.
-    """
+    """Quotas that decide, line by line, whether it is written, and count suppressed lines until `take_suppressed`
+    returns their numbers. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._quotas: dict[Hashable, LineQuota] = {}
         self._lock = threading.Lock()
         self.held_until_s: float | None = None
-        """Time at which the first quota ends that has held something back; `None`: none has."""
+        """Time at which the first period with suppressed lines ends; `None`: no line was suppressed."""
 
     def has_room(self, kind: Hashable) -> bool:
-        """True if one more line of this kind may be written now."""
+        """Return whether one more line of this kind may be written now."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            kind = self._told_apart(kind, now_s)
+            kind = self._choose_quota(kind, now_s)
             quota = self._quotas.setdefault(kind, LineQuota(now_s))
             if now_s - quota.since_s >= WITHIN_S and quota.lines <= LINES_MAX:
                 quota.since_s, quota.lines = now_s, 0
@@ -392,23 +393,23 @@ class LogQuotas:
                 self.held_until_s = ends_s
             return False
 
-    def over(self, *, all_: bool = False) -> list[SuppressedLines]:
-        """Counts of held-back lines whose time is over, or all of them: they begin anew."""
+    def take_suppressed(self, *, all_: bool = False) -> list[SuppressedLines]:
+        """Return the numbers of suppressed lines whose period is over, or all of them, and reset these quotas."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             held = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}
-            told = {kind: quota for kind, quota in held.items() if all_ or now_s - quota.since_s >= WITHIN_S}
-            for kind in told:
+            ended = {kind: quota for kind, quota in held.items() if all_ or now_s - quota.since_s >= WITHIN_S}
+            for kind in ended:
                 del self._quotas[kind]
             self.held_until_s = min(
-                (quota.since_s + WITHIN_S for kind, quota in held.items() if kind not in told), default=None
+                (quota.since_s + WITHIN_S for kind, quota in held.items() if kind not in ended), default=None
             )
             return [
-                SuppressedLines(kind, quota.lines - LINES_MAX, now_s - quota.since_s) for kind, quota in told.items()
+                SuppressedLines(kind, quota.lines - LINES_MAX, now_s - quota.since_s) for kind, quota in ended.items()
             ]
 
-    def _told_apart(self, kind: Hashable, now_s: float) -> Hashable:
-        """Tell a kind apart, or give that of all those for which there is no room."""
+    def _choose_quota(self, kind: Hashable, now_s: float) -> Hashable:
+        """Return the kind itself, or `OTHERS` if there are too many kinds. Forget kinds whose period is over."""
         if kind in self._quotas or len(self._quotas) < KINDS_MAX:
             return kind
         for old in [k for k, q in self._quotas.items() if now_s - q.since_s >= WITHIN_S and q.lines <= LINES_MAX]:

@@ -1,9 +1,8 @@
-"""Metrics of moments and workers: a listener that counts, and what Prometheus is given when it asks.
+"""Prometheus metrics: a telemetry listener that counts events, and the page that Prometheus scrapes.
 
-Counting is on the way of every message. So it is plain addition here, by the one thread there is: 2 microseconds a
-message, where metrics of the client library, which lock, take 6 for the histograms alone. The library writes down the
-sums when somebody asks. Labels are names from the code of services: never ids of sagas or messages, nor texts
-of errors.
+Every message is counted, so counting is plain addition in the one thread of the event loop: 2 microseconds a message.
+The metrics of the client library, which lock, take 6 for the histograms alone; the library only formats the sums for a
+scrape. Labels are names from the code of services, never ids of sagas or messages, nor error texts.
 """
 
 import asyncio
@@ -23,14 +22,15 @@ from saga.telemetry.events import TelemetryEvent
 from saga.telemetry.health import Recovery, WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the histograms: from a message without a step to one that is tried again and again."""
+"""Upper bounds of the histogram buckets: from a message without a step to one that is retried for long."""
 STAGES = ("queued", "handler", "persisted", "published", "total")
 PAGE_S = 0.1
-"""Greatest age of a page of metrics."""
+"""How long a page of metrics is cached."""
 SERIES_MAX = 500
-"""Most series of one metric. What comes later is counted under `other`: a step may be made of functions without end."""
+"""Largest number of series of one metric. Later ones are counted under `other`: the number of step names has no bound
+in code that makes functions."""
 KIND_MAX = 100
-"""Most characters of the name of an exception's class."""
+"""Longest name of an exception's class, in characters."""
 BREAKER_STATES = ("closed", "half-open", "open")
 REPLAY_RESULTS = ("succeeded", "died", "ignored")
 OPERATIONS = ("write", "archive", "update")
@@ -39,14 +39,14 @@ Labels = tuple[str, ...]
 
 
 class LabeledCounter:
-    """Metric of numbers that only grow, or that are set."""
+    """A number for each set of labels: a counter, or a gauge whose values are set."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1) -> None:
-        """Count one more; by 0, so that there is a beginning: of a series that begins with 1 nobody sees it grow."""
+        """Add to a series. Adding 0 creates it: Prometheus sees no increase in a series that begins at 1."""
         values = self.values
         if labels not in values and len(values) >= SERIES_MAX:
             labels = _to_overflow_labels(labels)
@@ -54,7 +54,7 @@ class LabeledCounter:
 
 
 class LabeledHistogram:
-    """Counts of durations by their bounds, for one set of labels."""
+    """Histogram of durations for one set of labels."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -68,14 +68,14 @@ class LabeledHistogram:
 
 
 class LabeledHistograms:
-    """Metric of durations."""
+    """A histogram of durations for each set of labels."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.values: dict[Labels, LabeledHistogram] = {}
 
     def of(self, *labels: str) -> LabeledHistogram:
-        """Histogram with these labels."""
+        """Return the histogram with these labels, and create it if needed."""
         found = self.values.get(labels)
         if found is None:
             labels = labels if len(self.values) < SERIES_MAX else _to_overflow_labels(labels)
@@ -84,81 +84,84 @@ class LabeledHistograms:
 
 
 def _to_overflow_labels(labels: Labels) -> Labels:
-    """Labels of the series that takes in what there are too many of: only the service is told apart."""
+    """Return the labels of the overflow series: the service, and `other` for the rest."""
     return (labels[0], *("other" for _ in labels[1:]))
 
 
 class Metrics(Collector):
-    """Listener to the moments of all services of this process: an instance is a `saga.telemetry.events.Report`."""
+    """Telemetry listener that counts for all services of this process: a `saga.telemetry.events.Report`."""
 
     def __init__(self, working: Mapping[str, WorkerView], clock: Clock) -> None:
-        """Make all metrics, at 0. `working`: the workers that run, kept up by somebody else."""
+        """Create all metrics. `working`: the running workers by service; the caller keeps it current."""
         self._working, self._clock = working, clock
         self._recovering: dict[str, Recovery] = {}
         self._stages: dict[tuple[str, str], tuple[LabeledHistogram, ...]] = {}
         count = LabeledCounter
         self._handled = count(
-            *("saga_handled", "Transitions: what became of messages, handler by handler."),
+            *("saga_handled", "Transitions by outcome: one for each handler of a message."),
             *("service", "type", "outcome"),
         )
         self._redelivered = count(
-            "saga_redelivered", "Messages that had been handled before: found in the inbox.", "service", "type"
+            "saga_redelivered", "Duplicate messages: they were found in the inbox.", "service", "type"
         )
-        self._retries = count(
-            "saga_retries", "Attempts of handlers that failed and are repeated.", "service", "handler"
-        )
+        self._retries = count("saga_retries", "Failed attempts of handlers that are repeated.", "service", "handler")
         self._failures = count(
-            *("saga_failures", "Attempts of handlers that failed, the last ones included, by class."),
+            *("saga_failures", "Failed attempts of handlers, including the last ones, by class."),
             *("service", "handler", "error", "class"),
         )
         self._parked = count(
-            *("saga_parked", "Attempts that failed and after which the saga was parked: it holds up nobody."),
+            *("saga_parked", "Failed attempts after which the run was parked, so that other sagas go on."),
             *("service", "handler"),
         )
         self._fallbacks = count(
-            *("saga_fallbacks", "Calls that were refused, and answered in another way."),
+            *("saga_fallbacks", "Calls that were refused and answered by a fallback."),
             *("service", "step", "instead"),
         )
         self._put_off = count(
-            *("saga_put_off", "Attempts that did not count: a breaker was open, or too many calls waited."),
+            *("saga_put_off", "Attempts postponed without counting: a breaker was open, or too many calls waited."),
             *("service", "handler"),
         )
         self._breakers = count(
-            *("saga_breaker_state", "The breaker of a resource: 0 closed, 1 half-open, 2 open; once it has turned."),
+            *(
+                "saga_breaker_state",
+                "State of a resource's circuit breaker since its first change: 0 closed, 1 half-open, 2 open.",
+            ),
             *("service", "resource"),
         )
-        self._controls = count("saga_control", "What people switched: 1 while it is on.", "service", "control", "name")
+        self._controls = count(
+            "saga_control", "Controls set by operators: 1 while active.", "service", "control", "name"
+        )
         self._conflicts = count(
-            *("saga_conflicts", "Writes refused because somebody else had written: decided again."),
+            *("saga_conflicts", "Writes refused because another process had written: read and decided again."),
             *("service", "operation"),
         )
         self._ambiguous = count(
-            *("saga_ambiguous_writes", "Writes whose answer was lost: reloaded and decided again."),
+            *("saga_ambiguous_writes", "Writes whose answer was lost: read and decided again."),
             *("service", "operation"),
         )
-        self._dead = count("saga_dead_letters", "Messages given up; each lies on <service>.dead.", "service", "type")
-        self._replays = count(
-            "saga_replays", "Replays of dead letters that came to an end.", "service", "handler", "result"
-        )
+        self._dead = count("saga_dead_letters", "Messages given up; each is on <service>.dead.", "service", "type")
+        self._replays = count("saga_replays", "Finished replays of dead letters.", "service", "handler", "result")
         self._escalated = count(
-            "saga_escalations", "What only a person can put right; compensations are tried on.", "service", "handler"
+            "saga_escalations", "Failures that need an operator; compensations are retried.", "service", "handler"
         )
-        self._stuck = count("saga_stuck", "Times that a lane could not decide: it waits and tries again.", "service")
+        self._stuck = count(
+            "saga_stuck", "Times that a per-saga queue could not decide: it waits and tries again.", "service"
+        )
         self._counts_of_the_log()
         self._histograms()
         self._listens = self._listeners()
 
     def _counts_of_the_log(self) -> None:
-        """Make the metrics about partitions, and who else has them."""
+        """Create the metrics about partitions and the consumer group."""
         self._strangers = LabeledCounter(
             "saga_strangers_met", "Minutes with members of another service or store in the group.", "service"
         )
         self._of_partitions = LabeledCounter(
-            *("saga_partition_messages", "Messages brought to their end, by partition that this worker has."),
+            *("saga_partition_messages", "Finished messages, by partition of this worker."),
             *("service", "topic", "partition"),
         )
         self._expired = LabeledCounter(
-            *("saga_expired_records", "Records that were removed before the service had them, by partition."),
+            *("saga_expired_records", "Records removed from the log before the service had read them, by partition."),
             *("service", "topic", "partition"),
         )
         self._passed_over = LabeledCounter(
@@ -170,34 +173,46 @@ class Metrics(Collector):
             *("service", "topic", "partition"),
         )
         self._timers_lost = LabeledCounter(
-            "saga_timers_lost", "Times that timers were lost with their topics, and sent again.", "service"
+            "saga_timers_lost",
+            "Times that timer topics or records were lost, and the timers published again.",
+            "service",
         )
         self._published_lost = LabeledCounter(
-            "saga_published_lost", "Topics that have lost what the service published there.", "service"
+            "saga_published_lost", "Topics that lost the events that the service had published.", "service"
         )
         self._moved = LabeledCounter(
-            "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
+            "saga_partitions_moved",
+            "Partitions that a worker got (assigned) or gave up (revoked, lost).",
+            "service",
+            "how",
         )
 
     def _histograms(self) -> None:
-        """Make the metrics of durations."""
+        """Create the metrics of durations."""
         self._recovery_s = LabeledCounter(
-            "saga_recovery_seconds", "From start until all that the log had then was handled.", "service"
+            "saga_recovery_seconds", "Time from start until the records that the log had then were handled.", "service"
         )
-        self._drained_s = LabeledCounter("saga_drained_seconds", "How long the drain took, once it is over.", "service")
+        self._drained_s = LabeledCounter("saga_drained_seconds", "How long the last drain took.", "service")
         self._durations = LabeledHistograms(
-            *("saga_stage_seconds", "Handled messages by stage: queued, handler, persisted, published; and in total."),
+            *(
+                "saga_stage_seconds",
+                "Time of handled messages by stage: queued, handler, persisted, published, and total.",
+            ),
             *("service", "type", "stage"),
         )
         self._steps = LabeledHistograms(
-            "saga_step_seconds", "Calls of steps to the outside that got an answer.", "service", "handler", "step"
+            "saga_step_seconds",
+            "Duration of answered calls of steps to external systems.",
+            "service",
+            "handler",
+            "step",
         )
         self._waits = LabeledHistograms(
-            "saga_call_wait_seconds", "Calls that waited for their turn.", "service", "resource"
+            "saga_call_wait_seconds", "How long calls waited for a limit.", "service", "resource"
         )
 
     def _listeners(self) -> Mapping[type[TelemetryEvent], Callable[..., None]]:
-        """Listener to each kind of moment."""
+        """Map each counted event to its listener."""
         return {
             events.Handled: self._on_handled,
             events.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
@@ -271,13 +286,13 @@ class Metrics(Collector):
 
     def _on_gone(self, m: events.Revoked | events.Lost, how: str) -> None:
         self._moved.add(m.service, how, by=len(m.partitions))
-        for topic, number in m.partitions:  # or else a process that has had many has no room for those it has
+        for topic, number in m.partitions:  # a process that has had many would reach SERIES_MAX
             self._of_partitions.values.pop((m.service, topic, str(number)), None)
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- workers
 
     def begins(self, worker: WorkerView) -> None:
-        """Begin the series of a worker that begins, at 0."""
+        """Create the series of a starting worker, at 0."""
         self._recovering[worker.name] = Recovery(self._clock.monotonic_s())
         types = sorted(worker.types)
         for type_ in types:
@@ -302,17 +317,17 @@ class Metrics(Collector):
         self._published_lost.add(worker.name, by=0)
 
     def look(self) -> None:
-        """Note the workers that have recovered: to be called often, for Prometheus asks seldom."""
+        """Record how long workers needed to recover. Call it often: scrapes are too rare to measure it."""
         for name, worker in self._working.items():
             if (name,) not in self._recovery_s.values:
                 took_s = self._recovering[name].took_s(worker, self._clock)
                 if took_s is not None:
                     self._recovery_s.add(name, by=took_s)
 
-    # ---------------------------------------------------------------- telling
+    # ---------------------------------------------------------------- scrapes
 
     def collect(self) -> Iterator[Metric]:
-        """Collect all metrics as they are now."""
+        """Yield all metrics with their present values."""
         yield from self._workers()
         for gauge in (self._recovery_s, self._drained_s, self._breakers, self._controls):
             yield _to_gauge(gauge)
@@ -330,20 +345,28 @@ class Metrics(Collector):
             yield _to_histogram(histograms)
 
     def _workers(self) -> Iterator[Metric]:
-        """Metrics of what the workers have in hand now."""
-        inflight = LabeledCounter("saga_in_flight_messages", "Messages begun and not finished.", "service")
-        bound = LabeledCounter("saga_in_flight_messages_limit", "The bound of saga_in_flight_messages.", "service")
-        yields = LabeledCounter("saga_yielding_messages", "Held back for others: their handlers may wait.", "service")
-        owned = LabeledCounter("saga_partitions", "Partitions that this worker has.", "service")
-        lags = LabeledCounter("saga_lag_messages", "Not read yet, by partition.", "service", "topic", "partition")
+        """Yield the gauges of the running workers."""
+        inflight = LabeledCounter(
+            "saga_in_flight_messages", "Messages that were started and are not finished.", "service"
+        )
+        bound = LabeledCounter("saga_in_flight_messages_limit", "Upper bound of saga_in_flight_messages.", "service")
+        yields = LabeledCounter(
+            "saga_yielding_messages",
+            "Messages held back because their handlers may wait, so that others get through.",
+            "service",
+        )
+        owned = LabeledCounter("saga_partitions", "Partitions assigned to this worker.", "service")
+        lags = LabeledCounter(
+            "saga_lag_messages", "Records not read yet, by partition.", "service", "topic", "partition"
+        )
         away = LabeledCounter(
             "saga_unavailable_seconds",
-            "How long store, broker or schema registry cannot be reached; 0: it can.",
+            "How long store, broker or schema registry has been out of reach; 0: it can be reached.",
             "service",
             "what",
         )
         standing = LabeledCounter(
-            *("saga_standing", "Parts of the log that cannot be read, and stand still; partition -1: a topic."),
+            *("saga_standing", "Stalled partitions, which cannot be read; partition -1: a whole topic."),
             *("service", "topic", "partition"),
         )
         for name, worker in self._working.items():
@@ -363,13 +386,15 @@ class Metrics(Collector):
 
 
 class MetricsPage:
-    """Page `/metrics`: our metrics, and those of the Python process. It is written down once for all who ask within
-    `PAGE_S`: that takes milliseconds, and whoever asks again and again shall not take them from the messages."""
+    """Page `/metrics`: the metrics of the services and of the Python process.
+
+    Formatting it takes milliseconds, so the page is cached for `PAGE_S`: frequent requests must not slow down messages.
+    """
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._clock, self._writing = clock, asyncio.Lock()
         self._written: dict[str, tuple[float, bytes]] = {}
-        """Text by content type, of which there are a few."""
+        """Time and text of the cached page, by content type."""
         self._registry = CollectorRegistry()
         self._registry.register(metrics)
         ProcessCollector(registry=self._registry)
@@ -377,25 +402,25 @@ class MetricsPage:
         GCCollector(registry=self._registry)
 
     async def text(self, accept: str) -> tuple[bytes, str]:
-        """Text of the page, and its content type: whatever the asking side accepts of what there is."""
+        """Return the page and its content type, chosen by the Accept header of the request."""
         encode, content_type = choose_encoder(accept)
         async with self._writing:
             at_s, text = self._written.get(content_type, (-PAGE_S, b""))
             if self._clock.monotonic_s() - at_s >= PAGE_S:
-                # Writing the numbers down takes five times as long as reading them: it is left to a thread.
+                # Formatting takes five times as long as collecting, so it runs in a thread.
                 text = await asyncio.to_thread(encode, CollectedMetrics(list(self._registry.collect())))
                 self._written[content_type] = self._clock.monotonic_s(), text
         return text, content_type
 
 
 class CollectedMetrics(Collector):
-    """Numbers read at one moment."""
+    """Metrics that were collected before, to be formatted in another thread."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Give the numbers to the library, which writes down whatever collects."""
+        """Return the collected metrics."""
         return self._families
 
 
@@ -414,6 +439,6 @@ def _to_histogram(histograms: LabeledHistograms) -> Metric:
 
 
 def _to_buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Upper bounds, each with how many lie below it."""
+    """Return the upper bounds with the cumulative counts."""
     bounds: Iterable[str] = (*map(str, BOUNDS_S), "+Inf")
     return list(zip(bounds, map(float, accumulate(counts)), strict=True))

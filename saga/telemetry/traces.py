@@ -1,9 +1,9 @@
-"""Traces for OpenTelemetry: a listener of moments that makes spans of them, and the way of spans to a collector.
+"""OpenTelemetry traces: a telemetry listener that makes spans, and their export to a collector.
 
-The only module that knows OpenTelemetry. Spans are made when a message has come to its end, out of the times that were
-noted down: nothing is done for them while it is handled. They leave in batches, from a thread of the library, over OTLP
-on HTTP; what a collector does not take is dropped, and holds up nobody. The standard variables say where to, how many
-of them, and which traces: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_MAX_QUEUE_SIZE` and others.
+This is the only module that uses OpenTelemetry. Spans are made from recorded times after a message is finished, so
+handling is not slowed down. A thread of the library exports them in batches over OTLP on HTTP; spans that the collector
+does not take are dropped. The standard variables configure it: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`,
+`OTEL_BSP_MAX_QUEUE_SIZE` and others.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from saga.support.clock import Clock
 from saga.telemetry.events import Span, TelemetryEvent, Traced
 
 FLUSH_S = 3.0
-"""Seconds that a process which stops gives to the spans that are still to leave."""
+"""Seconds that a stopping process gives to the export of remaining spans."""
 SCOPE = InstrumentationScope("saga")
 KINDS = {
     "turn": SpanKind.CONSUMER,
@@ -37,34 +37,34 @@ KINDS = {
 }
 VERBS = {"turn": "process ", "handler": "handler ", "step": "step ", "store": "", "publish": "publish "}
 WAYS = ("otlp", "none")
-"""Values of OTEL_TRACES_EXPORTER that mean something here."""
+"""Supported values of OTEL_TRACES_EXPORTER."""
 
 
 def find_problems(environ: Mapping[str, str]) -> Iterator[str]:
-    """Problems of the standard variables: what they ask for and is not to be had."""
+    """Yield a problem for each standard variable with an unsupported value."""
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if (protocol := environ.get(name, "").strip()) not in ("", "http/protobuf"):
-            yield f"{name} is {protocol!r}: spans leave by http/protobuf; collectors take it at port 4318"
+            yield f"{name} is {protocol!r}: only http/protobuf is supported; collectors take it at port 4318"
     if (way := environ.get("OTEL_TRACES_EXPORTER", "").strip()) not in ("", *WAYS):
         yield f"OTEL_TRACES_EXPORTER is {way!r}: it may be {' or '.join(WAYS)}"
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Return whether the standard variables say that nothing is traced in this process."""
+    """Return whether the standard variables switch tracing off."""
     disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return disabled or environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none"
 
 
 class Traces:
-    """Listener of moments that makes spans of them: an instance is a `saga.telemetry.events.Report`."""
+    """Telemetry listener that makes spans; an instance is a `saga.telemetry.events.Report`."""
 
     def __init__(self, end: Callable[[ReadableSpan], None], process: str, sampler: Sampler | None = None) -> None:
-        """`end`: told of each span. `sampler`: by default the one that OTEL_TRACES_SAMPLER names."""
+        """`end`: called with each span. `sampler`: by default the one that OTEL_TRACES_SAMPLER names."""
         self._end = end
         sampler = sampler or TracerProvider(shutdown_on_exit=False).sampler
         self._resource = lru_cache(maxsize=64)(lambda service: Resource.create({"service.name": service}))
 
-        @lru_cache(maxsize=4096)  # it is asked several times for each message, and goes by the trace alone
+        @lru_cache(maxsize=4096)  # called several times for each message; the result depends on the trace alone
         def is_sampled(place: Place) -> bool:
             above = (
                 None
@@ -105,14 +105,14 @@ def _make_context(place: Place, span: str, *, is_remote: bool = True) -> SpanCon
 
 
 def _make_attributes(moment: Traced, span: Span) -> dict[str, str | int]:
-    """Attributes of a span: ids and names, as OpenTelemetry calls them where it has a name."""
-    said: dict[str, str | int] = {"saga_id": moment.saga}
+    """Return the attributes of a span: ids and names, under OpenTelemetry's standard names where there are any."""
+    attributes: dict[str, str | int] = {"saga_id": moment.saga}
     if moment.principal is not None:
-        said["enduser.id"] = moment.principal
+        attributes["enduser.id"] = moment.principal
     if span.error is not None:
-        said["error.type"] = span.error
+        attributes["error.type"] = span.error
     if span.kind == "turn":
-        said |= {
+        attributes |= {
             "messaging.operation.type": "process",
             "messaging.destination.name": moment.topic,
             "messaging.destination.partition.id": str(moment.partition),
@@ -120,22 +120,22 @@ def _make_attributes(moment: Traced, span: Span) -> dict[str, str | int]:
             "messaging.message.id": moment.message,
         }
     elif span.event is not None:
-        said |= {"messaging.operation.type": "send", "messaging.message.id": span.event}
-    return said
+        attributes |= {"messaging.operation.type": "send", "messaging.message.id": span.event}
+    return attributes
 
 
 # -------------------------------------------------------------------- applications and what steps call
 
 
 def current_traceparent() -> str | None:
-    """Header `traceparent` of what the application traces just now; `None` if that is nothing."""
+    """Return the `traceparent` header of the application's current span; `None` if there is none."""
     at = trace.get_current_span().get_span_context()
     return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}" if at.is_valid else None
 
 
 @contextmanager
 def use_traceparent(header: str | None) -> Iterator[None]:
-    """Have libraries that trace their calls go on with this trace inside the block."""
+    """Make this trace the current one inside the block, for libraries that trace their calls."""
     place = place_in(header)
     if place is None or place.span is None:
         yield
@@ -149,12 +149,12 @@ def use_traceparent(header: str | None) -> Iterator[None]:
         context.detach(token)
 
 
-# -------------------------------------------------------------------- the way out
+# -------------------------------------------------------------------- export
 
 
 @asynccontextmanager
 async def export_spans(process: str, clock: Clock, exporter: SpanExporter | None = None) -> AsyncIterator[Traces]:
-    """Have spans leave inside the block. Leaving it waits a moment for what is still on its way."""
+    """Export spans inside the block. Leaving it waits up to `FLUSH_S` for remaining spans."""
     processor = BatchSpanProcessor(exporter or OTLPSpanExporter())
     try:
         yield Traces(processor.on_end, process)
@@ -164,13 +164,13 @@ async def export_spans(process: str, clock: Clock, exporter: SpanExporter | None
 
 
 async def _in_thread(work: Callable[[], None]) -> None:
-    """Return when the work is done. Not among the threads of the loop: a process that ends waits for those, however
-    long a collector that is away lets them wait."""
+    """Run the work in a daemon thread and wait for it. A stopping process would wait for threads of the loop's pool,
+    however long an unreachable collector blocks them."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
         work()
-        with suppress(RuntimeError):  # the loop has gone
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(done.set)
 
     threading.Thread(target=run, name="spans", daemon=True).start()

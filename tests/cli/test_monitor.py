@@ -116,7 +116,7 @@ def test_an_address_that_is_taken_is_told(folder: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         said = refused("monitor", "run", "--listen", address)
     assert f"it cannot listen at '{address}': Address already in use" in said
-    assert "choose another port, or end who listens there" in said
+    assert "choose another port, or stop the process that uses it" in said
 
 
 @pytest.mark.parametrize(("option", "said"), [("--since", "give a time as 90s"), ("--listen", "it must be host:port")])

@@ -11,8 +11,14 @@ import pytest
 
 from saga.configuration.settings import Settings
 from saga.monitor.shared.partitions import PartitionModel
-from saga.monitor.shared.queries import ASKS, SharedQueries, WorkerQuestion, decode_reply
-from saga.monitor.shared.server import QUESTION_BYTES_MAX, create_shared_app
+from saga.monitor.shared.server import (
+    ASKS,
+    QUESTION_BYTES_MAX,
+    SharedQueries,
+    WorkerQuestion,
+    create_shared_app,
+    decode_reply,
+)
 from saga.monitor.shared.worker import MonitorWorker
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
@@ -66,7 +72,9 @@ def test_partitions_that_move_and_workers_that_do_not_answer_are_named() -> None
     assert (errors.status_code, [each["error"] for each in errors.json()]) == (206, ["Late"])
     nowhere = asked(worker, "/api/trace/nowhere")
     assert nowhere.status_code == 503
-    assert nowhere.json()["error"].startswith("nothing was told of this saga as far as workers answer; not asked: 2 ")
+    assert nowhere.json()["error"].startswith(
+        "no worker that answered has transition events of this saga; no answer from: 2 "
+    )
 
 
 def test_a_worker_that_answers_nonsense_is_one_that_does_not_answer() -> None:

@@ -13,7 +13,7 @@ from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import Told
 from saga.monitor.queries import compute_rates, find_hot_spots, list_errors
-from saga.monitor.shared import queries as sums_module
+from saga.monitor.shared import server as sums_module
 from saga.monitor.shared.partitions import (
     PartitionModel,
     RateEntry,
@@ -22,7 +22,7 @@ from saga.monitor.shared.partitions import (
     encode_key,
     parse_partition,
 )
-from saga.monitor.shared.queries import (
+from saga.monitor.shared.server import (
     PartitionSums,
     WorkerQuestion,
     add_up,

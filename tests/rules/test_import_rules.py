@@ -57,10 +57,9 @@ PLANTED = {
     "fastavro": [("saga.messaging.envelope", "fastavro")],
     "aiohttp": [("saga.telemetry.health", "aiohttp"), ("saga.registry.cache", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.manifest", "markupsafe")],
-    "Faust": [("saga.monitor.shared.queries", "faust"), ("saga.cli.monitor", "faust")],
+    "Faust": [("saga.monitor.shared.server", "faust"), ("saga.cli.monitor", "faust")],
     "Imports point down in the shared monitor": [
         ("saga.monitor.shared.partitions", "saga.monitor.shared.worker"),
-        ("saga.monitor.shared.queries", "saga.monitor.shared.server"),
     ],
     "Starlette": [("saga.monitor.views", "starlette"), ("saga.cli.monitor", "starlette")],
     "uvicorn": [("saga.monitor.reader", "uvicorn"), ("saga.cli.monitor", "uvicorn")],

@@ -203,7 +203,7 @@ def test_what_was_held_back_of_libraries_is_told_at_the_end(place: LogInMemory) 
 
 
 def test_arguments_that_do_not_fit_and_several_threads_end_nobody(of_python: LogInMemory) -> None:
-    of_python.log.say(logging.LogRecord("odd", logging.ERROR, "f", 1, "%d", ("no number",), None))
+    of_python.log.write_record(logging.LogRecord("odd", logging.ERROR, "f", 1, "%d", ("no number",), None))
     assert of_python.events("log")[0]["message"] == "%d"
     threads = [threading.Thread(target=lambda: logging.getLogger("t").error("hello")) for _ in range(50)]
     for thread in threads:
@@ -222,7 +222,7 @@ def test_who_has_set_up_logging_keeps_it(place: LogInMemory) -> None:
 
 def test_less_than_the_level_is_not_written_of_libraries_either() -> None:
     place = LogInMemory(level="error")
-    place.log.say(logging.LogRecord("x", logging.WARNING, "f", 1, "hello", (), None))
+    place.log.write_record(logging.LogRecord("x", logging.WARNING, "f", 1, "hello", (), None))
     assert place.stream.getvalue() == ""
 
 
@@ -251,7 +251,7 @@ def test_nothing_that_a_library_says_does_either(form: str) -> None:
         raise ValueError(HOSTILE)
     except ValueError as why:
         error = (ValueError, why, why.__traceback__)
-        place.log.say(logging.LogRecord(HOSTILE, logging.ERROR, "f", 1, HOSTILE, (), error))
+        place.log.write_record(logging.LogRecord(HOSTILE, logging.ERROR, "f", 1, HOSTILE, (), error))
     is_one_safe_line(place.stream.getvalue())
 
 

@@ -274,7 +274,7 @@ async def test_a_defect_of_a_page_is_told_without_what_it_is(
         answer = await asked(at.host, at.port)
     assert answer.startswith(b"HTTP/1.1 500")
     assert b"secret" not in answer
-    assert caplog.messages == ["an answer over HTTP failed"]
+    assert caplog.messages == ["an HTTP request failed"]
 
 
 async def test_whoever_asks_for_the_page_again_and_again_gets_the_one_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ def test_the_first_lines_of_a_kind_are_written_and_the_others_are_counted() -> N
     assert written(quotas, "a", 3 * LINES_MAX) == LINES_MAX
     assert written(quotas, "b", 1) == 1
     assert quotas.held_until_s == clock.at_s + WITHIN_S
-    assert quotas.over() == []
+    assert quotas.take_suppressed() == []
     clock.at_s += WITHIN_S
-    assert quotas.over() == [SuppressedLines("a", 2 * LINES_MAX, WITHIN_S)]
+    assert quotas.take_suppressed() == [SuppressedLines("a", 2 * LINES_MAX, WITHIN_S)]
     assert written(quotas, "a", LINES_MAX + 1) == LINES_MAX
 
 
@@ -34,7 +34,7 @@ def test_who_says_little_is_never_held_back() -> None:
 def test_all_that_was_held_back_can_be_had_at_the_end() -> None:
     quotas = LogQuotas(SetClock())
     written(quotas, "a", LINES_MAX + 5)
-    assert quotas.over(all_=True) == [SuppressedLines("a", 5, 0.0)]
+    assert quotas.take_suppressed(all_=True) == [SuppressedLines("a", 5, 0.0)]
 
 
 def test_kinds_without_end_share_one_quota_and_take_no_memory() -> None:
@@ -42,7 +42,7 @@ def test_kinds_without_end_share_one_quota_and_take_no_memory() -> None:
     quotas = LogQuotas(clock)
     assert sum(quotas.has_room(f"kind {n}") for n in range(10 * KINDS_MAX)) == KINDS_MAX + LINES_MAX
     clock.at_s += WITHIN_S
-    (held,) = quotas.over()
+    (held,) = quotas.take_suppressed()
     assert held.kind == OTHERS
     assert quotas.has_room("another")  # those that are quiet give up their place
     assert len(quotas._quotas) <= KINDS_MAX + 1
@@ -54,10 +54,10 @@ def test_every_line_is_written_or_counted_and_no_window_has_too_many(lines: list
     quotas, wrote, held = LogQuotas(clock), dict[str, list[float]](), 0
     for kind, pause_s in lines:
         clock.at_s += pause_s / 10
-        held += sum(each.lines for each in quotas.over())
+        held += sum(each.lines for each in quotas.take_suppressed())
         if quotas.has_room(kind):
             wrote.setdefault(kind, []).append(clock.at_s)
-    held += sum(each.lines for each in quotas.over(all_=True))
+    held += sum(each.lines for each in quotas.take_suppressed(all_=True))
     assert held + sum(map(len, wrote.values())) == len(lines)
     for times in wrote.values():
         for first, later in zip(times, times[2 * LINES_MAX :], strict=False):

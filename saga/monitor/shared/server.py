@@ -1,10 +1,16 @@
-"""Application that serves the answers of a shared monitor, in JSON."""
+"""HTTP server of a shared monitor: ask all workers, merge their answers, and respond in JSON.
+
+Each saga belongs to one partition, so one worker can answer a question about it. But whether a saga is stuck depends on
+what is usual in all partitions. So the sums of all partitions are fetched first, and sent along with the real question.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from http.client import HTTPConnection, HTTPException
+from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -16,14 +22,275 @@ from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.errors import BrokerUnavailable, ConfigurationError
 from saga.messaging.names import TRANSITIONS
-from saga.monitor.read_model import SAGAS_MAX
+from saga.monitor.counters import FailureCounts, MinuteCounts, RecentCounts, TimeHistogram
+from saga.monitor.queries import Queries, compute_rates, find_hot_spots, list_errors
+from saga.monitor.read_model import SAGAS_MAX, ReadModel
 from saga.monitor.reader import POLL_S, Report
 from saga.monitor.server import format_address, open_listener, run_server
-from saga.monitor.shared.queries import ASKS, SharedQueries, decode_question
 from saga.monitor.shared.worker import KEPT, RATES, MonitorWorker, changelog_topic
+from saga.monitor.views import PAGE_MAX, ErrorClass, HandlerRates, HotSpots, StuckSaga, StuckSagas, Timeline
 from saga.monitor.web.guards import GuardMiddleware
 from saga.ops.sources import open_administration
 from saga.support.clock import Clock
+from saga.support.printable import counted, shortened
+
+
+class UsualDurations(Struct, frozen=True):
+    """How long handlers usually wait, and sagas usually live."""
+
+    waits: dict[tuple[str, str], TimeHistogram]
+    lives: dict[str, TimeHistogram]
+
+
+class PartitionSums(Struct, frozen=True, kw_only=True):
+    """Counts of one partition, or of several added up."""
+
+    newest_ms: int
+    sagas: int
+    in_flight: int
+    taken: int
+    handlers: dict[tuple[str, str], dict[int, MinuteCounts]]
+    failures: dict[tuple[str, str, str], FailureCounts]
+    partitions: dict[tuple[str, int], dict[int, int]]
+    busy: dict[str, int]
+    usual: UsualDurations
+
+    def to_counts(self) -> RecentCounts:
+        """Convert to the counters of a read model."""
+        counts = RecentCounts()
+        counts.newest_ms = self.newest_ms
+        counts.handlers, counts.failures, counts.partitions = self.handlers, self.failures, self.partitions
+        return counts
+
+
+class WorkerQuestion(Struct, frozen=True):
+    """Question to a worker about its partitions."""
+
+    what: Literal["sums", "stuck", "trace"]
+    saga: str = ""
+    now_ms: int = 0
+    usual: UsualDurations | None = None
+
+
+class WorkerReply(Struct, frozen=True):
+    """Answer of a worker, by partition number."""
+
+    sums: dict[int, PartitionSums] = {}
+    stuck: dict[int, StuckSagas] = {}
+    trace: dict[int, Timeline | None] = {}
+
+
+def answer_question(question: WorkerQuestion, parts: dict[int, ReadModel]) -> WorkerReply:
+    """Answer a question from the read models of this worker's partitions."""
+    match question.what:
+        case "sums":
+            return WorkerReply(sums={partition: sum_model(model) for partition, model in parts.items()})
+        case "stuck":
+            asked = {number: Queries(model, question.usual) for number, model in parts.items()}
+            return WorkerReply(stuck={number: answers.stuck(question.now_ms) for number, answers in asked.items()})
+        case "trace":
+            asked = {number: Queries(model, question.usual) for number, model in parts.items()}
+            return WorkerReply(
+                trace={number: answers.saga(question.saga, question.now_ms) for number, answers in asked.items()}
+            )
+
+
+def sum_model(model: ReadModel) -> PartitionSums:
+    """Return the sums of one partition."""
+    return PartitionSums(
+        newest_ms=model.counts.newest_ms,
+        sagas=len(model.sagas),
+        in_flight=len(model.without_outcome),
+        taken=model.taken,
+        handlers=model.counts.handlers,
+        failures=model.counts.failures,
+        partitions=model.counts.partitions,
+        busy=model.busy,
+        usual=UsualDurations(model.waits, model.lives),
+    )
+
+
+def add_up(several: Iterable[PartitionSums]) -> PartitionSums:
+    """Add up the sums of several partitions."""
+    counts, busy, waits, lives = (
+        RecentCounts(),
+        dict[str, int](),
+        dict[tuple[str, str], TimeHistogram](),
+        dict[str, TimeHistogram](),
+    )
+    sagas = in_flight = taken = 0
+    for each in several:
+        counts.merge(each.to_counts())
+        busy.update(each.busy)
+        sagas, in_flight, taken = sagas + each.sagas, in_flight + each.in_flight, taken + each.taken
+        for kind, histogram in each.usual.lives.items():
+            lives.setdefault(kind, TimeHistogram()).merge(histogram)
+        for handler, histogram in each.usual.waits.items():
+            waits.setdefault(handler, TimeHistogram()).merge(histogram)
+    return PartitionSums(
+        newest_ms=counts.newest_ms,
+        sagas=sagas,
+        in_flight=in_flight,
+        taken=taken,
+        handlers=counts.handlers,
+        failures=counts.failures,
+        partitions=counts.partitions,
+        busy=busy,
+        usual=UsualDurations(waits, lives),
+    )
+
+
+def merge_stuck(several: Iterable[StuckSagas], unanswered: tuple[str, ...]) -> StuckSagas:
+    """Merge the stuck sagas of several partitions, those that are stuck longest first."""
+    several = [*several]
+    found = sorted((stuck for each in several for stuck in each.sagas), key=_sort_key)
+    more = any(each.more for each in several) or len(found) > PAGE_MAX
+    return StuckSagas(sagas=tuple(found[:PAGE_MAX]), more=more, unanswered=unanswered)
+
+
+def _sort_key(stuck: StuckSaga) -> tuple[int, tuple[str, ...], str]:
+    """Return the sort key that orders merged sagas as one partition does."""
+    waits = stuck.why == "waiting"
+    reason = (stuck.why, stuck.awaited.service, stuck.awaited.handler) if waits else (stuck.why,)
+    return stuck.since_ms - stuck.measure_ms, reason, stuck.saga
+
+
+_questions, _replies = msgspec.msgpack.Decoder(WorkerQuestion), msgspec.msgpack.Decoder(WorkerReply)
+
+
+def decode_question(content: bytes) -> WorkerQuestion:
+    """Decode a question. Raises `msgspec.DecodeError`."""
+    return _questions.decode(content)
+
+
+def decode_reply(content: bytes) -> WorkerReply:
+    """Decode an answer. Raises `msgspec.DecodeError`."""
+    return _replies.decode(content)
+
+
+# -------------------------------------------------------------------- answering
+
+
+ASKS = "/api/part"
+"""Path at which workers ask each other."""
+TIMEOUT_S = 5.0
+REPLY_BYTES_MAX = 256 << 20
+REASON_LENGTH_MAX = 200
+"""Longest text, in characters, that explains why a worker does not answer."""
+
+
+class TotalSums(Struct, frozen=True):
+    """Sums of all partitions, and why some are missing."""
+
+    sums: PartitionSums
+    unanswered: tuple[str, ...]
+
+
+class SharedQueries:
+    """Queries that any worker can answer for all workers."""
+
+    def __init__(self, worker: MonitorWorker, clock: Clock) -> None:
+        self._worker, self._clock = worker, clock
+
+    def reply(self, question: WorkerQuestion) -> WorkerReply:
+        """Answer another worker from the partitions of this one."""
+        return answer_question(question, self._worker.ready_models())
+
+    async def sums(self) -> TotalSums:
+        """Fetch the sums of all partitions."""
+        replies, unanswered = await self._ask(WorkerQuestion("sums"))
+        parts = {number: sums for reply in replies for number, sums in reply.sums.items()}
+        return TotalSums(add_up(parts.values()), (*unanswered, *self._list_missing(parts, unanswered)))
+
+    async def rates(self) -> HandlerRates:
+        """Return the rates and durations of each handler."""
+        whole = await self.sums()
+        sums = whole.sums
+        found = compute_rates(sums.to_counts(), sagas=sums.sagas, in_flight=sums.in_flight, taken=sums.taken)
+        return msgspec.structs.replace(found, unanswered=whole.unanswered)
+
+    async def errors(self) -> tuple[tuple[ErrorClass, ...], tuple[str, ...]]:
+        """Return the failures by class, and why some are missing."""
+        whole = await self.sums()
+        return list_errors(whole.sums.to_counts()), whole.unanswered
+
+    async def hot(self) -> HotSpots:
+        """Return the hot keys and partitions."""
+        whole = await self.sums()
+        return msgspec.structs.replace(
+            find_hot_spots(whole.sums.to_counts(), whole.sums.busy), unanswered=whole.unanswered
+        )
+
+    async def stuck(self) -> StuckSagas:
+        """Return the sagas that are stuck now."""
+        whole = await self.sums()
+        asked = WorkerQuestion("stuck", now_ms=self._clock.now_ms(), usual=whole.sums.usual)
+        replies, unanswered = await self._ask(asked)
+        parts = {number: stuck for reply in replies for number, stuck in reply.stuck.items()}
+        missing = (*unanswered, *self._list_missing(parts, unanswered))
+        return merge_stuck(parts.values(), missing or whole.unanswered)
+
+    async def saga(self, saga: str) -> tuple[Timeline | None, tuple[str, ...]]:
+        """Return one saga across all services, and why it may be missing."""
+        whole = await self.sums()
+        asked = WorkerQuestion("trace", saga=saga, now_ms=self._clock.now_ms(), usual=whole.sums.usual)
+        replies, unanswered = await self._ask(asked)
+        parts = {number: found for reply in replies for number, found in reply.trace.items()}
+        missing = (*unanswered, *self._list_missing(parts, unanswered)) or whole.unanswered
+        found = next((each for each in parts.values() if each is not None), None)
+        return None if found is None else msgspec.structs.replace(found, unanswered=missing), missing
+
+    # ---------------------------------------------------------------- asking
+
+    async def _ask(self, question: WorkerQuestion) -> tuple[list[WorkerReply], tuple[str, ...]]:
+        """Ask each worker. Also return the workers that do not answer, with their partitions."""
+        owners, content = self._worker.owners(), msgspec.msgpack.encode(question)
+        others = sorted(url for url in owners if url != self._worker.url)
+        asked = [asyncio.to_thread(_ask_worker, url, content) for url in others]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        replies, unanswered = [answer_question(question, self._worker.ready_models())], []
+        for url, reply in zip(others, found, strict=True):
+            if isinstance(reply, WorkerReply):
+                replies.append(reply)
+            elif isinstance(reply, (OSError, HTTPException, ValueError)):
+                why = shortened(str(reply) or type(reply).__name__, REASON_LENGTH_MAX)
+                unanswered.append(f"{_name_partitions(owners[url])} with {url}, which does not answer: {why}")
+            else:
+                raise reply
+        return replies, tuple(unanswered)
+
+    def _list_missing(self, parts: Mapping[int, object], unanswered: tuple[str, ...]) -> list[str]:
+        """List the partitions that no answering worker has ready."""
+        owned = self._worker.owners() if unanswered else {}
+        silent = {
+            number for url, numbers in owned.items() for number in numbers if any(url in each for each in unanswered)
+        }
+        left = set(range(self._worker.partitions)) - set(parts) - silent
+        return [f"{_name_partitions(left)}: on the way from one worker to another, ask again"] if left else []
+
+
+def _ask_worker(url: str, content: bytes) -> WorkerReply:
+    """Ask another worker. Raises `OSError`, `HTTPException`, `ValueError`."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    connection = HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
+    try:
+        connection.request("POST", ASKS, content, {"Origin": url, "Host": url.removeprefix("http://")})
+        response = connection.getresponse()
+        answer = response.read(REPLY_BYTES_MAX)
+        if response.status != 200:
+            raise ValueError(f"it answers {response.status}")
+        return decode_reply(answer)
+    finally:
+        connection.close()
+
+
+def _name_partitions(numbers: set[int]) -> str:
+    which = ", ".join(map(str, sorted(numbers)))
+    return f"{counted(len(numbers), 'partition')} of {TRANSITIONS} ({which})"
+
+
+# -------------------------------------------------------------------- server
+
 
 QUESTION_BYTES_MAX = 16 << 20
 NO_PAGE = (
@@ -33,16 +300,16 @@ NO_PAGE = (
 
 
 def create_shared_app(answering: SharedQueries, settings: Settings) -> Starlette:
-    """The application."""
+    """Create the application that serves the JSON API and answers other workers."""
 
     async def trace(request: Request) -> Response:
         found, unanswered = await answering.saga(request.path_params["saga"])
         if found is not None:
             return _respond(found, unanswered)
         if unanswered:
-            what = "nothing was told of this saga as far as workers answer"
-            return _respond({"error": f"{what}; not asked: {'; '.join(unanswered)}"}, status=503)
-        return _respond({"error": "nothing was told of this saga"}, status=404)
+            what = "no worker that answered has transition events of this saga"
+            return _respond({"error": f"{what}; no answer from: {'; '.join(unanswered)}"}, status=503)
+        return _respond({"error": "there are no transition events of this saga"}, status=404)
 
     async def stuck(_: Request) -> Response:
         found = await answering.stuck()
@@ -61,16 +328,16 @@ def create_shared_app(answering: SharedQueries, settings: Settings) -> Starlette
         return _respond(found, found.unanswered)
 
     async def part(request: Request) -> Response:
-        """Answer to another worker, with what is here."""
+        """Answer another worker from the partitions of this one."""
         body = b""
         async for chunk in request.stream():
             body += chunk
             if len(body) > QUESTION_BYTES_MAX:
-                return PlainTextResponse("that is no question\n", 413)
+                return PlainTextResponse("the question is too large\n", 413)
         try:
             question = decode_question(body)
         except msgspec.DecodeError as why:
-            return PlainTextResponse(f"that is no question: {why}\n", 400)
+            return PlainTextResponse(f"the question cannot be decoded: {why}\n", 400)
         return Response(msgspec.msgpack.encode(answering.reply(question)), media_type="application/msgpack")
 
     async def no_page(_: Request) -> Response:
@@ -92,7 +359,7 @@ def create_shared_app(answering: SharedQueries, settings: Settings) -> Starlette
 
 
 def _respond(value: object, unanswered: tuple[str, ...] = (), status: int = 200) -> Response:
-    """Answer in JSON; of one that is not whole the status says so."""
+    """Respond in JSON, with status 206 if workers are missing from the answer."""
     return Response(msgspec.json.encode(value), 206 if unanswered else status, media_type="application/json")
 
 
@@ -103,12 +370,12 @@ NOT_STARTED = "the shared monitor was not started:"
 
 
 class SharedOptions(NamedTuple):
-    """Choices of whoever starts a worker of a shared monitor."""
+    """Command-line options of a shared monitor's worker."""
 
     name: str
-    """Name under which its workers find each other, and under which its tables are kept."""
+    """Name of the monitor: its workers find each other by it, and its tables are named after it."""
     address: str
-    """Host and port to listen at, and at which the other workers ask."""
+    """Host and port to listen on, at which the other workers send questions."""
     sagas_max: int = SAGAS_MAX
 
 
@@ -120,8 +387,11 @@ async def serve_shared(
     begun: Callable[[str], None],
     tell: Report,
 ) -> None:
-    """Fold a share, and answer for all, until `stop`. `begun` is told the address once it answers, `tell` what keeps it
-    from folding. Raises `SagaError` for what keeps it from starting, or ends it."""
+    """Read a share of the partitions, and answer queries for all of them, until `stop`.
+
+    `begun` is called with the address once the server answers; `tell` with each problem that keeps it from reading.
+    Raises `SagaError` if it cannot start, or has to end.
+    """
     adapter = adapters.broker_adapter(settings.broker)
     if not isinstance(adapter, TakesClients):
         problem = (
@@ -147,10 +417,10 @@ async def serve_shared(
 
 
 def _find_problem(wanted: SharedOptions) -> str:
-    """Reason why the others could not ask at this address; empty if they can."""
+    """Return the reason why other workers cannot use this address; empty if they can."""
     host = wanted.address.rpartition(":")[0].strip("[]")
-    if host in ("", "0.0.0.0", "::"):  # refused, not listened at
-        return f"others ask it at the address at which it listens, and {wanted.address!r} is none of a host: name one"
+    if host in ("", "0.0.0.0", "::"):  # other workers cannot connect to a wildcard address
+        return f"other workers connect to the address of this one, and {wanted.address!r} names no host: give one"
     return ""
 
 
@@ -158,28 +428,28 @@ async def _count_partitions(
     name: str, settings: Settings, stop: asyncio.Event, clock: Clock, tell: Report
 ) -> int | None:
     """Count the partitions to share, once there is a topic; `None` if it was stopped before."""
-    told = ""
+    reported = ""
     while not stop.is_set():
         try:
             async with open_administration(settings, clock) as broker:
                 counts = await broker.count_partitions([TRANSITIONS, *_list_tables(name)])
             if TRANSITIONS in counts:
                 return _check_partitions(name, counts)
-            text = f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us"
+            text = f"there are no transition events yet: topic {TRANSITIONS} is missing, or this user may not see it"
         except BrokerUnavailable as why:
             text = str(why)
-        if text != told:
+        if text != reported:
             tell(text)
-            told = text
+            reported = text
         await clock.sleep(POLL_S)
     return None
 
 
 def _check_partitions(name: str, counts: Mapping[str, int]) -> int:
-    """Partitions of the topic, if the tables have as many. Raises `ConfigurationError`."""
+    """Return the partition count of the topic. Raises `ConfigurationError` if the tables have another one."""
     problems = [
         f"{TRANSITIONS} has {counts[TRANSITIONS]} partitions, and {table} of this monitor has {counts[table]}: choose "
-        "another name, under which it begins anew"
+        "another name, under which it starts from the beginning"
         for table in _list_tables(name)
         if counts.get(table, counts[TRANSITIONS]) != counts[TRANSITIONS]
     ]
