@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.broker.kafka import consumers
-from saga.broker.kafka.consumers import TOLD_MAX
+from saga.broker.kafka.consumers import IDENTITIES_MAX
 from saga.broker.port import (
     TEXT_MAX,
     MemberIdentity,
@@ -64,4 +64,4 @@ def test_a_leader_tells_one_member_of_each_service_and_store_and_not_too_many() 
     assert len(consumers._decode_members(consumers._encode_members([*many, None]))) == 1
     assert consumers._encode_members([None, None]) == b""
     different = [replace(OURS, store=str(n)) for n in range(100)]
-    assert len(consumers._decode_members(consumers._encode_members(different))) == TOLD_MAX
+    assert len(consumers._decode_members(consumers._encode_members(different))) == IDENTITIES_MAX

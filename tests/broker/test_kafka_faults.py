@@ -236,7 +236,7 @@ async def test_a_group_that_is_ahead_of_a_log_that_lost_its_end_reads_it_again(
             while not listening.has:
                 await CLOCK.sleep(0.02)
             assert listening.has == {place: 3}
-    assert "has lost what was read of it" in caplog.text
+    assert "has lost records that were already read" in caplog.text
 
 
 # -------------------------------------------------------------------- zombies

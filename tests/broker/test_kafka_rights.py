@@ -219,7 +219,7 @@ async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
         membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
         await until(lambda: not listening.has)
         await other.publish([event(kafka_name, "k", "meanwhile")])
-        await standstill(membership, place, says="cannot be seen any more")
+        await standstill(membership, place, says="is missing or hidden")
         await guarded.allow(may_read)
         await until(lambda: listening.has)
         assert listening.has == {place: 1}

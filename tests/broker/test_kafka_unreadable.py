@@ -130,7 +130,7 @@ async def test_how_far_it_cannot_be_read_is_found_out_from_wherever_it_stands(
         assert found.begin == 5
         assert found.end >= 10
         assert await broker.find_unreadable(place, found.end) is None
-        assert f"{kafka_topic}/0 stands at offset 5" in found.reason
+        assert f"{kafka_topic}/0 is stalled at offset 5" in found.reason
         if way in ("a value", "gzip that is none"):  # the frame of the batch is whole
             assert found.end == 10
             assert found.size is not None

@@ -89,8 +89,10 @@ def test_a_worker_that_ends_by_itself_leaves_a_process_that_is_not_alive(health:
 
 
 def test_a_partition_that_cannot_be_read_is_a_reason_as_long_as_it_stands(health: Health) -> None:
-    worker = WatchedWorker(behind=JOINED, stands=[StalledPartition("orders", 0, 7, "orders/0 stands at offset 7: why")])
+    worker = WatchedWorker(
+        behind=JOINED, stands=[StalledPartition("orders", 0, 7, "orders/0 is stalled at offset 7: why")]
+    )
     with health.watch(worker):
-        assert reasons(health) == [("payment", "orders/0 stands at offset 7")]
+        assert reasons(health) == [("payment", "orders/0 is stalled at offset 7")]
         worker.stands = ()
         assert not reasons(health)

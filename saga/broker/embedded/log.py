@@ -80,7 +80,7 @@ class Undecodable(Exception):
     def describe(self, partition: Partition, path: Path) -> str:
         """Text for people about the record, and what they can do."""
         return (
-            f"{partition.topic}/{partition.number} stands at offset {self.offset}, which cannot be read: its row in "
+            f"{partition.topic}/{partition.number} is stalled at offset {self.offset}, which cannot be read: its row in "
             f"{path} is not as we write it ({self}): put back a copy of the file, or step over it with `saga offsets "
             "skip`"
         )

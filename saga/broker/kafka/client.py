@@ -1,7 +1,7 @@
-"""Private parts of aiokafka that we need, and requests that it lacks. A test notices when a new version changes them.
+"""Private parts of aiokafka that we need, and requests that it lacks. A test fails when a new version changes them.
 
-aiokafka's background tasks can die or hang without anybody noticing, and its `stop` can wait for a broker that never
-answers. So we check these tasks ourselves, and cancel what does not end.
+aiokafka's background tasks can die or hang unnoticed, and its `stop` can wait for a broker that never answers. So we
+check these tasks ourselves and cancel the ones that do not end.
 """
 
 import asyncio
@@ -51,39 +51,42 @@ from saga.messages import Partition, StalledPartition
 from saga.support.clock import Clock
 
 LOOKS, LOOK_S = 4, 0.15
-"""Looks for a topic, and the pause between them: a new one is known to all brokers after a moment."""
+"""Number of lookups of a topic, and the pause between them: all brokers know a new topic after a moment."""
 END_S = 0.5
 SESSION_PART = 0.85
-"""Part of a session after which a connection is not used for another request."""
+"""Fraction of a SASL session after which no new request is sent on its connection."""
 ANSWERED_LOOK_S = 0.1
-"""Pause before looking again whether all requests of such a connection are answered."""
+"""Pause between checks whether all requests of such a connection are answered."""
 FAILED = (KafkaError, OSError, TimeoutError, AssertionError, AttributeError)
-"""Errors that aiokafka raises: the last two when what it has closed is used."""
+"""Errors that aiokafka raises: the last two when something is used after it was closed."""
 
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # all that matters comes as an exception, once
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # everything that matters is raised as an exception, once
 
 
 # -------------------------------------------------------------------- any client
 
 
 def is_stray_cancellation(why: BaseException) -> bool:
-    """Return whether this is a cancellation that nobody asked for: of something in aiokafka that was waited for. Let
-    through, it would look like one of whoever waits, and end it without a word."""
+    """Return whether this cancellation was not requested for the current task.
+
+    It comes from something inside aiokafka that the task waits for. Passed on, it would end the task silently, as if
+    the task itself had been cancelled.
+    """
     task = asyncio.current_task()
     return isinstance(why, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 def reraise_cancellation(why: BaseException) -> None:
-    """Raise an error again if it is a cancellation that somebody asked for."""
+    """Raise the error again if it is a requested cancellation of the current task."""
     if isinstance(why, asyncio.CancelledError) and not is_stray_cancellation(why):
         raise why
 
 
 async def count_partitions(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
-    """Count a topic's partitions; from now on the client knows the topic. Raises `BrokerError` if it is not there.
+    """Count a topic's partitions and add the topic to the client. Raises `BrokerError` if there is no such topic.
 
-    All topics are asked for, because asking for one that is missing creates it, unless the brokers forbid that; and it
-    is added, because a client forgets those that it was not told of as soon as it was told of one.
+    Requests the metadata of all topics, because requesting a missing topic creates it unless the brokers forbid that.
+    Adds the topic, because once a client has explicit topics it drops the metadata of all others.
     """
     for look in range(LOOKS):
         if look:
@@ -110,7 +113,7 @@ async def fetch_topics(client: AIOKafkaClient) -> Mapping[str, int]:
 
 
 def renew_password(client: AIOKafkaClient, password: str | None) -> None:
-    """Use that password for connections that are made from now on."""
+    """Use this password for all connections made from now on."""
     client._sasl_plain_password = password
 
 
@@ -132,7 +135,7 @@ class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka 
 
 
 async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _SessionConnection:
-    """Connect, and note why it failed: aiokafka only tells that there is no connection."""
+    """Connect, and record the reason of a failure: aiokafka itself reports only that there is no connection."""
     connection = _SessionConnection(host, port, client_id=client_id, **options)
     access = client_id.access if isinstance(client_id, ClientId) else None
     server, reason = f"{host}:{port}", ""
@@ -153,14 +156,17 @@ aiokafka.client.create_conn = _connect
 
 
 class _Connections(dict[Any, _SessionConnection]):
-    """Connections of a client. They are closed when they are removed; aiokafka leaves some open when the peer hangs up.
+    """Connections of a client, closed when they are removed; aiokafka leaves some open when the peer hangs up.
 
-    A connection whose session is about to end is set aside, so that the next request uses a new one. Otherwise it would
-    be cut off during a request, which looks like a broker that goes away."""
+    A connection whose session is about to end is set aside, so that the next request uses a new one. Otherwise the
+    broker would close it during a request, which looks like an outage.
+    """
 
     def __setitem__(self, name: object, connection: _SessionConnection) -> None:
         super().__setitem__(name, connection)
-        if session_s := getattr(connection, "session_s", 0.0):  # one that others made does not know it
+        if session_s := getattr(
+            connection, "session_s", 0.0
+        ):  # missing on connections that were not made by `_connect`
             asyncio.get_running_loop().call_later(session_s * SESSION_PART, self._put_aside, name)
 
     def __delitem__(self, name: object) -> None:
@@ -168,7 +174,7 @@ class _Connections(dict[Any, _SessionConnection]):
 
     def _put_aside(self, name: object) -> None:
         if (connection := self.pop(name, None)) is not None:
-            super().__setitem__(aside := object(), connection)  # whoever closes the client closes it, too
+            super().__setitem__(aside := object(), connection)  # closing the client closes it, too
             self._close_when_answered(aside)
 
     def _close_when_answered(self, aside: object) -> None:
@@ -182,8 +188,11 @@ class _Connections(dict[Any, _SessionConnection]):
 
 @contextmanager
 def closing_on_failure(of: AIOKafkaClient) -> Iterator[None]:
-    """Close what a start inside the block has opened, if it is given up. aiokafka's `bootstrap` forgets the connection
-    on which it asks for the cluster if it is cancelled there; only the frame that was left still knows it."""
+    """Close the connections that a client opened inside the block if its start fails or is cancelled.
+
+    If aiokafka's `bootstrap` is cancelled while it requests the cluster's metadata, it leaks that connection; only the
+    frame in the traceback still refers to it.
+    """
     of._conns = _Connections(of._conns)
     try:
         yield
@@ -198,7 +207,7 @@ def closing_on_failure(of: AIOKafkaClient) -> Iterator[None]:
 
 
 async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaClient) -> None:
-    """End a client by force: twice, since some tasks take the first time for a wish to finish."""
+    """Cancel a client's tasks, twice because some treat the first cancellation as a request to finish their work."""
     pending = {task for task in (*tasks, client._sync_task) if task is not None and not task.done()}
     for _ in range(2):
         if pending:
@@ -207,7 +216,7 @@ async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKa
             _, pending = await asyncio.wait(pending, timeout=END_S)
     asked = client._md_update_fut
     if asked is not None and not asked.done():
-        asked.set_result(False)  # whoever waits for it would wait for ever
+        asked.set_result(False)  # otherwise its waiters would wait for ever
     for connection in list(client._conns.values()):
         connection.close()
 
@@ -216,7 +225,7 @@ async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKa
 
 
 def is_dead(producer: AIOKafkaProducer) -> bool:
-    """Return whether nothing that is handed to the producer will ever be sent."""
+    """Return whether the producer can no longer send anything, because a background task has ended."""
     task = producer._sender.sender_task
     return task is None or task.done() or _has_ended(producer.client._sync_task)
 
@@ -228,9 +237,9 @@ def enqueue_record(
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
 ) -> asyncio.Future[RecordMetadata] | None:
-    """Give the producer a record of a topic that it knows, without waiting; `None` if a full batch has to go first.
+    """Enqueue a record of a known topic without waiting; return `None` if a full batch has to be sent first.
 
-    `send` of aiokafka asks for the topic and its partitions each time, which costs more than the rest of it.
+    aiokafka's `send` looks up the topic and its partitions each time, which costs more than everything else it does.
     """
     adding = producer._message_accumulator.add_message(place, key, value, 0.0, headers=headers)
     try:
@@ -243,7 +252,10 @@ def enqueue_record(
 
 
 async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float) -> None:
-    """Let a producer send what it has, for so long; then end it. What is left fails with `KafkaTimeoutError`."""
+    """Let a producer send its pending records for up to `seconds`, then stop it.
+
+    Records that are still unsent fail with `KafkaTimeoutError`.
+    """
     if seconds > 0:
         try:
             await clock.within(seconds, producer.stop())
@@ -251,7 +263,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
             reraise_cancellation(why)
         else:
             return
-    producer._closed = True  # or it warns that nobody has stopped it
+    producer._closed = True  # otherwise it warns that it was not stopped
     accumulator = producer._message_accumulator
     batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
     accumulator._pending_batches = _Batches(accumulator._pending_batches)
@@ -260,19 +272,22 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
     accumulator.fail_all(KafkaTimeoutError("given up"))
     for batch in batches:
         if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
-            batch._drain_waiter.exception()  # nobody waits for it: seen
+            batch._drain_waiter.exception()  # mark the exception as retrieved: nothing awaits it
 
 
 class _Batches(set[object]):
-    """Set of batches that lets any be taken out. aiokafka takes each out when it fails, also one that is to be sent
-    again and so is not in here: in a callback, whose failure asyncio would write into the log."""
+    """Set of batches whose `remove` accepts missing ones.
+
+    aiokafka removes each batch that fails in a callback, even one that waits for a retry and so is not in the set.
+    asyncio would log that error.
+    """
 
     def remove(self, batch: object) -> None:
         self.discard(batch)
 
 
 def _cancel_batch(batch: object) -> Never:
-    """End the task that asks for a batch to be sent again: put in the place of what would send it."""
+    """Cancel the task that wants to send a batch again. Replaces `reenqueue` of a producer that is being stopped."""
     raise asyncio.CancelledError
 
 
@@ -280,14 +295,17 @@ def _cancel_batch(batch: object) -> Never:
 
 
 def raise_if_broken(consumer: AIOKafkaConsumer) -> None:
-    """Raise what broke the consumer, if something did: aiokafka itself tells only who polls, and not always."""
+    """Raise the error that ended a background task of the consumer, if one has ended.
+
+    aiokafka itself raises such errors only from `getmany`, and not always.
+    """
     coordinator = consumer._coordinator
     _check(coordinator._coordination_task, consumer._fetcher.error_future, consumer._client._sync_task)
     coordinator.check_errors()
 
 
 def raise_if_reader_broken(consumer: AIOKafkaConsumer) -> None:
-    """Raise what broke a consumer that is in no group, if something did."""
+    """Raise the error that ended a background task of a consumer without a group, if one has ended."""
     _check(consumer._fetcher.error_future, consumer._client._sync_task)
 
 
@@ -299,18 +317,20 @@ def _check(*tasks: asyncio.Task[object] | None) -> None:
 
 
 def lacks_coordinator(consumer: AIOKafkaConsumer) -> bool:
-    """Return whether a consumer knows no broker that coordinates its group: nothing can be committed."""
+    """Return whether the consumer has no group coordinator, so that it cannot commit."""
     return consumer._coordinator.coordinator_id is None
 
 
 def is_unknown_to_group(consumer: AIOKafkaConsumer) -> bool:
-    """Return whether the group does not know the consumer any more: what it had may be another member's already."""
+    """Return whether the group has removed the consumer: other members may own its partitions already."""
     return bool(consumer._coordinator.generation < 0)
 
 
 def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
-    """Topics that are not there, or that we may not see. If there are any they are asked for again: aiokafka would wait
-    for minutes, in which the member has none of their partitions, and nobody is told."""
+    """Return the topics that are missing or hidden from us, and refresh the metadata if there are any.
+
+    aiokafka would wait for minutes, during which the member silently has none of their partitions.
+    """
     found = [topic for topic in topics if not consumer._client.cluster.partitions_for_topic(topic)]
     if found:
         consumer._client.force_metadata_update()
@@ -318,19 +338,19 @@ def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> 
 
 
 def count_cached_partitions(client: AIOKafkaClient, topics: Iterable[str]) -> Mapping[str, int]:
-    """Count the partitions of these topics, as the brokers said last; those that are not known are left out."""
+    """Count the partitions of these topics by the cached metadata, without unknown topics."""
     found = {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in topics}
     return {topic: count for topic, count in found.items() if count}
 
 
 def report_invisible_topics(topics: Iterable[str]) -> list[StalledPartition]:
-    """Standstills to be told of topics that are `find_invisible_topics`."""
-    said = "cannot be seen any more: have the user allowed Read on it, if it is there"
-    return [StalledPartition(topic, None, None, f"topic {topic} {said}") for topic in topics]
+    """Describe the topics that `find_invisible_topics` found as stalled."""
+    reason = "is missing or hidden: check that it exists, and that the user is allowed to Read it"
+    return [StalledPartition(topic, None, None, f"topic {topic} {reason}") for topic in topics]
 
 
 def find_refused_topics(why: BaseException) -> frozenset[str]:
-    """Topics of which a commit was refused for want of rights; it counts for those of the others."""
+    """Return the topics for which a commit was refused for lack of permission; it took effect for all others."""
     cause = why.__cause__
     if cause is None or not isinstance(cause, TopicAuthorizationFailedError):
         return frozenset()
@@ -338,7 +358,7 @@ def find_refused_topics(why: BaseException) -> frozenset[str]:
 
 
 def read_position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
-    """Offset that the consumer reads next; `None` if the partition is not its own, or it does not know yet."""
+    """Return the offset that the consumer reads next; `None` if it does not own the partition or has none yet."""
     subscription = consumer._subscription.subscription
     place = TopicPartition(*partition)
     if subscription is None or subscription.assignment is None or place not in subscription.assignment.tps:
@@ -350,15 +370,19 @@ def read_position(consumer: AIOKafkaConsumer, partition: Partition) -> int | Non
 async def fetch_bounds(
     consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, tuple[int, int]]:
-    """Bounds of each partition: the offset of its oldest record, and after its last one that can be read. Goes on until
-    answered."""
+    """Return the offsets of each partition's oldest record and of its end, after the last committed record.
+
+    Retries until the brokers answer.
+    """
     begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     return {place: (int(begins[place]), int(ends[place])) for place in places}
 
 
 async def fetch_identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[MemberIdentity | None]:
-    """Ask what each member of a group states of itself; nothing where we are not allowed to see it. Goes on until it is
-    answered: the coordinator of a new group is known after a moment."""
+    """Fetch the identity that each member of a group states; nothing if we may not see the group.
+
+    Retries until the brokers answer: the coordinator of a new group is known only after a moment.
+    """
     while True:
         try:
             node = await client.coordinator_lookup(0, group)
@@ -373,36 +397,41 @@ async def fetch_identities(client: AIOKafkaClient, group: str, clock: Clock) -> 
 
 
 def read_identity(subscription: bytes) -> MemberIdentity | None:
-    """Identity that a member states in its subscription, which is empty while it joins."""
+    """Decode the identity that a member states in its subscription, which is empty while it joins."""
     return decode_identity(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
 
 
 async def fetch_ends(
     consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], clock: Clock, limit_s: float
 ) -> Mapping[Partition, int | None]:
-    """End of each partition, after its last record that can be read; `None` where it cannot be told now. All are asked
-    together; if that fails each is asked alone, for one that nobody leads keeps back the answers for all others. Raises
-    `BrokerUnavailable` if none is told."""
+    """Fetch the end of each partition, after its last committed record; `None` where it is unknown now.
+
+    Requests all ends together. If that fails, requests each alone, because one partition without a leader delays the
+    answers for all others. Raises `BrokerUnavailable` if no end is known.
+    """
     try:
         together = await clock.within(limit_s, consumer.end_offsets(places)) if places else {}
         return {Partition(*place): int(together[place]) for place in places}
     except FAILED as why:
         asked = [clock.within(limit_s, consumer.end_offsets([place])) for place in places]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        told = {
+        ends = {
             Partition(*place): None if isinstance(each, BaseException) else int(each[place])
             for place, each in zip(places, found, strict=True)
         }
-        if not any(end is not None for end in told.values()):
+        if not any(end is not None for end in ends.values()):
             raise to_broker_error(why, "asking for the ends of the log", "Read", waits=True) from why
-        return told
+        return ends
 
 
 async def fetch_positions(
     consumer: AIOKafkaConsumer, places: Collection[TopicPartition], starts: Mapping[str, int] = FROM_THE_OLDEST
 ) -> Mapping[Partition, tuple[int, str]]:
-    """Positions of the group, each with what is noted with it; and of the other partitions where the group begins: at
-    the time that `starts` has for their topics, else at the oldest record. Goes on until it is answered."""
+    """Fetch the committed position and its metadata for each partition.
+
+    A partition without a commit starts at the time that `starts` gives for its topic, else at its oldest record.
+    Retries until the brokers answer.
+    """
     committed = await consumer._coordinator.fetch_committed_offsets(list(places)) if places else {}
     found = {place: (position.offset, position.metadata or "") for place, position in committed.items()}
     if new := [place for place in places if place not in found]:
@@ -415,21 +444,20 @@ async def fetch_positions(
 async def fetch_offsets_at(
     consumer: AIOKafkaConsumer, times: Mapping[TopicPartition, int]
 ) -> Mapping[TopicPartition, int]:
-    """First offset of each partition whose record has this time, in milliseconds since 1970, or a later one; its end if
-    there is none."""
+    """Find each partition's first offset at or after a time, in milliseconds since 1970; its end if there is none."""
     if not times:
         return {}
-    ends = await consumer.end_offsets(list(times))  # before: what comes in between is later than the time
+    ends = await consumer.end_offsets(list(times))  # first: records that arrive in between are later than the time
     firsts = await consumer.offsets_for_times(times)
     return {place: int(ends[place] if firsts[place] is None else firsts[place].offset) for place in times}
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:
-    """Leave the group, unless the member is to keep its place in it, and disconnect; by force after so long."""
+    """Leave the group, unless the member is static, and disconnect; cancel everything after `seconds`."""
     try:
         await clock.within(seconds, consumer.stop())
     except (*FAILED, asyncio.CancelledError) as why:
-        reraise_cancellation(why)  # a fetch that waits to be tried again ends so
+        reraise_cancellation(why)  # a fetch that waits for its retry ends with a stray one
     else:
         return
     tasks: list[asyncio.Task[object] | None] = []
@@ -437,7 +465,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     if isinstance(coordinator, GroupCoordinator):
         await _leave(coordinator, consumer._client, clock)
         tasks += [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
-    elif coordinator is not None:  # of a consumer that is in no group
+    elif coordinator is not None:  # the consumer has no group
         tasks.append(coordinator._reset_committed_task)
     if fetcher is not None:
         tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
@@ -445,7 +473,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
 
 
 async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:
-    """Leave the group by another connection: on its own one, joining may have to wait for all other members."""
+    """Leave the group on another connection: on its own one a pending join may wait for all other members."""
     keeps_its_place = coordinator._group_instance_id is not None
     if keeps_its_place or coordinator.coordinator_id is None or not coordinator.member_id:
         return
@@ -461,18 +489,17 @@ def _has_ended(task: asyncio.Task[object] | None) -> bool:
 def to_broker_error(
     why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
 ) -> BrokerError:
-    """Make the error to raise instead of something that came out of aiokafka; `right`, `waits`: see
-    `translate_error`."""
+    """Translate any exception that aiokafka raised to ours. For `right` and `waits` see `translate_error`."""
     if isinstance(why, KafkaError):
         return translate_error(why, doing, right, waits=waits)
-    said = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
-    return BrokerUnavailable(f"{doing}: {said}: it is tried again; {GUESS}")
+    reason = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
+    return BrokerUnavailable(f"{doing}: {reason}: it is tried again; {GUESS}")
 
 
 # ---------------------------------------------------------------- private names of aiokafka
 #
-# They are checked when a client has started. Otherwise a release of aiokafka that renames one would look like a broker
-# that cannot be reached, for ever: aiokafka also raises `AttributeError` when something that it has closed is used.
+# They are checked when a client has started. Otherwise a release of aiokafka that renames one would look like an
+# endless outage of the brokers: aiokafka also raises `AttributeError` when something is used after it was closed.
 
 
 CLIENT = (
@@ -505,16 +532,16 @@ TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
     (TopicPartitionState.pause, ("self",)),
     (TopicPartitionState.resume, ("self",)),
 )
-"""Private functions that we replace or call, each with the names of its parameters."""
+"""Private functions that we override or call, each with the names of its parameters."""
 
 
 def check_producer(producer: AIOKafkaProducer) -> None:
-    """Check a producer, and its client. Raises `BrokerError` if aiokafka has become another one."""
+    """Check that a producer and its client have the private names that we use. Raises `BrokerError`."""
     _check_names([*_find_missing_names(producer, PRODUCER), *_find_missing_names(producer.client, CLIENT)])
 
 
 def check_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Check a consumer, as `check_producer` checks a producer."""
+    """Check that a consumer has the private names that we use. Raises `BrokerError`."""
     others = [
         f"{of.__qualname__}({', '.join(names)})"
         for of, names in TAKES
@@ -535,32 +562,32 @@ def _find_missing_names(root: object, names: Iterable[str]) -> Iterable[str]:
 def _check_names(missing: list[str]) -> None:
     if missing:
         raise BrokerError(
-            f"aiokafka {aiokafka.__version__} has become another one: {', '.join(missing)}: this release of saga needs "
-            "them as they were: pip install 'saga-choreography[kafka]' brings an aiokafka that has them"
+            f"aiokafka {aiokafka.__version__} no longer has {', '.join(missing)}, which this release of saga needs: "
+            "install an aiokafka that fits with pip install 'saga-choreography[kafka]'"
         )
 
 
 # ---------------------------------------------------------------- requests that aiokafka lacks
 #
-# They change one setting of a topic, ask for our rights on topics, and ask for topic ids. aiokafka can only replace all
-# settings of a topic at once, which reverts what somebody else sets in the meantime.
+# They change one setting of a topic, and fetch our permissions on topics and topic ids. aiokafka can only replace all
+# settings of a topic at once, which would revert concurrent changes.
 
 
 TOPIC, SET = 2, 0
-"""Codes of what is changed, and how: a topic's setting is set."""
+"""Protocol codes: resource type topic, operation set."""
 READ, WRITE = 1 << 3, 1 << 4
-"""Bits of rights on a topic: to read it, to write it."""
+"""Bits of the permissions to read and to write a topic."""
 UNKNOWN = -(1 << 31)
-"""Rights that a broker names if it was not asked."""
+"""Value of the permissions if they were not requested."""
 
 _TEXT, _COMPACT = String("utf-8"), CompactString("utf-8")
 _TAGS = ("tags", TaggedFields)
 NO_ID = bytes(16)
-"""Id of a topic that has none."""
+"""Encoded id of a topic without an id."""
 
 
 class ChangedResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Answer for each topic whether it was changed."""
+    """Response of IncrementalAlterConfigs: an error code for each topic."""
 
     API_KEY = 44
     API_VERSION = 0
@@ -574,7 +601,7 @@ class ChangedResponse(Response):  # type: ignore[misc]  # aiokafka has no types
 
 
 class ChangeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    """Form on the wire: IncrementalAlterConfigs."""
+    """Wire format of the request IncrementalAlterConfigs."""
 
     API_KEY = 44
     API_VERSION = 0
@@ -593,7 +620,7 @@ class ChangeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
 
 
 class ChangeConfigs(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Request to give one setting of a topic another value; all others stay."""
+    """Request to change one setting of a topic and leave all others alone."""
 
     API_KEY = 44
 
@@ -605,7 +632,7 @@ class ChangeConfigs(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka ha
 
 
 class TopicsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Answer with all topics, and what we are allowed on each."""
+    """Response of Metadata with all topics and our permissions on each."""
 
     API_KEY = 3
     API_VERSION = 8
@@ -640,7 +667,7 @@ class TopicsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
 
 
 class TopicsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    """Form on the wire: Metadata."""
+    """Wire format of the request Metadata with permissions."""
 
     API_KEY = 3
     API_VERSION = 8
@@ -654,7 +681,7 @@ class TopicsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
 
 
 class Topics(Request[TopicsStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Request for all topics that makes none."""
+    """Request for the metadata of topics, all by default, that never creates one."""
 
     API_KEY = 3
 
@@ -666,11 +693,11 @@ class Topics(Request[TopicsStruct]):  # type: ignore[misc]  # aiokafka has no ty
 
 
 class Uuid(AbstractType[str]):  # type: ignore[misc]  # aiokafka has no types
-    """Id as Kafka's own tools print it, 22 characters; empty for none."""
+    """Topic id as Kafka's own tools print it, 22 characters; empty for none."""
 
     @classmethod
     def encode(cls, value: str) -> bytes:
-        """Write no id: topics are asked for by name."""
+        """Encode no id: topics are requested by name."""
         return NO_ID
 
     @classmethod
@@ -680,7 +707,7 @@ class Uuid(AbstractType[str]):  # type: ignore[misc]  # aiokafka has no types
 
 
 class IdsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Answer with topics and their ids."""
+    """Response of Metadata with topic ids."""
 
     API_KEY = 3
     API_VERSION = 10
@@ -719,7 +746,7 @@ class IdsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
 
 
 class IdsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    """Form on the wire: Metadata of the first version that has ids."""
+    """Wire format of the first version of the request Metadata that has ids."""
 
     API_KEY = 3
     API_VERSION = 10
@@ -735,7 +762,7 @@ class IdsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
 
 
 class Ids(Request[IdsStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Request for the ids of topics that makes none. Brokers know it from Kafka 2.8 on."""
+    """Request for the ids of topics that never creates one. Supported since Kafka 2.8."""
 
     API_KEY = 3
 

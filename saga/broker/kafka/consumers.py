@@ -1,6 +1,6 @@
-"""Consumers of aiokafka with our settings, ids of the logs that they read, and commits of positions in them.
+"""Create aiokafka consumers with our settings, track the ids of the logs that they read, and commit positions.
 
-They read only committed transactions.
+The consumers read committed transactions only.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from saga.messages import Partition
 from saga.support.clock import Clock
 
 FETCH_BYTES = 1 << 23
-"""Most bytes that one broker sends at once; of one partition an eighth of it."""
+"""Most bytes in one response of a broker; one partition has at most an eighth of it."""
 END_S = 2.0
 FOREVER_MS = (1 << 31) - 1
 
@@ -35,16 +35,17 @@ FOREVER_MS = (1 << 31) - 1
 # ---------------------------------------------------------------- assignment
 
 
-TOLD_MAX = 16
-"""Most identities that are told: of each service and store one, and a group with so many of them is in no order."""
+IDENTITIES_MAX = 16
+"""Most identities sent with an assignment, one of each service and store. A healthy group has a single one."""
 
 
 class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's range assignor, which also tells each member the identities of all members.
+    """Assign partitions as aiokafka's range assignor does, and send each member the identities of all members.
 
-    Kafka shows the subscriptions of all members only to the leader. So the leader puts the identities that it finds
-    there beside each member's partitions. aiokafka expects a class here, and an object works as well: each consumer has
-    its own, because several services may run in one process."""
+    Kafka shows the subscriptions of all members to the leader only. So the leader puts the identities that it finds
+    there beside each member's partitions. aiokafka expects a class here, but an object works as well: each consumer has
+    its own, because several services may run in one process.
+    """
 
     def __init__(self, identity: MemberIdentity | None) -> None:
         self._identity = identity
@@ -56,9 +57,10 @@ class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafk
 
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
         assigned = RangePartitionAssignor.assign(cluster, members)
-        told = _encode_members(decode_identity(member.user_data) for member in members.values())
+        identities = _encode_members(decode_identity(member.user_data) for member in members.values())
         return {
-            id_: ConsumerProtocolMemberAssignment(each.version, each.assignment, told) for id_, each in assigned.items()
+            id_: ConsumerProtocolMemberAssignment(each.version, each.assignment, identities)
+            for id_, each in assigned.items()
         }
 
     def on_assignment(self, assignment: Any) -> None:
@@ -67,15 +69,17 @@ class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafk
 
 def _encode_members(identities: Iterable[MemberIdentity | None]) -> bytes:
     known = {(each.service, each.store): each for each in identities if each is not None}
-    return msgspec.json.encode([encode_identity(each) for each in list(known.values())[:TOLD_MAX]]) if known else b""
+    return (
+        msgspec.json.encode([encode_identity(each) for each in list(known.values())[:IDENTITIES_MAX]]) if known else b""
+    )
 
 
-def _decode_members(told: bytes | None) -> list[MemberIdentity]:
-    """Identities that a leader told; none where it is of an earlier release, or another program."""
-    if not told:
+def _decode_members(data: bytes | None) -> list[MemberIdentity]:
+    """Decode the identities from a leader; none if it is of an earlier release or another program."""
+    if not data:
         return []
     try:
-        encoded = msgspec.json.decode(told, type=list[bytes])
+        encoded = msgspec.json.decode(data, type=list[bytes])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return []
     return [identity for each in encoded if (identity := decode_identity(each)) is not None]
@@ -84,8 +88,7 @@ def _decode_members(told: bytes | None) -> list[MemberIdentity]:
 def create_group_consumer(
     group: str, topics: Sequence[str], settings: KafkaSettings, access: KafkaAccess, assignor: IdentityAssignor
 ) -> AIOKafkaConsumer:
-    """Make a consumer that is to be a member of a group that reads these topics. Raises `BrokerUnavailable` without a
-    password."""
+    """Create a consumer for a group that reads these topics. Raises `BrokerUnavailable` if the password is missing."""
     return _create_consumer(
         access,
         group_id=group,
@@ -95,7 +98,7 @@ def create_group_consumer(
         session_timeout_ms=int(settings.session_s * 1000),
         heartbeat_interval_ms=int(settings.heartbeat_s * 1000),
         rebalance_timeout_ms=int(settings.rebalance_s * 1000),
-        max_poll_interval_ms=FOREVER_MS,  # who cannot go on for want of a store shall not lose partitions for it
+        max_poll_interval_ms=FOREVER_MS,  # a member that waits for its store must keep its partitions
         request_timeout_ms=int(settings.request_s * 1000),
         metadata_max_age_ms=int(settings.metadata_s * 1000),
         fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
@@ -108,8 +111,10 @@ def create_group_consumer(
 async def open_reading_consumer(
     settings: KafkaSettings, access: KafkaAccess, clock: Clock, request_s: float
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """Open a consumer for tools inside the block: it has no positions but those that it is told. Raises `BrokerError`:
-    it cannot connect."""
+    """Open a consumer without a group, for tools; the caller sets its positions.
+
+    Raises `BrokerError` if it cannot connect.
+    """
     consumer = _create_consumer(
         access,
         group_id=None,
@@ -137,7 +142,7 @@ def _create_consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Rebalance listener that passes on what the group has decided, together with the consumer."""
+    """Pass revoked and assigned partitions on to two functions, together with the consumer."""
 
     def __init__(
         self,
@@ -156,20 +161,22 @@ class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
 
 # ---------------------------------------------------------------- ids of logs
 #
-# A position belongs to one log. Fetches and commits use the names of topics, so a topic that is deleted and created
-# again looks the same to them: a consumer at offset 50 would go on at offset 50 of the new log, past all records before
-# it. So each client checks the log ids from time to time, and stores them with its positions.
+# A position belongs to one log. Fetches and commits use the names of topics, so a topic that was deleted and created
+# again looks the same to them: a consumer at offset 50 would continue at offset 50 of the new log and miss all records
+# before it. So each client checks the log ids from time to time, and commits them with its positions.
 
 
 LOOK_EVERY_S = 5.0
-"""Pause between two looks at the ids of the topics that a client reads."""
+"""Pause between two checks of the ids of the topics that a client reads."""
 UNKNOWN_THERE = (NotImplementedError, IncompatibleBrokerVersion)
-"""Errors of brokers that do not know the request."""
+"""Errors for requests that the broker does not support."""
 
 
 async def ask_any_broker(request: Request, client: AIOKafkaClient) -> Any:
-    """Ask the first broker that answers: one of them may be down. The answer's fields only aiokafka knows. Raises one
-    of `FAILED`, or of `UNKNOWN_THERE`."""
+    """Send a request to one broker after the other, until one answers: some may be down.
+
+    Raises one of `FAILED` or of `UNKNOWN_THERE`.
+    """
     trouble: Exception = NoBrokersAvailable()
     for broker in client.cluster.brokers():
         try:
@@ -182,8 +189,10 @@ async def ask_any_broker(request: Request, client: AIOKafkaClient) -> Any:
 
 
 async def fetch_log_ids(topics: Collection[str], client: AIOKafkaClient) -> Mapping[str, str]:
-    """Ask for the ids of these topics; those that are not there, or hidden, are left out, and all of them by brokers
-    before Kafka 2.8. Raises one of `FAILED`."""
+    """Fetch the ids of these topics, without missing and hidden ones. Raises one of `FAILED`.
+
+    Brokers before Kafka 2.8 have no ids; the result is empty then.
+    """
     if not topics:
         return {}
     try:
@@ -194,16 +203,17 @@ async def fetch_log_ids(topics: Collection[str], client: AIOKafkaClient) -> Mapp
 
 
 class LogIds(dict[str, str]):
-    """Ids of the logs that a client reads, by topic. An id that was replaced never comes back: a broker that has not
-    heard of the new topic yet still tells the old id."""
+    """Ids of the logs that a client reads, by topic.
+
+    A replaced id is never accepted again: a broker that does not know the new topic yet still returns the old id.
+    """
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock, self._gone, self._look_s = clock, set[str](), 0.0
 
     async def learn(self, topics: Collection[str], client: AIOKafkaClient) -> list[str]:
-        """Ask for the ids; return the topics whose log is another than the one that was known. Raises one of
-        `FAILED`."""
+        """Fetch the ids, and return the topics whose log was replaced. Raises one of `FAILED`."""
         self._look_s = self._clock.monotonic_s() + LOOK_EVERY_S
         replaced = []
         for topic, id_ in (await fetch_log_ids(topics, client)).items():
@@ -217,38 +227,38 @@ class LogIds(dict[str, str]):
         return replaced
 
     def is_due(self) -> bool:
-        """Return whether it is time to look at them again."""
+        """Return whether it is time to check them again."""
         return self._clock.monotonic_s() >= self._look_s
 
 
 # ---------------------------------------------------------------- commits
 #
-# A commit ends with the assignment in which it began: aiokafka's own would go on in the next one.
+# A commit ends with the assignment in which it began; aiokafka's own would continue in the next one.
 
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """Partition that is ours in this assignment; the next assignment makes another one."""
+    """A partition that this member owns during one assignment; the next assignment creates new objects."""
 
     next: int
-    """Offset after the last record that was handed out."""
+    """Offset after the last record that `poll` returned."""
     committed: int
     over: asyncio.Future[None]
     """Future that is done when the assignment is over."""
     was_in_progress: bool = False
-    """True if whoever had it may have had messages of it in hand when it went."""
+    """True if the previous owner did not release the partition cleanly: it may have been processing its messages."""
     note: str = ""
-    """Note that goes with its position: what the last commit said stays so."""
+    """Note of the last commit; later commits repeat it."""
     log_id: str = ""
-    """Id of the log in which the position counts; it goes with it as well."""
+    """Id of the log to which the position belongs; committed with it."""
 
 
-IN_HAND, CLEAN = "in hand", "clean"
-"""Notes with a position: messages of the partition may be in hand; none is, for it was left in good order."""
+IN_PROGRESS, CLEAN = "in hand", "clean"
+"""Notes committed with a position: messages may be in progress; the partition was released cleanly."""
 
 
 def to_metadata(note: str, log_id: str) -> str:
-    """Write what goes with a position.
+    """Encode the metadata of a commit.
 
     >>> to_metadata("in hand", "yEZ0Vx2vQSGf3cGn1bY4Kw"), to_metadata("clean", "")
     ('in hand@yEZ0Vx2vQSGf3cGn1bY4Kw', 'clean')
@@ -257,7 +267,7 @@ def to_metadata(note: str, log_id: str) -> str:
 
 
 def from_metadata(metadata: str) -> tuple[str, str]:
-    """Read note and log id of a position. Who moves positions with other tools writes neither.
+    """Decode note and log id from the metadata of a commit. Other tools that commit positions write neither.
 
     >>> from_metadata("in hand@yEZ0Vx2vQSGf3cGn1bY4Kw"), from_metadata("")
     (('in hand', 'yEZ0Vx2vQSGf3cGn1bY4Kw'), ('', ''))
@@ -267,7 +277,7 @@ def from_metadata(metadata: str) -> tuple[str, str]:
 
 
 def is_of_another_log(metadata: str | None, log_id: str | None) -> bool:
-    """Return whether a position counts in another log than the one of this id; false where either is not known.
+    """Return whether a position belongs to another log than this one; false if either id is unknown.
 
     >>> is_of_another_log("clean@old", "new"), is_of_another_log("clean@new", "new"), is_of_another_log("", "new")
     (True, False, False)
@@ -279,8 +289,10 @@ def is_of_another_log(metadata: str | None, log_id: str | None) -> bool:
 async def commit(
     consumer: AIOKafkaConsumer, moved: Mapping[Partition, tuple[OwnedPartition, int]], doing: str, commit_s: float
 ) -> None:
-    """Commit these offsets, all of one assignment, and note them in what is owned. Raises `Fenced` once the assignment
-    is over, `BrokerError` if none of them was taken: topics without our rights do not hold up the others.
+    """Commit these offsets, all of one assignment, and record them in the owned partitions.
+
+    A topic without permission does not prevent the commit of the others. Raises `Fenced` once the assignment is over,
+    and `BrokerError` if no offset was committed.
     """
     over = next(iter(moved.values()))[0].over
     refused: frozenset[str] = frozenset()
@@ -295,7 +307,7 @@ async def commit(
     except BrokerUnavailable as why:
         refused = client.find_refused_topics(why)
         if not refused or not {topic for topic, _ in moved} - refused:
-            raise  # else the brokers have taken those of the other topics
+            raise  # otherwise the brokers have committed the offsets of the other topics
     for (topic, _), (owned, offset) in moved.items():
         if topic not in refused:
             owned.committed = max(owned.committed, offset)
@@ -308,8 +320,11 @@ async def _commit_within_assignment(
     doing: str,
     commit_s: float,
 ) -> None:
-    """Wait for a commit until the assignment is over. aiokafka would go on until it succeeds: under the next one, when
-    partitions may be somebody else's, and the broker would not object."""
+    """Commit, and stop waiting when the assignment is over.
+
+    aiokafka would retry until it succeeds, even in the next assignment, when another member may own the partitions and
+    the broker would not refuse.
+    """
     positions = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
     task = asyncio.get_running_loop().create_task(consumer.commit(positions))
     try:

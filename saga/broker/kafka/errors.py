@@ -1,4 +1,4 @@
-"""What each error of aiokafka means, and what to do about it, in one table."""
+"""Map each error of aiokafka to its kind and to what to do about it."""
 
 from collections.abc import Mapping
 
@@ -53,7 +53,7 @@ AGAIN: frozenset[type[Exception]] = frozenset(
         kafka.UnknownProducerId,
     }
 )
-"""Errors that pass, or that a person makes pass: wait and try again. What they interrupted may have happened."""
+"""Errors to retry: they pass by themselves or once a person acts. The interrupted request may have taken effect."""
 
 FENCED: frozenset[type[Exception]] = frozenset(
     {
@@ -65,16 +65,16 @@ FENCED: frozenset[type[Exception]] = frozenset(
         kafka.UnknownMemberIdError,
     }
 )
-"""Errors of a commit that say: the partitions are another member's by now, or will be."""
+"""Errors of a commit: another member owns the partitions by now, or will."""
 
-GUESS = "see whether the brokers run and can be reached"
-"""Advice where nothing better is known: see `Access.explained`."""
+GUESS = "check that the brokers run and can be reached"
+"""Advice where nothing better is known: see `KafkaAccess.explain`."""
 _PASSWORD = "check user and password, and that the brokers have this user"
-_MECHANISM = "ask which SASL mechanism the brokers' listener has, and give that one"
+_MECHANISM = "configure the SASL mechanism of the brokers' listener"
 _VERSION = "the brokers are too old or too new for aiokafka: Kafka 2.1 to 4.3 is known to work"
 _TOO_LARGE = "send less in one record, or raise the topic's max.message.bytes to SAGA_RECORD_BYTES_MAX at least"
-_TOKENS = "delegation tokens are not used here: give a user and a password, or a token"
-_DEFECT = "a defect of saga, unless another program uses the group: report it with this message"
+_TOKENS = "delegation tokens are not supported: configure a user and a password, or a token"
+_DEFECT = "unless another program uses the group, this is a defect of saga: report it with this message"
 
 PERSON: Mapping[type[Exception], str] = {
     kafka.AuthenticationFailedError: _PASSWORD,
@@ -91,13 +91,13 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.DelegationTokenRequestNotAllowed: _TOKENS,
     kafka.DuplicateSequenceNumber: _DEFECT,
     kafka.GroupAuthorizationFailedError: "have the user allowed Read on the group",
-    kafka.GroupIdNotFound: "no member of this group has ever been there: check its name",
+    kafka.GroupIdNotFound: "this group has never had a member: check its name",
     kafka.IllegalArgumentError: _DEFECT,
     kafka.IllegalOperation: _DEFECT,
     kafka.IllegalSaslStateError: _MECHANISM,
     kafka.IncompatibleBrokerVersion: _VERSION,
-    kafka.InconsistentGroupProtocolError: "a program that is no saga service is a member of this group: see who it is "
-    "(kafka-consumer-groups --describe --members), and give that program a group of its own",
+    kafka.InconsistentGroupProtocolError: "another program, not a saga service, is a member of this group: find it "
+    "with kafka-consumer-groups --describe --members, and give it a group of its own",
     kafka.InvalidCommitOffsetSizeError: _DEFECT,
     kafka.InvalidConfigurationError: "the brokers refuse a setting of the topic: see the message",
     kafka.InvalidFetchRequestError: _DEFECT,
@@ -105,14 +105,15 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.InvalidPartitionsError: "a topic needs at least one partition",
     kafka.InvalidPrincipalType: _PASSWORD,
     kafka.InvalidReplicationAssignmentError: _DEFECT,
-    kafka.InvalidReplicationFactorError: "the cluster has fewer brokers than replication_factor: add brokers, or say a "
-    "smaller one, which loses what only a broken disk held",
+    kafka.InvalidReplicationFactorError: "the cluster has fewer brokers than replication_factor: add brokers, or "
+    "configure a smaller one, which loses more data when a disk fails",
     kafka.InvalidRequestError: _VERSION,
     kafka.InvalidRequiredAcksError: _DEFECT,
-    kafka.InvalidSessionTimeoutError: "session_s: within the brokers' group.min.session.timeout.ms and "
+    kafka.InvalidSessionTimeoutError: "choose session_s between the brokers' group.min.session.timeout.ms and "
     "group.max.session.timeout.ms",
-    kafka.InvalidTimestampError: "have the topic message.timestamp.type=LogAppendTime, or mend this machine's clock",
-    kafka.InvalidTopicError: "a topic's name: letters, digits, '.', '_' and '-', at most 249",
+    kafka.InvalidTimestampError: "set message.timestamp.type=LogAppendTime on the topic, or correct this machine's "
+    "clock",
+    kafka.InvalidTopicError: "the name of a topic has letters, digits, '.', '_' and '-', at most 249",
     kafka.InvalidTransactionTimeout: _DEFECT,
     kafka.InvalidTxnState: _DEFECT,
     kafka.KafkaConfigurationError: _DEFECT,
@@ -132,12 +133,12 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.TransactionalIdAuthorizationFailed: _DEFECT,
     kafka.UnknownTopicOrPartitionError: "create the topic, or have the user allowed Describe on it",
     kafka.UnrecognizedBrokerVersion: _VERSION,
-    kafka.UnsupportedCodecError: "pip install 'aiokafka[lz4,snappy,zstd]': somebody compresses what we read",
+    kafka.UnsupportedCodecError: "the records are compressed: pip install 'aiokafka[lz4,snappy,zstd]'",
     kafka.UnsupportedForMessageFormatError: _VERSION,
     kafka.UnsupportedSaslMechanismError: _MECHANISM,
     kafka.UnsupportedVersionError: _VERSION,
 }
-"""Errors that waiting alone does not mend, each with what a person has to do."""
+"""Errors that waiting does not resolve, each with what a person has to do."""
 
 RIGHTS: frozenset[type[Exception]] = frozenset(
     {
@@ -146,30 +147,36 @@ RIGHTS: frozenset[type[Exception]] = frozenset(
         kafka.TopicAuthorizationFailedError,
     }
 )
-"""Errors of these that are of rights: one that was taken away can be given back."""
+"""Those of them that mean a missing permission: one that was withdrawn can be granted again."""
 
 
 def translate_error(
     why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
 ) -> BrokerError:
-    """Make the error to raise instead of one of aiokafka's; `doing`: what failed, and where; `right`: which one it
-    takes on a topic. `waits`: whether a right that is missing is waited for, as those do who are running."""
-    said = f"{doing}: {type(why).__name__}: {_words(why)}"
+    """Translate an error of aiokafka to ours.
+
+    Args:
+        why: The error.
+        doing: What failed, and where.
+        right: The permission on a topic that the operation needs.
+        waits: Whether a missing permission is waited for, as a running process does.
+    """
+    what = f"{doing}: {type(why).__name__}: {_describe(why)}"
     for kind in type(why).__mro__:
         if kind in AGAIN:
-            return BrokerUnavailable(f"{said}: it is tried again; {GUESS}")
+            return BrokerUnavailable(f"{what}: it is tried again; {GUESS}")
         if kind in FENCED:
-            return Fenced(f"{said}: the group has moved on; what was done comes again elsewhere")
+            return Fenced(f"{what}: the partitions have moved to another member, which processes these messages again")
         if kind in PERSON:
             remedy = PERSON[kind].format(right=right)
             if waits and kind in RIGHTS:
-                return BrokerUnavailable(f"{said}: {remedy}; until then it is tried again")
-            return BrokerError(f"{said}: {remedy}")
-    return BrokerUnavailable(f"{said}: it is tried again")
+                return BrokerUnavailable(f"{what}: {remedy}; until then it is tried again")
+            return BrokerError(f"{what}: {remedy}")
+    return BrokerUnavailable(f"{what}: it is tried again")
 
 
-def _words(why: BaseException) -> str:
-    """Text of an error, without its name, and without aiokafka's own advice of many lines."""
+def _describe(why: BaseException) -> str:
+    """Return the text of an error, without its name and without aiokafka's advice of many lines."""
     text = (
         " ".join(str(part) for part in why.args if isinstance(part, str | int | dict | tuple))
         or getattr(why, "description", "")

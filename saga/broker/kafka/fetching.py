@@ -1,8 +1,7 @@
-"""Fetching that isolates partitions: trouble with one of them delays no other and loses nothing.
+"""Fetch records so that a failure of one partition delays no other partition and loses nothing.
 
-aiokafka's own fetcher drops what it has taken of healthy partitions when another one raises, skips a truncated batch,
-dies from a malformed response, and swallows most errors that brokers report. Batches are parsed at the end of this
-module.
+aiokafka's own fetcher drops records of healthy partitions when another one raises, skips a truncated batch, dies from a
+malformed response, and swallows most errors that brokers report. The end of this module parses batches.
 """
 
 import asyncio
@@ -38,11 +37,11 @@ from saga.messages import Partition, Record, StalledPartition
 from saga.support.clock import Clock
 
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
-"""Pauses before a partition is read again that cannot be read. All others go on meanwhile."""
+"""First and longest pause before an unreadable partition is read again. All others continue meanwhile."""
 PATIENCE_S = 2.0
-"""Seconds that trouble has to last before it is told: most passes by itself, as a change of leader."""
+"""How long a failure has to last before it is reported: most pass by themselves, such as a change of leader."""
 OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
-"""Errors that concern all partitions of a topic alike."""
+"""Errors that concern all partitions of a topic."""
 
 
 @dataclass(slots=True)
@@ -61,8 +60,8 @@ class FetchFailure:
 class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     """A fetcher that replaces the consumer's own one while the consumer runs."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> None:
-        """Begin without partitions. `tell`: called when something that people are told of may have changed."""
+    def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, on_change: Callable[[], None]) -> None:
+        """Begin without partitions. `on_change` is called when `stalled_partitions` may have changed."""
         super().__init__(
             consumer._client,
             consumer._subscription,
@@ -76,23 +75,23 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             isolation_level=consumer._isolation_level,
         )
         self.out_of_range: dict[TopicPartition, int] = {}
-        """Partitions that have nothing at our offset: whoever reads has to say where to go on. Not asked for again."""
+        """Partitions whose log does not reach our offset. They are not fetched until `resume_at` is called."""
         self.log_ids = LogIds(clock)
-        """Ids of the logs that are read, as whoever reads goes by them."""
-        self._clock, self._tell = clock, tell
+        """Ids of the logs that are read."""
+        self._clock, self._on_change = clock, on_change
         self._standstills: dict[TopicPartition, FetchFailure] = {}
         self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
-        self._told: list[StalledPartition] = []
+        self._reported: list[StalledPartition] = []
 
     def begin(self) -> None:
-        """Begin another assignment: nothing is known of its partitions."""
+        """Begin another assignment, and forget all failures of the previous one."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers, self._standstills, self.out_of_range = {}, {}, {}
-        self._tell_news()  # or what stands still again would be taken for told
+        self._report_changes()  # otherwise a partition that stalls again would count as reported
 
     def stalled_partitions(self) -> list[StalledPartition]:
-        """Standstills to be told to people; one for a whole topic."""
+        """Return the stalled partitions to report, with one entry for a failure of a whole topic."""
         now_s = self._clock.monotonic_s()
         found: dict[tuple[str, int | None], StalledPartition] = {}
         for (topic, number), each in self._standstills.items():
@@ -105,10 +104,10 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self.begin()
         await super().close()
 
-    # ---------------------------------------------------------------- what comes
+    # ---------------------------------------------------------------- responses
 
     async def _proc_fetch_request(self, assignment: Assignment, node_id: int, request: FetchRequest) -> bool:
-        """Send one request to one broker; true if there is something to take."""
+        """Send one fetch request to one broker. Return whether it brought records."""
         try:
             response = await self._client.send(node_id, request)
         except KafkaError:
@@ -130,7 +129,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
                 place = TopicPartition(topic, number)
                 state = assignment.state_value(place)
                 if not state.has_valid_position or state.position != asked[place] or state.paused:
-                    continue  # it has been moved meanwhile
+                    continue  # its position was changed during the request
                 if code != 0:
                     self._handle_error(assignment, place, state.position, for_code(code))
                     continue
@@ -152,33 +151,33 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         aborted: Collection[tuple[int, int]],
         highwater: int,
     ) -> FetchResult:
-        def tell(offset: int, why: Exception | None) -> None:
+        def on_end(offset: int, why: Exception | None) -> None:
             if why is None:
                 self._resume(place)
             else:
-                self._stall(assignment, place, FetchFailure(offset, find_unreadable_range(place, offset, why)))
+                self._stall(assignment, place, FetchFailure(offset, describe_unreadable(place, offset, why)))
 
-        batches = RecordBatches(place, data, assignment.state_value(place).position, aborted, highwater, tell)
+        batches = RecordBatches(place, data, assignment.state_value(place).position, aborted, highwater, on_end)
         batches.log_id = self.log_ids.get(place.topic, "")
         return FetchResult(place, partition_records=batches, assignment=assignment, backoff=self._prefetch_backoff)
 
-    # ---------------------------------------------------------------- what does not come
+    # ---------------------------------------------------------------- failures
 
     def resume_at(self, place: TopicPartition, offset: int) -> None:
-        """Read a partition from there on."""
+        """Read a partition from this offset on."""
         self.out_of_range.pop(place, None)
         self.seek_to(place, offset)
         self._subscriptions.subscription.assignment.state_value(place).resume()
 
     def _handle_error(self, assignment: Assignment, place: TopicPartition, offset: int, kind: type[KafkaError]) -> None:
-        """Note why the broker says that nothing comes of a partition."""
+        """Handle an error code that a broker returned for a partition."""
         if kind is OffsetOutOfRangeError:
             assignment.state_value(place).pause()
             self.out_of_range[place] = offset
             return
-        self._client.force_metadata_update()  # it may be elsewhere by now
+        self._client.force_metadata_update()  # another broker may lead the partition by now
         passes = kind in AGAIN and kind is not CorruptRecordException
-        doing = f"{place.topic}/{place.partition} stands at offset {offset}"
+        doing = f"{place.topic}/{place.partition} is stalled at offset {offset}"
         trouble = translate_error(kind(place.topic), doing, "Read", waits=True)
         patience_s = PATIENCE_S if passes or kind is UnknownTopicOrPartitionError else 0.0
         self._stall(assignment, place, FetchFailure(offset, str(trouble), patience_s, kind in OF_TOPICS))
@@ -186,17 +185,20 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     def _handle_empty(
         self, assignment: Assignment, place: TopicPartition, offset: int, stable: int, *, alone: bool
     ) -> None:
-        """Note that nothing came of a partition, though there is something. That may be once, if others took all the
-        room: so it is left alone only if they did not."""
+        """Handle a response without records for a partition that has some.
+
+        This happens to a healthy partition when others fill the whole response. So it is paused only if the response
+        had no records at all (`alone`).
+        """
         reason = (
-            f"{place.topic}/{place.partition} stands at offset {offset}: the brokers have records up to {stable - 1}, "
-            "and hand out none of them, as they do if what they have stored is damaged: have it restored, or step over "
-            "it with `saga offsets skip`"
+            f"{place.topic}/{place.partition} is stalled at offset {offset}: the brokers have records up to "
+            f"{stable - 1} but return none of them, probably because their files are damaged: restore them, or skip "
+            "the records with `saga offsets skip`"
         )
         self._stall(assignment, place, FetchFailure(offset, reason, PATIENCE_S), rests=alone)
 
     def _stall(self, assignment: Assignment, place: TopicPartition, new: FetchFailure, *, rests: bool = True) -> None:
-        """Leave a partition alone for a while, and nothing else."""
+        """Pause this one partition for a while."""
         before, new.since_s = self._standstills.get(place), self._clock.monotonic_s()
         if before is not None and before.offset == new.offset:
             new.since_s, new.again_s = before.since_s, min(2 * before.again_s, AGAIN_S_MAX)
@@ -205,36 +207,36 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             state = assignment.state_value(place)
             state.pause()
             self._timers[place] = self._loop.call_later(new.again_s, state.resume)
-        self._tell_news()
+        self._report_changes()
 
     def _resume(self, place: TopicPartition) -> None:
         if self._standstills.pop(place, None) is not None:
-            self._tell_news()
+            self._report_changes()
 
-    def _tell_news(self) -> None:
-        """Tell news, if there are any: a partition is tried again and again."""
+    def _report_changes(self) -> None:
+        """Report a change of the stalled partitions; a repeated failure is none."""
         now = self.stalled_partitions()
-        if now != self._told:
-            self._told = now
-            self._tell()
+        if now != self._reported:
+            self._reported = now
+            self._on_change()
 
 
-def isolate_partitions(consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> IsolatingFetcher:
-    """Give a consumer a fetcher of this kind. To be called as soon as it has started, before it has partitions."""
+def isolate_partitions(consumer: AIOKafkaConsumer, clock: Clock, on_change: Callable[[], None]) -> IsolatingFetcher:
+    """Replace the fetcher of a consumer that has just started and has no partitions yet."""
     old = consumer._fetcher
-    old._fetch_task.cancel()  # it has not begun to wait for anything but partitions
-    consumer._fetcher = fetching = IsolatingFetcher(consumer, clock, tell)
+    old._fetch_task.cancel()  # it still waits for partitions
+    consumer._fetcher = fetching = IsolatingFetcher(consumer, clock, on_change)
     return fetching
 
 
-def find_unreadable_range(place: TopicPartition, offset: int, why: Exception) -> str:
-    """Text for people about bytes that cannot be read."""
+def describe_unreadable(place: TopicPartition, offset: int, why: Exception) -> str:
+    """Describe for operators why the bytes at this offset cannot be read."""
     if isinstance(why, UnsupportedCodecError):
-        return str(translate_error(why, f"{place.topic}/{place.partition} stands at offset {offset}"))
-    said = " ".join(str(part) for part in why.args) if isinstance(why, KafkaError) else f"{type(why).__name__}: {why}"
+        return str(translate_error(why, f"{place.topic}/{place.partition} is stalled at offset {offset}"))
+    cause = " ".join(str(part) for part in why.args) if isinstance(why, KafkaError) else f"{type(why).__name__}: {why}"
     return (
-        f"{place.topic}/{place.partition} stands at offset {offset}, which cannot be read: {said[:300]}; it is tried "
-        "again: have the topic's data restored, or step over it with `saga offsets skip`"
+        f"{place.topic}/{place.partition} is stalled at offset {offset}, which cannot be read: {cause[:300]}; it is "
+        "tried again: restore the topic's data, or skip the record with `saga offsets skip`"
     )
 
 
@@ -242,9 +244,9 @@ def find_unreadable_range(place: TopicPartition, offset: int, why: Exception) ->
 
 
 GET_MS = 100
-"""Longest wait of one `getmany`; one for other partitions can go on beside it."""
+"""Longest wait of one `getmany`; another one for other partitions can run beside it."""
 REST_S = 1.0
-"""Time for which a partition is left alone of which aiokafka makes nothing but exceptions."""
+"""Pause before a partition is read again for which aiokafka raised an unexpected exception."""
 
 
 class Prefetch:
@@ -254,52 +256,55 @@ class Prefetch:
     one runs in a task of its own. There are never two for one partition, and none for a partition with buffered
     records, which bounds the buffer.
 
-    A `getmany` that raises has dropped what it had taken of the other partitions, whose positions have moved. So all
-    its partitions are set back to the end of the buffer, and read one by one until the culprit is found."""
+    A `getmany` that raises has dropped the records that it took from other partitions, whose positions have moved. So
+    all its partitions are set back to the end of the buffer, and read one by one until the failing one is found.
+    """
 
-    def __init__(self, group: str, clock: Clock, tell: Callable[[], None]) -> None:
-        """Begin with nothing fetched. `tell`: called when what stands still is different."""
+    def __init__(self, group: str, clock: Clock, on_change: Callable[[], None]) -> None:
+        """Begin with an empty buffer. `on_change` is called when `standstills` has changed."""
         self.news = asyncio.Event()
-        """Event that is set when something has come, or failed, or may be asked for again."""
+        """Event that is set when records arrived, a fetch failed, or partitions may be requested again."""
         self.failure: BrokerError | None = None
-        """Last failure; whoever tells it puts it away."""
+        """Last failure, until it is raised."""
         self.standstills: dict[Partition, StalledPartition] = {}
-        """Partitions of which aiokafka makes nothing but exceptions."""
-        self._group, self._clock, self._tell = group, clock, tell
+        """Partitions for which aiokafka raises unexpected exceptions."""
+        self._group, self._clock, self._on_change = group, clock, on_change
         self._consumer: AIOKafkaConsumer | None = None
         self._buffer: dict[Partition, list[Record]] = {}
         self._ends: dict[Partition, int] = {}
-        """Offset after what has come, of each partition."""
+        """Offset after the last fetched record of each partition."""
         self._apart = False
-        """True if partitions are asked for one by one."""
+        """True if each partition is fetched alone."""
         self._asked: set[Partition] = set()
         self._gets: set[asyncio.Task[None]] = set()
 
     def begin(self, consumer: AIOKafkaConsumer) -> None:
-        """Take from this consumer from now on. What one before it may still give is dropped."""
+        """Fetch from this consumer from now on, and drop results of the previous one."""
         self._consumer = consumer
         self._asked = set()
 
     def start(self, offsets: Mapping[Partition, int]) -> None:
-        """Begin an assignment, at these offsets. What a `getmany` has brought since all was forgotten is of the one
-        before, and comes again if it is ours."""
+        """Begin an assignment at these offsets.
+
+        Drops records that a `getmany` of the previous assignment still brought; they are fetched again if they are
+        ours.
+        """
         self.forget()
         self._ends = dict(offsets)
         self._apart = False
         self._set_standstills({})
 
     def resume_at(self, partition: Partition, offset: int) -> None:
-        """Read it from there on: a `getmany` that fails must not go back to what is not there any more."""
+        """Read a partition from this offset on: a failed `getmany` must not go back to records that were removed."""
         self._buffer.pop(partition, None)
         self._ends[partition] = offset
 
     def forget(self) -> None:
-        """Give everything up: what comes from now on is of the next assignment."""
+        """Empty the buffer at the end of an assignment."""
         self._buffer.clear()
 
     async def end(self) -> None:
-        """End all that is under way. To be called when the consumer has stopped: then nobody minds what is
-        cancelled."""
+        """Cancel all running fetches. Call this when the consumer has stopped, so that no position is lost."""
         self._consumer = None
         self.forget()
         for get in self._gets:
@@ -311,11 +316,11 @@ class Prefetch:
         return partition in self._buffer
 
     def list_buffered(self, partitions: Collection[Partition]) -> list[Partition]:
-        """Partitions of which something lies here, longest first."""
+        """Return those of the partitions with buffered records, the longest buffered first."""
         return [partition for partition in self._buffer if partition in partitions]
 
     def take(self, partition: Partition, records_max: int) -> list[Record]:
-        """Take the next records of a partition."""
+        """Remove and return the next records of a partition."""
         queue = self._buffer.pop(partition)
         if len(queue) > records_max:
             self._buffer[partition] = queue[records_max:]
@@ -323,7 +328,7 @@ class Prefetch:
         return queue
 
     def request(self, partitions: Iterable[Partition], records_max: int) -> None:
-        """Have records of these partitions fetched, where that is not under way."""
+        """Start to fetch records of these partitions, unless they are buffered or being fetched."""
         wanted = [p for p in partitions if p not in self._asked and p not in self._buffer]
         consumer = self._consumer
         if not wanted or consumer is None:
@@ -335,13 +340,12 @@ class Prefetch:
             get.add_done_callback(self._gets.discard)
 
     async def _get(self, consumer: AIOKafkaConsumer, partitions: Sequence[Partition], records_max: int) -> None:
-        """Fetch once. It may be under way while an assignment ends and another begins; what it gets then is of the
-        other one."""
+        """Fetch once. If the assignment changes meanwhile, the result belongs to the new one."""
         try:
             got = await consumer.getmany(
                 *(TopicPartition(*partition) for partition in partitions), timeout_ms=GET_MS, max_records=records_max
             )
-        except Exception as why:  # noqa: BLE001 - whatever it is: what was taken has to come again
+        except Exception as why:  # noqa: BLE001 - after any error the records have to be fetched again
             if consumer is self._consumer:
                 self._seek_back(consumer, partitions)
                 if isinstance(why, FAILED):
@@ -351,7 +355,7 @@ class Prefetch:
                 else:
                     await self._pause(partitions[0], why)
         else:
-            if consumer is self._consumer:  # nothing has run since they were handed out: their order is kept
+            if consumer is self._consumer:  # no task ran since `getmany` returned: the order is kept
                 for place, records in got.items():
                     partition = Partition(*place)
                     self._buffer.setdefault(partition, []).extend(records)
@@ -364,7 +368,7 @@ class Prefetch:
             self.news.set()
 
     def _seek_back(self, consumer: AIOKafkaConsumer, partitions: Collection[Partition]) -> None:
-        """Have aiokafka go on where it ends."""
+        """Set aiokafka's positions back to the end of the buffer."""
         ours = consumer.assignment()
         for partition in partitions:
             place = TopicPartition(*partition)
@@ -372,52 +376,52 @@ class Prefetch:
                 consumer.seek(place, self._ends[partition])
 
     async def _pause(self, partition: Partition, why: Exception) -> None:
-        """Leave a partition alone for a while that has failed by itself."""
+        """Mark a partition as stalled that failed when it was fetched alone, and pause."""
         at = self._ends.get(partition)
-        if at is None:  # it is somebody else's by now
+        if at is None:  # another member owns it by now
             return
-        said = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
-        advice = "it is tried again: report it with this message; `saga offsets skip` may step over what is there"
+        what = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
+        advice = "it is tried again: report it with this message; `saga offsets skip` may skip the record"
         self._set_standstills(
-            self.standstills | {partition: StalledPartition(*partition, at, f"{said[:300]}: {advice}")}
+            self.standstills | {partition: StalledPartition(*partition, at, f"{what[:300]}: {advice}")}
         )
         self.news.set()
         await self._clock.sleep(REST_S)
 
     def _confirm(self, partitions: Collection[Partition]) -> None:
-        """Ask for all together again, when each has been found to work."""
+        """Fetch all partitions together again once each of them works."""
         self._set_standstills({other: each for other, each in self.standstills.items() if other not in partitions})
         self._apart = bool(self.standstills)
 
     def _set_standstills(self, standstills: dict[Partition, StalledPartition]) -> None:
-        """Note the standstills there are from here on, and no others."""
+        """Replace the stalled partitions, and report a change."""
         if standstills != self.standstills:
             self.standstills = standstills
-            self._tell()
+            self._on_change()
 
 
 # ---------------------------------------------------------------- record batches
 #
 # Batches of one partition are read so that the first unreadable offset is known and nothing is skipped. Bytes come from
-# disks and networks. The checksum of a batch covers its records, but neither its offset nor its length; and records may
-# be garbage with a valid checksum if a program wrote them so. aiokafka's own parser can raise any exception, after
-# which it is unknown how far it came.
+# disks and networks. The checksum of a batch covers its records, but neither its offset nor its length; and a program
+# may have written garbage with a valid checksum. aiokafka's own parser can raise any exception, and then it is unknown
+# how many records it had read.
 
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-"""Header of a batch: its first offset, length, and ten fields more; see the protocol guide of Apache Kafka."""
+"""Header of a batch: its first offset, its length and eleven more fields; see the protocol guide of Apache Kafka."""
 PLACE_BYTES = 12
-"""Bytes of a batch's offset and length, which the length does not count."""
+"""Size of a batch's offset and length, which the length does not include."""
 OFFSET_BYTES = 8
 CODECS: dict[int, Callable[[bytes], bytes]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
 CODEC_MASK, APPEND_TIME = 0x07, 0x08
 
-Tell: TypeAlias = Callable[[int, Exception | None], None]
-"""Function that is told how far a fetch could be read, and what is wrong there; `None`: it was read to its end."""
+OnEnd: TypeAlias = Callable[[int, Exception | None], None]
+"""Callback with the offset up to which a fetch was read, and the error there; `None` if it was read completely."""
 
 
 class BatchRecord(NamedTuple):
-    """Record of a batch, with the names that aiokafka gives to the fields."""
+    """A record of a batch, with aiokafka's names of the fields."""
 
     offset: int
     timestamp: int
@@ -427,9 +431,9 @@ class BatchRecord(NamedTuple):
 
 
 class RecordBatches:
-    """Batches that one fetch has brought of one partition, as an iterator of records that never raises.
+    """Iterate over the records of the batches that one fetch brought of one partition, without ever raising.
 
-    It has what aiokafka wants of its `PartitionRecords`. Records of aborted transactions are left out.
+    It has the interface of aiokafka's `PartitionRecords`. Records of aborted transactions are omitted.
     """
 
     def __init__(
@@ -439,16 +443,23 @@ class RecordBatches:
         offset: int,
         aborted: Collection[tuple[int, int]],
         end: int,
-        tell: Tell,
+        on_end: OnEnd,
     ) -> None:
-        """Begin to read. `offset`: what was asked for. `aborted`: producers, and where their transactions began. `end`:
-        of the partition."""
+        """Begin to read.
+
+        Args:
+            place: The partition.
+            data: The fetched bytes.
+            offset: The requested offset.
+            aborted: Producers of aborted transactions, and the first offsets of these.
+            end: The end of the partition.
+            on_end: Called once, when no more records can be read.
+        """
         self.next_fetch_offset = offset
-        """Offset below which all has been read, or is no record: where transactions ended, or what compaction
-        removed."""
+        """Offset below which everything is read, or is no record: an end of a transaction, or removed by compaction."""
         self.log_id = ""
-        """Id of the log in which the records lie."""
-        self._place, self._data, self._end, self._tell = place, data, end, tell
+        """Id of the log that has the records."""
+        self._place, self._data, self._end, self._on_end = place, data, end, on_end
         self._aborted = sorted(aborted, key=lambda each: each[1], reverse=True)
         self._aborting: set[int] = set()
         self._records = self._unpack()
@@ -462,13 +473,13 @@ class RecordBatches:
         except StopIteration:
             raise
         except Exception as why:  # bytes may be anything, and so may what decoding them raises
-            self._tell(self.next_fetch_offset, why)
+            self._on_end(self.next_fetch_offset, why)
             raise StopIteration from why
 
     def _unpack(self) -> Iterator[Record]:
         batches = MemoryRecords(self._data)
         if self._data and not batches.has_next():  # a broker sends the first batch whole, however large
-            raise CorruptRecordException("a batch is shorter than it says it is")
+            raise CorruptRecordException("a batch is shorter than its length field")
         topic, number = self._place
         first = True
         while batches.has_next():
@@ -476,7 +487,7 @@ class RecordBatches:
             if not batch.validate_crc():
                 raise CorruptRecordException("the checksum of a batch is wrong")
             producer = batch.producer_id
-            if producer is not None:  # else it is of a format without transactions and places of batches
+            if producer is not None:  # otherwise its format has no transactions
                 self._check_place(batch.base_offset, batch.next_offset, first=first)
                 first = False
                 self._begin_aborted(batch.base_offset)
@@ -491,7 +502,7 @@ class RecordBatches:
             try:
                 for record in batch:
                     offset = record.offset
-                    if offset >= self.next_fetch_offset:  # a batch is sent whole, from whichever of its records on
+                    if offset >= self.next_fetch_offset:  # a whole batch is sent, even for its last record
                         self.next_fetch_offset = offset + 1
                         yield Record(
                             *(topic, number, offset, record.key, record.value, tuple(record.headers)),
@@ -503,25 +514,25 @@ class RecordBatches:
                         self.next_fetch_offset = offset + 1
                         yield Record(topic, number, offset, key, value, headers, timestamp, None, self.log_id)
             self.next_fetch_offset = batch.next_offset
-        self._tell(self.next_fetch_offset, None)
+        self._on_end(self.next_fetch_offset, None)
 
     def _begin_aborted(self, offset: int) -> None:
-        """Take note that from that offset on records of some producers are of transactions that were aborted."""
+        """Note which producers' records belong to aborted transactions from this offset on."""
         while self._aborted and self._aborted[-1][1] <= offset:
             self._aborting.add(self._aborted.pop()[0])
 
     def _check_place(self, begin: int, after: int, *, first: bool) -> None:
-        """Check that a batch can lie there: its offset is under no checksum. Raises `CorruptRecordException`."""
+        """Check a batch's offsets, which no checksum covers. Raises `CorruptRecordException`."""
         at = self.next_fetch_offset
         if after <= at or (begin < at and not first):
-            raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} cannot lie behind {at - 1}")
-        if begin > at:  # compaction may have removed what was between: then the next batch lies behind this one
+            raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} cannot follow offset {at - 1}")
+        if begin > at:  # a gap is valid after a compaction: then the next batch follows this one
             following = self._find_next_offset(begin)
             if after > self._end or (following is not None and following < after):
-                raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} lies where {at} has to be")
+                raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} is in the place of {at}")
 
     def _find_next_offset(self, begin: int) -> int | None:
-        """Offset of the batch after the one that begins there, as far as it has come."""
+        """Return the offset of the batch after the one that begins at `begin`, if it was fetched."""
         at, length = next((at, length) for at, offset, length in iterate_batches(self._data) if offset == begin)
         after = self._data[at + length : at + length + OFFSET_BYTES]
         return int.from_bytes(after, signed=True) if len(after) == OFFSET_BYTES else None
@@ -532,7 +543,7 @@ class RecordBatches:
 
 
 def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Layout of the whole batches: of each where it lies in `data`, its first offset, and how many bytes it takes."""
+    """Yield position in `data`, first offset and size in bytes of each complete batch."""
     at = 0
     while at + PLACE_BYTES <= len(data):
         offset, length = struct.unpack_from(">qi", data, at)
@@ -543,9 +554,9 @@ def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def parse_records(batch: bytes) -> Iterator[BatchRecord]:
-    """Records of a batch, whatever its headers are called: what is not UTF-8 in a name is written as `\\xff`.
+    """Yield the records of a batch whose names of headers are not UTF-8, with such bytes as `\\xff`.
 
-    Brokers take any bytes as a name, so such a record is not damaged. Slower than aiokafka's reading.
+    Brokers accept any bytes as a name, so such a record is not damaged. This is slower than aiokafka's parser.
     """
     begin, _, _, _, _, attributes, _, first_ms, last_ms, _, _, _, count = HEADER.unpack_from(batch)
     data = batch[HEADER.size :]
@@ -554,20 +565,20 @@ def parse_records(batch: bytes) -> Iterator[BatchRecord]:
     reading = _ByteReader(data)
     for _ in range(count):
         end = reading.number() + reading.at
-        reading.at += 1  # attributes that nobody uses
+        reading.at += 1  # unused attributes
         timestamp = last_ms if attributes & APPEND_TIME else first_ms
         after_ms, after = reading.number(), reading.number()
         key, value = reading.content(), reading.content()
         headers = tuple((reading.name(), cast(bytes, reading.content())) for _ in range(reading.number()))  # or null
         if reading.at != end:
-            raise CorruptRecordException(f"record {begin + after} is not as long as it says it is")
+            raise CorruptRecordException(f"record {begin + after} does not have the length that it states")
         if not attributes & APPEND_TIME:
             timestamp += after_ms
         yield BatchRecord(begin + after, timestamp, key, value, headers)
 
 
 class _ByteReader:
-    """Position in the bytes of a batch, and reading from there."""
+    """Read values from the bytes of a batch, one after the other."""
 
     def __init__(self, data: bytes) -> None:
         self.at = 0

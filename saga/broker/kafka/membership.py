@@ -1,8 +1,8 @@
-"""Member of a group on Kafka, around one aiokafka consumer at a time.
+"""Implement membership in a consumer group on Kafka, with one aiokafka consumer at a time.
 
 A rebalance revokes all partitions and assigns them again: aiokafka reports it from a task of its own, and waits for us.
-That task must never wait for a `getmany`, which itself waits until the rebalance is over. So `poll` only takes what
-`Prefetch` has buffered.
+That task must never wait for a `getmany`, which itself waits until the rebalance is over. So `poll` only returns
+records that `Prefetch` has buffered.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from saga.broker.kafka import client, consumers
 from saga.broker.kafka.client import FAILED, count_partitions, to_broker_error
 from saga.broker.kafka.consumers import (
     CLEAN,
-    IN_HAND,
+    IN_PROGRESS,
     IdentityAssignor,
     LogIds,
     OwnedPartition,
@@ -35,14 +35,14 @@ from saga.messages import Partition, Record, StalledPartition
 from saga.support.clock import Clock
 
 WATCH_S, AGAIN_S = 0.25, 0.5
-"""Pause before looking again whether aiokafka is well, and the one before another consumer is tried."""
+"""Pause between checks of aiokafka's tasks, and pause before a failed consumer is replaced."""
 ALONE_S = 2.0
-"""Time without a coordinator after which a member says that the broker is unavailable."""
+"""Time without a coordinator after which the broker counts as unavailable."""
 LEAVE_S = 5.0
 LET_GO_S_MAX = 2.0
 """Longest wait for `Listener.on_revoked`: all members of the group wait for it."""
 BOUNDS_S = 1.0
-"""Longest wait for a broker that is asked where a partition begins and ends."""
+"""Longest wait for a broker's answer where a partition begins and ends."""
 
 
 class KafkaMember:
@@ -65,28 +65,28 @@ class KafkaMember:
         self._consumer: AIOKafkaConsumer | None = None
         self._owned: dict[Partition, OwnedPartition] = {}
         self._let_go: set[Partition] = set()
-        """Partitions that were given up with a warning: the next assignment says whether they are ours again."""
+        """Cleanly revoked partitions: the next assignment shows whether they are ours again."""
         self._open: set[Partition] = set()
-        """Partitions that may be read: not before the listener knows of them, and not while they are given up."""
+        """Partitions that may be read: the listener knows of them, and they are not being revoked."""
         self._fetching: IsolatingFetcher | None = None
         self._prefetch = Prefetch(group, clock, self.wake)
         self._duplicate_instance = DuplicateInstance(group, settings.instance, settings.session_s, clock)
         self._woken = False
         self._changing = asyncio.Lock()
-        """Lock of whoever tells the listener."""
-        self._told = self._was_in = False
-        """True if the group has said what is ours, which may be nothing; and if it ever has: from then on whatever
-        people can mend is waited for."""
+        """Lock around changes of the assignment and the calls of the listener."""
+        self._assigned = self._was_in = False
+        """True if there is an assignment, perhaps empty; and if there ever was one: from then on the member waits out
+        every error that people can resolve."""
         self._counts: dict[str, int] = {}  # partitions of each topic, as last seen
         self._unseen: list[str] = []  # topics that are gone or hidden: the others are read
         self._leaving = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
-        """Error that is raised from now on."""
-        self._away: BrokerError | None = None
-        """Error that is raised as long as it lasts."""
-        self._untold: BaseException | None = None
-        """Reason why the listener could not be told of an assignment."""
+        """Error that every later call raises."""
+        self._outage: BrokerError | None = None
+        """Error that `poll` raises until the outage is over."""
+        self._assign_error: BaseException | None = None
+        """Error because of which an assignment could not be processed."""
 
     # ---------------------------------------------------------------- the port
 
@@ -96,11 +96,11 @@ class KafkaMember:
             self._raise_if_broken()
             self._prefetch.news.clear()
             woken, self._woken = self._woken, False
-            if woken and self._away is None:  # who has lost everything to a trouble is woken, and has to hear of it
+            if woken and self._outage is None:  # a member that was woken because of an outage has to raise it
                 return []
             if records := self._take(partitions, records_max):
                 return records
-            if (failure := self._prefetch.failure or self._away) is not None:
+            if (failure := self._prefetch.failure or self._outage) is not None:
                 self._prefetch.failure = None
                 raise self._access.explain(failure)
             self._prefetch.request([p for p in partitions if p in self._open], records_max)
@@ -121,21 +121,21 @@ class KafkaMember:
 
     async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         ours = self._prepare_offsets(offsets)
-        await self._commit_note(ours, IN_HAND)
+        await self._commit_note(ours, IN_PROGRESS)
         return [partition for partition, (owned, _) in ours.items() if owned.was_in_progress]
 
     async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
         await self._commit_note(self._prepare_offsets(offsets), CLEAN)
 
     def _prepare_offsets(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[OwnedPartition, int]]:
-        """Partitions with what is to be committed of them. Raises `Fenced`."""
+        """Pair each owned partition with the offset to commit. Raises `Fenced`."""
         self._raise_if_broken()
         moved: dict[Partition, tuple[OwnedPartition, int]] = {}
         for partition, offset in offsets.items():
             owned = self._owned.get(partition)
             if owned is None:
                 raise Fenced(
-                    f"group {self._group!r}: {partition} is not this member's; what it did comes again elsewhere"
+                    f"group {self._group!r}: {partition} is not this member's; another one processes its messages again"
                 )
             at = self._read_to(partition) if offset == owned.next and offset > owned.committed else offset
             moved[partition] = owned, max(at, owned.committed)
@@ -156,7 +156,7 @@ class KafkaMember:
         return "" if owned is None else owned.log_id
 
     def lag(self) -> Mapping[Partition, int] | None:
-        if not self._told or self._consumer is None:
+        if not self._assigned or self._consumer is None:
             return None
         ends = {partition: self._consumer.last_stable_offset(TopicPartition(*partition)) for partition in self._open}
         return {p: max(0, end - self._read_to(p)) for p, end in ends.items() if end is not None}
@@ -182,7 +182,7 @@ class KafkaMember:
         return {partition: owned.next for partition, owned in found.items()}
 
     def _consumer_to_ask(self) -> AIOKafkaConsumer:
-        """Give the consumer that asks a broker. Raises `BrokerUnavailable` while there is none."""
+        """Return the consumer for requests to brokers. Raises `BrokerUnavailable` while there is none."""
         self._raise_if_broken()
         if self._consumer is None:
             raise BrokerUnavailable(f"group {self._group!r} is not connected: it is tried again")
@@ -194,8 +194,7 @@ class KafkaMember:
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
-        """Offset after the last record that was handed out, and what lies behind it and is none: where transactions
-        end."""
+        """Return the offset after the last polled record, and after ends of transactions that follow it."""
         owned = self._owned[partition]
         if self._consumer is None or partition in self._prefetch:
             return owned.next
@@ -209,7 +208,7 @@ class KafkaMember:
 
     def _take(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         records: list[Record] = []
-        for partition in self._prefetch.list_buffered(partitions):  # without a pause: all of one assignment
+        for partition in self._prefetch.list_buffered(partitions):  # without an await: the assignment stays the same
             if partition not in self._open:
                 continue
             taken = self._prefetch.take(partition, records_max - len(records))
@@ -220,13 +219,16 @@ class KafkaMember:
         return records
 
     async def _resolve_out_of_range(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
-        """Find where to go on in partitions that have nothing at our offset. A gap in front of it was removed before it
-        was read; if even their end is in front of it the log has lost what we have read, and all of it begins anew."""
+        """Find where to continue in partitions whose log does not reach our offset.
+
+        If the log begins after our offset, records expired before they were read. If it ends before our offset, it has
+        lost records that we have read, and the partition is read again from the beginning.
+        """
         for place, offset in list(fetching.out_of_range.items()):
             try:
                 begin, end = (await self._clock.within(BOUNDS_S, client.fetch_bounds(consumer, [place])))[place]
             except FAILED:
-                continue  # looked at again in a moment
+                continue  # tried again in a moment
             partition = Partition(*place)
             async with self._changing:
                 owned = self._owned.get(partition)
@@ -243,11 +245,13 @@ class KafkaMember:
                 fetching.resume_at(place, goes_on)
 
     async def _restart_partition(self, partition: Partition, begin: int, fetching: IsolatingFetcher) -> None:
-        """Read a partition from its beginning, whose log is not the one that was read: nothing of what was done with it
-        counts there. Called with the lock."""
+        """Read a partition from the beginning, because its log was replaced and no old position is valid in it.
+
+        Call this with the lock.
+        """
         owned = self._owned[partition]
         log.error(
-            "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
+            "group %s: %s/%d has lost records that were already read: it is read again from offset %d on",
             *(self._group, partition.topic, partition.number, begin),
         )
         self._owned[partition] = OwnedPartition(
@@ -260,10 +264,9 @@ class KafkaMember:
         fetching.resume_at(TopicPartition(*partition), begin)
 
     async def _check_log_ids(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
-        """Begin anew with topics that were deleted and created again: nothing else tells, for positions and fetches go
-        by names."""
+        """Restart topics that were deleted and created again. Only their ids show it: fetches and commits use names."""
         ids, before = fetching.log_ids, {partition: owned.log_id for partition, owned in self._owned.items()}
-        with suppress(*FAILED):  # looked at again in a moment
+        with suppress(*FAILED):  # tried again in a moment
             await self._clock.within(BOUNDS_S, ids.learn(self._topics, consumer._client))
         there = consumer._client.cluster.partitions_for_topic
         places = [
@@ -285,7 +288,7 @@ class KafkaMember:
                     await self._restart_partition(partition, begin, fetching)
 
     async def _report_added_partitions(self, consumer: AIOKafkaConsumer) -> None:
-        """Tell of topics that have more partitions than before. The leader of the group shares them out by itself."""
+        """Report topics that have more partitions than before. The leader of the group assigns them by itself."""
         for topic, now in client.count_cached_partitions(consumer._client, self._topics).items():
             before, self._counts[topic] = self._counts.get(topic, now), now
             if now > before:
@@ -293,8 +296,7 @@ class KafkaMember:
                     self._listener.on_partitions_added(topic, before, now)
 
     async def _commit_ends(self) -> None:
-        """Commit the ends of transactions: where they have ended, or were aborted, positions move though no record has
-        come."""
+        """Commit positions after ends of transactions, which move a position without a record."""
         moved = {
             partition: (owned, read_to)
             for partition, owned in self._owned.items()
@@ -305,10 +307,10 @@ class KafkaMember:
         with suppress(BrokerError):  # it is tried again
             await self._commit_offsets(moved)
 
-    # ---------------------------------------------------------------- what the group tells
+    # ---------------------------------------------------------------- rebalances
 
     async def revoke(self, consumer: AIOKafkaConsumer) -> None:
-        """Give up everything before another assignment."""
+        """Release all partitions before the next assignment."""
         async with self._changing:
             if consumer is self._consumer and not self._leaving.is_set():
                 if is_out := client.is_unknown_to_group(consumer):
@@ -316,12 +318,12 @@ class KafkaMember:
                 await self._give_up(with_warning=not is_out)
 
     async def assign(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
-        """Take on partitions that are ours. Nobody hears of this member meanwhile, so it has to be quick."""
+        """Start with the assigned partitions. The member sends no heartbeats meanwhile, so this has to be quick."""
         async with self._changing:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
             self._strangers = find_disagreeing(self._identity, self._assignor.members)
-            if self._strangers and not self._was_in:  # it came while we were joining
+            if self._strangers and not self._was_in:  # the other member joined while we did
                 self._broken = disagreement_error(self._group, self._identity, self._strangers)
                 self._prefetch.news.set()
                 return
@@ -329,10 +331,10 @@ class KafkaMember:
                 owned, replaced = await self._clock.within(
                     self._settings.session_s / 2, self._fetch_positions(consumer, places)
                 )
-            except Exception as why:  # noqa: BLE001 - aiokafka would drop it, and nobody would ever be told
-                self._untold = why
+            except Exception as why:  # noqa: BLE001 - aiokafka would swallow it
+                self._assign_error = why
                 return
-            self._told = self._was_in = True
+            self._assigned = self._was_in = True
             self._owned = owned
             offsets = {partition: each.next for partition, each in owned.items()}
             self._start(offsets)
@@ -344,7 +346,7 @@ class KafkaMember:
                     self._listener.on_replaced(partition, position)
                 if offsets:
                     await self._listener.on_assigned(offsets)
-            except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
+            except Exception as why:  # noqa: BLE001 - `poll` and `commit` raise a listener's error
                 self._broken = why
             self._open = set(offsets)
             self.wake() if self._strangers else self._prefetch.news.set()
@@ -352,10 +354,12 @@ class KafkaMember:
     async def _fetch_positions(
         self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
     ) -> tuple[dict[Partition, OwnedPartition], dict[Partition, int]]:
-        """Where the group is in these partitions; and the positions that do not count, for they were committed in a log
-        that is gone: such a partition begins at its beginning."""
+        """Fetch the group's positions, and the invalid ones among them.
+
+        An invalid position was committed in a log that was replaced; such a partition starts at its beginning.
+        """
         ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
-        # Before the positions: of a topic that is created again in between, the position is found not to count later.
+        # Ids first: if a topic is created again in between, its position is found to be invalid later.
         await ids.learn({place.topic for place in places}, consumer._client)
         found = await client.fetch_positions(consumer, places, self._starts)
         gone = {p: at for p, (at, metadata) in found.items() if is_of_another_log(metadata, ids.get(p.topic))}
@@ -366,13 +370,16 @@ class KafkaMember:
             note, _ = from_metadata("" if partition in gone else metadata)
             at = int(begins[TopicPartition(*partition)]) if partition in gone else at
             owned[partition] = OwnedPartition(
-                at, at, over, was_in_progress=note == IN_HAND, note=note, log_id=ids.get(partition.topic, "")
+                at, at, over, was_in_progress=note == IN_PROGRESS, note=note, log_id=ids.get(partition.topic, "")
             )
         return owned, gone
 
     def _start(self, offsets: Mapping[Partition, int]) -> None:
-        """Have these partitions read, from these offsets on, whatever aiokafka thinks of them: it may have fetched as
-        soon as it knew of them, and have found nothing at the committed offset, or a broker without the topic."""
+        """Read these partitions from these offsets on, and discard aiokafka's state of them.
+
+        It may have fetched as soon as it had the assignment, and have found no log at the committed offset, or a broker
+        without the topic.
+        """
         assert self._fetching is not None, "as long as there is a consumer"
         self._fetching.begin()
         self._prefetch.start(offsets)
@@ -380,10 +387,10 @@ class KafkaMember:
             self._fetching.resume_at(TopicPartition(*partition), offset)
 
     async def _give_up(self, *, with_warning: bool) -> None:
-        """Stop reading, tell the listener, and let nothing of this assignment be committed any more."""
+        """Stop reading, notify the listener, and end this assignment, so that it can commit nothing more."""
         ours = list(self._owned)
         self._open = set()
-        self._told = False
+        self._assigned = False
         over = [self._owned[partition].over for partition in ours[:1]]
         lost = set() if with_warning else self._let_go.union(ours)
         try:
@@ -391,14 +398,16 @@ class KafkaMember:
                 await self._clock.within(LET_GO_S_MAX, self._listener.on_revoked(ours))
                 self._let_go.update(ours)
         except TimeoutError:
-            log.warning("group %s: partitions were not let go in time; they are taken", self._group)
+            log.warning(
+                "group %s: partitions were not released in time; they are revoked without a commit", self._group
+            )
             lost = set(ours)
         except Exception as why:  # noqa: BLE001 - as above
             self._broken = why
         finally:
             self._owned = {}
             self._let_go -= lost
-            self._prefetch.forget()  # not before the last commit, which would take what lies there for had
+            self._prefetch.forget()  # after the last commit, which would count buffered records as read
             for assignment in over:
                 if not assignment.done():
                     assignment.set_result(None)
@@ -414,7 +423,7 @@ class KafkaMember:
         self._life = asyncio.get_running_loop().create_task(self._run())
 
     async def leave(self) -> None:
-        """Give up what is ours, in time, and let the group know; not with an id, which keeps the place."""
+        """Release the partitions, and leave the group; a static member keeps its place in it."""
         async with self._changing:
             self._leaving.set()
             await self._give_up(
@@ -426,7 +435,7 @@ class KafkaMember:
         await self._disconnect()
 
     def renew_password(self) -> None:
-        """Use the password as it is now."""
+        """Use the current password for new connections."""
         if self._consumer is not None:
             client.renew_password(self._consumer._client, self._access.password)
 
@@ -455,8 +464,10 @@ class KafkaMember:
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.revoke, self.assign))
 
     async def _refuse_disagreeing(self, consumer: AIOKafkaConsumer) -> None:
-        """Look who is in the group before we disturb it. Raises `ConfigurationError` if somebody disagrees with our
-        identity."""
+        """Compare identities with the group's members before joining disturbs them.
+
+        Raises `ConfigurationError` if one disagrees with ours.
+        """
         if self._identity is not None:
             asked = client.fetch_identities(consumer._client, self._group, self._clock)
             members = await self._clock.within(self._settings.connect_s, asked)
@@ -464,8 +475,7 @@ class KafkaMember:
                 raise disagreement_error(self._group, self._identity, strangers)
 
     async def _add_topics(self, consumer: AIOKafkaConsumer) -> None:
-        """Have the consumer know our topics. One that is missing is an error at the beginning, and waited for later
-        on."""
+        """Add our topics to the consumer. A missing one is an error at the first start, and waited for later."""
         for topic in self._topics:
             try:
                 await count_partitions(consumer._client, topic, self._clock)
@@ -480,7 +490,7 @@ class KafkaMember:
         await self._prefetch.end()
 
     async def _run(self) -> None:
-        """Watch the consumer, and put another one in its place when it has failed."""
+        """Watch the consumer, and replace it when it has failed."""
         try:
             while True:
                 try:
@@ -498,12 +508,12 @@ class KafkaMember:
                     )
                     if not isinstance(trouble, BrokerUnavailable) and not self._was_in:
                         raise trouble from why
-                    self._set_away(str(trouble))
+                    self._set_outage(str(trouble))
                 async with self._changing:
                     await self._give_up(with_warning=False)
                 await self._disconnect()
                 await self._clock.sleep(AGAIN_S)
-        except Exception as why:  # noqa: BLE001 - it reaches whoever polls or commits
+        except Exception as why:  # noqa: BLE001 - `poll` and `commit` raise it
             self._broken = why
             self._prefetch.news.set()
 
@@ -512,11 +522,11 @@ class KafkaMember:
         while True:
             await self._clock.sleep(WATCH_S)
             consumer, fetching = self._consumer, self._fetching
-            assert consumer is not None, "only this task puts it away"
+            assert consumer is not None, "only this task removes it"
             assert fetching is not None, "as above"
             client.raise_if_broken(consumer)
-            if self._untold is not None:
-                why, self._untold = self._untold, None
+            if self._assign_error is not None:
+                why, self._assign_error = self._assign_error, None
                 raise why
             if fetching.log_ids.is_due() or fetching.out_of_range:
                 await self._check_log_ids(consumer, fetching)
@@ -527,15 +537,15 @@ class KafkaMember:
             await self._report_added_partitions(consumer)
             trouble = ""
             if alone_s >= ALONE_S:
-                trouble = f"no broker answers for it: {GUESS}"
+                trouble = f"it has no coordinator: {GUESS}"
             if (unseen := client.find_invisible_topics(consumer, self._topics)) != self._unseen:
                 self._unseen = unseen
                 self.wake()
-            self._set_away(f"group {self._group!r}: {trouble}" if trouble else "")
+            self._set_outage(f"group {self._group!r}: {trouble}" if trouble else "")
 
-    def _set_away(self, trouble: str) -> None:
-        """Note the trouble that whoever polls is told of, until it is over."""
-        self._away = self._access.explain(BrokerUnavailable(trouble)) if trouble else None
+    def _set_outage(self, trouble: str) -> None:
+        """Set the error that `poll` raises until it is over; empty for none."""
+        self._outage = self._access.explain(BrokerUnavailable(trouble)) if trouble else None
         if trouble:
             self._prefetch.news.set()
 
@@ -544,31 +554,32 @@ class KafkaMember:
 
 
 OFTEN = 3
-"""Times within one session that are too many: silence makes a group forget a member once in a session, and not more."""
+"""Removals within one session that are too many: missing heartbeats remove a member at most once in a session."""
 log = logging.getLogger("saga.broker.kafka")
 
 
 class DuplicateInstance:
     """Detects another process with the same `group.instance.id`, and logs it once.
 
-    A broker gives the place of a static member to any process that comes with its id. The previous one learns at its
-    next heartbeat that it is unknown, and joins again: so the two replace each other for ever. No broker reports this,
-    so it is inferred from how often the group forgets this member."""
+    A broker gives the place of a static member to any process that joins with its id. The previous one learns at its
+    next heartbeat that it was removed, and joins again: so the two replace each other for ever. No broker reports this,
+    so it is inferred from how often the group removes this member.
+    """
 
     def __init__(self, group: str, instance: str, session_s: float, clock: Clock) -> None:
         self._group, self._instance, self._session_s, self._clock = group, instance, session_s, clock
         self._forgotten_s: deque[float] = deque(maxlen=OFTEN)
-        self._said = False
+        self._logged = False
 
     def record_forgotten(self) -> None:
-        """Note that the group does not know the member any more."""
+        """Record that the group has removed the member."""
         self._forgotten_s.append(self._clock.monotonic_s())
         often = len(self._forgotten_s) == OFTEN and self._forgotten_s[-1] - self._forgotten_s[0] < self._session_s
-        if not self._instance or self._said or not often:
+        if not self._instance or self._logged or not often:
             return
-        self._said = True
+        self._logged = True
         log.error(
             "group %s: %d times within %g s its member was replaced: another process has SAGA_KAFKA_INSTANCE=%s too, "
-            "and they take the partitions from one another: give each its own, or none to any",
+            "and they take the partitions from each other: give each process its own, or remove the setting",
             *(self._group, OFTEN, self._session_s, self._instance),
         )

@@ -175,10 +175,10 @@ class UnreadableConformance(BrokerSuite):
                     at = len(before.ours)
                     assert at <= hurt.offset
                     assert (told.topic, told.partition, told.offset) == (*place, at)
-                    assert f"{topic}/{hurt.partition} stands at offset {at}" in told.reason
+                    assert f"{topic}/{hurt.partition} is stalled at offset {at}" in told.reason
                     await membership.commit(before.ends)
                 found, why = await self._scanned(broker, topic)
-                assert f"{topic}/{hurt.partition} stands at offset {at}" in why
+                assert f"{topic}/{hurt.partition} is stalled at offset {at}" in why
                 assert [r.offset for r in found if r.partition == hurt.partition] == list(range(at))
                 async with self.member(broker, group, topic) as (membership, listener):
                     after = DamagedPartitionReader(membership, listener, place, self.within_s)

@@ -168,7 +168,7 @@ class SimulatedMember:
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         broken = self._cluster.broken
         return [
-            StalledPartition(*partition, at, f"planted: {partition.topic}/{partition.number} stands at offset {at}")
+            StalledPartition(*partition, at, f"planted: {partition.topic}/{partition.number} is stalled at offset {at}")
             for partition, at in self._at.items()
             if broken.get(partition) == at and self._cluster.has_more(partition, at)
         ]
@@ -417,7 +417,7 @@ class SimulatedBroker:
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         for record in [record for log in self.cluster.topics.get(topic, ()) for record in log.records]:
             if self.cluster.broken.get(Partition(topic, record.partition)) == record.offset:
-                raise BrokerError(f"planted: {topic}/{record.partition} stands at offset {record.offset}")
+                raise BrokerError(f"planted: {topic}/{record.partition} is stalled at offset {record.offset}")
             yield record
 
     def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]":
