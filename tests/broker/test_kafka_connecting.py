@@ -140,7 +140,7 @@ async def test_a_wrong_password_is_called_so(secured: Secured, mechanism: str) -
 
 async def test_another_mechanism_is_called_so(secured: Secured) -> None:
     why = await refusal(at(secured.scram, sasl="PLAIN", username=USER, password=lambda: PASSWORD))
-    assert "ask which SASL mechanism" in str(why)
+    assert "configure the SASL mechanism" in str(why)
 
 
 async def test_a_token_that_is_no_good_is_called_so(secured: Secured) -> None:

@@ -78,11 +78,10 @@ class Undecodable(Exception):
         self.offset = offset
 
     def describe(self, partition: Partition, path: Path) -> str:
-        """Text for people about the record, and what they can do."""
+        """Describe the record for operators, and what they can do."""
         return (
-            f"{partition.topic}/{partition.number} is stalled at offset {self.offset}, which cannot be read: its row in "
-            f"{path} is not as we write it ({self}): put back a copy of the file, or step over it with `saga offsets "
-            "skip`"
+            f"{partition.topic}/{partition.number} is stalled at offset {self.offset}, which cannot be read: its row "
+            f"in {path} is damaged ({self}): restore a copy of the file, or skip the record with `saga offsets skip`"
         )
 
 
