@@ -12,20 +12,20 @@ from typing import Literal, NamedTuple, TypeAlias
 from saga.messaging.names import PROBED, TRANSITIONS, commands_of, dead_letters_of
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
-"""Way to use a Kafka: to run a service; to publish, ask and listen outside; to look at sagas and cure dead letters; to
-make topics and move positions; to look whether all is as a service needs it, as the user of that service."""
+"""What a Kafka user does: run a service; publish and subscribe as a client; inspect sagas and resolve dead letters
+(operator); create topics and move positions (administrator); run `saga doctor` as the user of a service."""
 
 COMMAND = "kafka-acls.sh"
 SOMEBODY = "User:..."
-"""User of a command that is told to people who know which it is."""
+"""Placeholder of the user in commands that are shown in errors."""
 ANY = "*"
-"""Name that stands for every group."""
+"""Wildcard for every group."""
 CLUSTER = "kafka-cluster"
-"""Name by which Kafka calls the cluster itself."""
+"""Kafka's name of the cluster resource."""
 
 
 class AclRight(NamedTuple):
-    """Right of a user, as Kafka calls it. `Read` and `Write` on something include `Describe`."""
+    """A permission, with Kafka's own words. `Read` and `Write` include `Describe`."""
 
     operation: str
     kind: Literal["topic", "group", "cluster"]
@@ -34,7 +34,7 @@ class AclRight(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUse:
-    """Use that services, or a client, make of a broker, all together."""
+    """All topics and groups that some services, or a client, need."""
 
     reads: frozenset[str] = frozenset()
     """Topics."""
@@ -43,19 +43,19 @@ class BrokerUse:
     groups: frozenset[str] = frozenset()
     """Groups, which are the services' names."""
     topics: frozenset[str] = frozenset()
-    """All their topics: of some they only look whether they are there."""
+    """All their topics, including topics that they only check for existence."""
 
 
 def required_rights(needs: BrokerUse, role: Role = "service") -> Sequence[AclRight]:
-    """Rights that a user needs who does this with these services: none is missing, and none is to spare.
+    """Return exactly the permissions that a user with this role needs for these services.
 
     >>> needs = BrokerUse(reads=frozenset({"orders"}), writes=frozenset({"payments"}), groups=frozenset({"payment"}))
     >>> [" ".join(right) for right in required_rights(needs)]
     ['Read topic orders', 'Read group payment', 'Write topic payments']
     """
     rights = frozenset(_RIGHTS[role](needs))
-    told = [right for right in rights if not _is_included(right, rights)]
-    return sorted(told, key=lambda right: (right.operation, right.kind != "topic", right.name))
+    needed = [right for right in rights if not _is_included(right, rights)]
+    return sorted(needed, key=lambda right: (right.operation, right.kind != "topic", right.name))
 
 
 def _of_service(needs: BrokerUse) -> Iterable[AclRight]:
@@ -66,16 +66,21 @@ def _of_service(needs: BrokerUse) -> Iterable[AclRight]:
 
 
 def _of_client(needs: BrokerUse) -> Iterable[AclRight]:
-    """Rights as a service's, and one to have a producer: each connection of ours has one, and Kafka gives none to those
-    who may write nowhere."""
+    """Yield a service's permissions, and the one to open a producer.
+
+    Each client opens a producer, which Kafka refuses to a user without any write permission.
+    """
     yield from _of_service(needs)
     if not needs.writes:
         yield AclRight("IdempotentWrite", "cluster", CLUSTER)
 
 
 def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
-    """Dead letters and transitions are read, commands are written, and read by `saga audit`; `saga offsets show` asks
-    groups and topics how far they are."""
+    """Yield an operator's permissions.
+
+    Operators read dead letters and transitions, and write commands, which `saga audit` reads. `saga offsets show`
+    describes groups and topics.
+    """
     for service in needs.groups:
         yield AclRight("Read", "topic", dead_letters_of(service))
         yield from (AclRight(operation, "topic", commands_of(service)) for operation in ("Read", "Write"))
@@ -86,8 +91,11 @@ def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
 
 
 def _of_administrator(needs: BrokerUse) -> Iterable[AclRight]:
-    """Topics are made and changed while no group is at work on them, whosever it is; positions move for a group that is
-    empty, on record among its dead letters, and over what cannot be read."""
+    """Yield an administrator's permissions.
+
+    Topics are changed only while no group uses them, so all groups are described. Positions are moved for an empty
+    group and recorded among its dead letters; unreadable records are searched for in the topics.
+    """
     for topic in needs.topics:
         yield from (AclRight(operation, "topic", topic) for operation in ("Create", "Alter", "AlterConfigs"))
     yield AclRight("Describe", "group", ANY)
@@ -114,14 +122,14 @@ _RIGHTS: Mapping[Role, Callable[[BrokerUse], Iterable[AclRight]]] = {
 
 
 def _is_included(right: AclRight, rights: Collection[AclRight]) -> bool:
-    """True if another of these rights includes this one."""
+    """Return whether another of these permissions includes this one."""
     return right.operation == "Describe" and any(
         right._replace(operation=more) in rights for more in ("Read", "Write", "Alter")
     )
 
 
 def grant_commands(rights: Sequence[AclRight], principal: str, server: str) -> list[str]:
-    """Commands that give these rights to a principal, one for each operation.
+    """Return the commands that grant these permissions to a principal, one for each operation.
 
     >>> rights = [AclRight("Read", "topic", "orders"), AclRight("Read", "group", "payment")]
     >>> for command in grant_commands(rights, "User:p", "k:1"):
@@ -136,7 +144,7 @@ def grant_commands(rights: Sequence[AclRight], principal: str, server: str) -> l
 
 
 def grant_command(right: AclRight) -> str:
-    """Command for whoever knows the user and the server, as errors name it.
+    """Return the command that grants a permission, without user and server, for error messages.
 
     >>> grant_command(AclRight("Read", "topic", "orders"))
     'kafka-acls.sh --add --allow-principal User:... --operation Read --topic orders'

@@ -174,7 +174,7 @@ class KeyFolder:
     # ------------------------------------------------------------ what people do
 
     def create_wrapping_key(self, who: str, why: str) -> str:
-        """Make a key that wraps: from now on new secrets are wrapped with it. Returns its name."""
+        """Create a key with which new secrets are wrapped from now on. Return its name."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as trouble:
@@ -200,8 +200,7 @@ class KeyFolder:
         return name if name > newest else f"{stem}_{now}{ENDING}"
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
-        """Wrap all secrets with the newest key. Returns how many there were to be wrapped, and the keys that nothing
-        needs any more."""
+        """Wrap all secrets with the newest key. Return how many were rewrapped, and the keys that are unused now."""
         count = 0
         with self._translate_errors(self.folder, "wrapped"):
             while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
@@ -248,7 +247,7 @@ class KeyFolder:
             )
 
     def forget(self, subject: str, who: str, why: str) -> bool:
-        """Remove the secret of a subject for good. Returns whether there was one."""
+        """Erase the secret of a subject for good. Return whether there was one."""
         name = subject_key_name(subject)
         with self._locked():
             place = self._place(name)
@@ -265,7 +264,7 @@ class KeyFolder:
         return had_secret
 
     def append_audit_line(self, did: str, what: str, who: str, why: str) -> None:
-        """Write a line into the book: durable when this returns."""
+        """Append a line to the audit log; it is durable when this returns."""
         line = {"time": iso(self._clock.now_ms()), "did": did, "what": what, "who": who, "why": why}
         try:
             book = os.open(self.folder / "book.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -278,7 +277,7 @@ class KeyFolder:
             raise KeysUnavailable(f"the book of {self.folder} cannot be written: {trouble.strerror}") from trouble
 
     def read_audit_log(self) -> list[dict[str, str]]:
-        """Lines of the book, oldest first. Raises `KeysUnavailable`."""
+        """Return the lines of the audit log, oldest first. Raises `KeysUnavailable`."""
         try:
             return [msgspec.json.decode(line) for line in (self.folder / "book.jsonl").read_bytes().splitlines()]
         except FileNotFoundError:
@@ -313,7 +312,7 @@ class KeyFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the one lock of all who make keys and secrets visible, or replace them."""
+        """Hold the folder's lock, which every change of keys and secrets needs."""
         try:
             lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as why:

@@ -4,9 +4,9 @@ import re
 from typing import Any, Final
 
 PREFIX: Final = "sealed:1:"
-"""Beginning of each sealed text; behind it the name of its key, a colon, and base64."""
+"""Prefix of each sealed text, followed by the name of its key, a colon, and base64."""
 ERASED: Final = "erased"
-"""Text in the place of a value whose key was removed."""
+"""Text shown instead of a value whose key was erased."""
 NAME_LENGTH: Final = 32
 """Length of a key's name, in hexadecimal digits."""
 _SEALED = re.compile(r"sealed:1:[0-9a-f]{32}:[0-9A-Za-z_=-]+")
@@ -14,7 +14,7 @@ _NAMES = re.compile(rb"sealed:1:([0-9a-f]{32}):")
 
 
 class DecryptionFailed(Exception):
-    """A sealed text has another key or another place, or was changed."""
+    """A sealed text was encrypted with another key, copied from another place, or changed."""
 
 
 class WrongSecret(DecryptionFailed):
@@ -22,8 +22,9 @@ class WrongSecret(DecryptionFailed):
 
 
 def find_key_names(*contents: bytes) -> set[str]:
-    """Names of the keys of all sealed texts in these bytes, and of what only looks like one: anybody may have written
-    it into a field that nobody opens.
+    """Return the names of the keys of all sealed texts in these bytes.
+
+    This includes text that only looks like a sealed text, which any sender may put into an unencrypted field.
 
     >>> find_key_names(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
     {'0123456789abcdef0123456789abcdef'}
@@ -37,11 +38,17 @@ def is_sealed(value: Any) -> bool:
 
 
 def key_name_of(text: str) -> str:
-    """Name of the key of a sealed text."""
+    """Return the name of the key of a sealed text."""
     return text[len(PREFIX) : len(PREFIX) + NAME_LENGTH]
 
 
 def recorded_place(service: str, saga: str, what: str, path: str = "") -> str:
-    """Place to which a value that a service records is bound. `what`: the state, or which call of which run; `path`:
-    of the value in that."""
+    """Return the place to which an encrypted value in a progress is bound, so that it cannot be copied elsewhere.
+
+    Args:
+        service: The service.
+        saga: The saga id.
+        what: The state, or a step of a run.
+        path: The path of the value in it.
+    """
     return f"{service}|{saga}|{what}|{path}"

@@ -172,7 +172,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 MESSAGE_BYTES = 1_048_588
-"""Largest record that brokers take unless told otherwise."""
+"""Kafka's default of `max.message.bytes`."""
 CREATE_S = 15.0
 PAGE_S = 0.5
 
@@ -310,11 +310,11 @@ async def _read(
 
 
 GREET_AGAIN_S = 0.1
-"""Pause before a server that knows of no broker is asked again."""
+"""Pause before a request is repeated to a server that knows no running broker."""
 
 
 async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
-    """Return when one of the servers lets us in. Raises `BrokerError` that says of each what is wrong."""
+    """Return when one of the servers accepts our connection. Raises `BrokerError` with the problem of each server."""
     options = access.options
     share_s = settings.connect_s / (len(settings.servers) + 1)
     troubles: list[BrokerError] = []
@@ -329,13 +329,15 @@ async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: 
             return
     for trouble in troubles:
         if not isinstance(trouble, BrokerUnavailable):
-            raise trouble  # who is not let in need not look further
+            raise trouble  # other servers would refuse us too
     raise BrokerUnavailable("; ".join(str(trouble) for trouble in troubles))
 
 
 async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
-    """Return when the server lets us in, and knows of a broker that is up: when its only one was frozen for longer than
-    its session, it knows of none for some 30 ms."""
+    """Return when the server accepts our connection and knows a running broker.
+
+    After the only broker was frozen for longer than its session, the server knows none for about 30 ms.
+    """
     end_s = clock.monotonic_s() + seconds - GREET_AGAIN_S
     host, _, port = server.rpartition(":")
     connection = await create_conn(
@@ -345,7 +347,7 @@ async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clo
         **{name: value for name, value in options.items() if name != "bootstrap_servers"},
     )
     try:
-        # Who has shown a bad token is told so by the first request, and not before.
+        # A bad token is refused at the first request, and not before.
         while not (await connection.send(MetadataRequest([]))).brokers:
             if clock.monotonic_s() >= end_s:
                 raise BrokerNotAvailableError("it knows of no broker that is up")
@@ -357,7 +359,7 @@ async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clo
 async def find_missing_rights(
     reads: Collection[str], writes: Collection[str], groups: Collection[str], client: AIOKafkaClient
 ) -> list[str]:
-    """Say what we may not do of this, each in a line with what to allow. Raises `BrokerError`."""
+    """Return a line for each missing permission, with the command that grants it. Raises `BrokerError`."""
     try:
         return [
             *await _find_missing_topic_rights(reads, writes, client),
@@ -372,7 +374,7 @@ async def _find_missing_topic_rights(
 ) -> list[str]:
     try:
         answer = await ask_any_broker(Topics(sorted({*reads, *writes})), client)
-    except UNKNOWN_THERE:  # brokers before 2.3 do not tell: it shows later
+    except UNKNOWN_THERE:  # unsupported before Kafka 2.3: the first request fails instead
         return []
     return [
         f"topic {name}: this user may not {right.lower()} it: {grant_command(AclRight(right, 'topic', name))}"
@@ -383,8 +385,7 @@ async def _find_missing_topic_rights(
 
 
 async def _find_missing_group_rights(groups: Collection[str], client: AIOKafkaClient) -> list[str]:
-    """Ask for rights on groups by a sign of life of a member that there is not: brokers look at rights before they look
-    for members."""
+    """Check permissions on groups with the heartbeat of an unknown member: brokers check permissions first."""
     problems = []
     for group in sorted(groups):
         answer = await ask_any_broker(HeartbeatRequest(group, -1, ""), client)

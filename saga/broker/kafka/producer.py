@@ -1,7 +1,7 @@
-"""Publishing: one idempotent producer for the whole process, replaced when it has failed.
+"""Publish with one idempotent producer for the whole process, and replace it when it has failed.
 
-A producer numbers what it sends to a partition. When a batch fails for good, its numbers are missing and everything
-later is refused. So after any failure a new producer takes over, and callers publish again.
+A producer numbers its records for each partition. When a batch fails for good, its numbers are missing and brokers
+refuse all later records. So after any failure a new producer takes over, and callers publish again.
 """
 
 import asyncio
@@ -27,10 +27,9 @@ BATCH_BYTES = 1 << 17
 """Largest batch that is sent to a partition. Less than any topic takes: a batch that is too large holds one record."""
 AGAIN_S = 0.2
 REFUSED_S = 1.0
-"""Time for which a topic that we may not write is left alone."""
+"""Pause before a topic is tried again for which we lack the permission to write."""
 LOOK_S = 0.2
-"""Pause before looking again for what was not acknowledged in time. A timer for each call would cost as much as the
-call."""
+"""Pause between checks for expired calls. A timer for each call would cost as much as the call."""
 END_S = 5.0
 
 
@@ -40,7 +39,7 @@ class Sending:
 
     messages: Sequence[Outgoing]
     due_s: float
-    """Time at which it is given up."""
+    """Time at which the call fails."""
     producer: AIOKafkaProducer | None = None
     acknowledged: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
 
@@ -54,13 +53,14 @@ class Publisher:
         self._partitions: dict[str, int] = {}
         """Partitions of the topics that the producer knows."""
         self._asked: dict[str, asyncio.Task[int]] = {}
-        """Questions about topics that the producer is to know."""
+        """Running lookups of topics for the current producer."""
         self._asking: set[asyncio.Task[int]] = set()
-        """All questions, with the ones that asked for a producer before: nobody need wait for them any more."""
+        """All running lookups, including those of earlier producers, which have no waiters."""
         self._seen: set[str] = set()
-        """Topics that were there at any time: one that is gone, or hidden, is waited for."""
+        """Topics that existed at some time: if one is missing or hidden later, calls wait for it."""
         self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
-        """Topics that we may not write: until when nobody tries, and why: each trial costs a producer."""
+        """Topics without write permission: until when not to try again, and the error. Each attempt costs a
+        producer."""
         self._trouble: BrokerError | None = None
         """Reason why there is no producer."""
         self._ready = asyncio.Event()
@@ -81,7 +81,7 @@ class Publisher:
         self._looking = asyncio.get_running_loop().create_task(self._watch_deadlines())
 
     async def close(self) -> None:
-        """Return when everything that was handed over has come to its end."""
+        """Wait for all running calls, then stop the producer."""
         await self._idle.wait()  # each call has its own limit
         ending = {*self._replacing, *self._asking, *(task for task in (self._looking,) if task is not None)}
         for task in ending:
@@ -94,7 +94,7 @@ class Publisher:
 
     @property
     def producer(self) -> AIOKafkaProducer:
-        """Producer that is used now. Raises `BrokerUnavailable` while there is none."""
+        """The current producer. Raises `BrokerUnavailable` while there is none."""
         if self._producer is None:
             raise BrokerUnavailable("Kafka: not connected at the moment")
         return self._producer
@@ -133,7 +133,10 @@ class Publisher:
                 self._idle.set()
 
     def _try_enqueue(self, sending: Sending) -> bool:
-        """Hand over as much as can be without waiting; true if that was all. Then `_look` ends it in time."""
+        """Enqueue as many records as possible without waiting. Return whether these were all.
+
+        Then `_watch_deadlines` enforces the timeout.
+        """
         producer, known = self._producer, self._partitions
         if producer is None:
             return False
@@ -150,11 +153,11 @@ class Publisher:
         return True
 
     async def _send_rest(self, sending: Sending) -> None:
-        """Hand over the rest, and wait for everything.
+        """Enqueue the remaining records, and wait for all acknowledgements.
 
-        A message goes into another batch than an earlier one of its key only once that one is acknowledged: of two
-        batches the first may fail alone, as when the partition's leader is not known for too long, and the second would
-        come before it. What was handed over without waiting is in one batch for each partition.
+        A message may go into a later batch than an earlier one of its key only once that one is acknowledged: the first
+        batch may fail alone, for example if the partition has no known leader for too long, and the second would
+        overtake it. Records enqueued without waiting are in one batch for each partition.
         """
         while sending.producer is None:
             await self._ready.wait()
@@ -173,8 +176,7 @@ class Publisher:
         await _wait_for_all(sending.acknowledged)
 
     async def _watch_deadlines(self) -> None:
-        """End calls whose time is up: whoever waits for them is told that no answer came. And use partitions that a
-        topic has got meanwhile, as all others who publish do."""
+        """Fail calls that have timed out, and start to use partitions that were added to a topic."""
         while True:
             await self._clock.sleep(LOOK_S)
             if self._producer is not None:
@@ -188,7 +190,7 @@ class Publisher:
                         future.set_exception(TimeoutError())
 
     async def _count_partitions(self, producer: AIOKafkaProducer, topic: str) -> int:
-        """Count a topic's partitions: asked once, when a thousand lanes want to know it at the same time."""
+        """Count a topic's partitions, with a single lookup for all concurrent callers."""
         asking = self._asked.get(topic)
         if asking is None:
             asked = self._asked
@@ -212,7 +214,7 @@ class Publisher:
         return partitions
 
     def _make_error(self, sending: Sending, why: BaseException) -> BrokerError:
-        """Make the error to tell; a right that is missing is waited for, as everything that passes."""
+        """Translate a failure. A missing permission is an outage here: callers wait until it is granted."""
         doing = f"publishing to {_topics(sending.messages)}"
         if isinstance(why, TopicAuthorizationFailedError):
             trouble = to_broker_error(why, doing, "Write", waits=True)
@@ -246,7 +248,7 @@ class Publisher:
     # ---------------------------------------------------------------- replacing the producer
 
     def _replace_if_broken(self, sending: Sending, why: BaseException) -> None:
-        """Replace the producer if another one is needed; and if nothing was acknowledged in time, at once."""
+        """Replace a producer that failed; after a timeout stop the old one immediately."""
         producer = sending.producer
         if producer is None or producer is not self._producer:
             return
@@ -260,8 +262,7 @@ class Publisher:
             task.add_done_callback(self._replacing.discard)
 
     async def _replace(self, old: AIOKafkaProducer, flush_s: float) -> None:
-        """Start another producer; the old one may send what it has for so long. What it cannot send was not
-        acknowledged."""
+        """Start another producer. The old one may send its pending records for up to `flush_s`."""
         try:
             if not flush_s:
                 await client.end_producer(old, self._clock, 0)
@@ -308,8 +309,7 @@ class Publisher:
 
 
 def _ignore_results(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
-    """Let acknowledgements be that nobody waits for any more: whatever comes of them is seen, or Python would
-    complain."""
+    """Mark the results of acknowledgements without waiters as retrieved; otherwise asyncio logs their errors."""
     for future in acknowledged:
         if future.done():
             _ignore_result(future)
