@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, cast
 from benchmarks.events import OrderCancelled, OrderRequested, Pinged, Ponged
 from benchmarks.parts import Figure
 from saga import Event, Later, Saga, Service
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import DiscardingPublisher, RecordedDocuments, StaticAssignment
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
@@ -121,10 +120,10 @@ class Worker:
 
     async def take(self, message: Message) -> None:
         """Handle one message to its end."""
-        turn = begin(self.participant, message, Position("pings", 0, len(self.turns)), self.known)
+        turn = MessageProcessor(self.participant).begin(message, Position("pings", 0, len(self.turns)), self.known)
         began, written = time.process_time(), self.documents.written
         while not turn.is_complete:
-            turn = await advance(self.participant, turn)
+            turn = await MessageProcessor(self.participant).advance(turn)
             if turn.progress is not None:
                 self.known = turn.progress, turn.cas
             if self.documents.written > written:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import FixedClock
 from saga.engine.processing_state import ProcessingState
 from saga.errors import SagaError
@@ -151,7 +150,7 @@ class StateSpace(Contents):
         self.store.committed, self.store.logs = frozenset(), frozenset()
         self.clock.now = now_ms(under.passed, under.fast + under.ticks)
         self.store.handled_ms = LATEST_MS if under.handled < 0 else now_ms(under.passed, under.handled)
-        coroutine = advance(self.services[under.release], under.turn)
+        coroutine = MessageProcessor(self.services[under.release]).advance(under.turn)
         try:
             operation = coroutine.send(None)
             for answer in history:
@@ -281,7 +280,7 @@ class StateSpace(Contents):
         message, position = s.wakes[number] if log == WAKES else self.logs[log][number], s.place_of(log, number)
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
         self.clock.now = now_ms(passed, fast + s.ticks)
-        turn = begin(self.services[worker.release], message, position, cached)
+        turn = MessageProcessor(self.services[worker.release]).begin(message, position, cached)
         w = s.owner[log]
         begins = self._turn(turn, worker.release, passed, fast, s.ticks, self._handled(s, w, worker))
         begun, _ = self._settled(s, w, worker._replace(turn=begins))

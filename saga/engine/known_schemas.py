@@ -10,10 +10,9 @@ from saga.contracts.library import Library
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import NewerVersion, UnknownSchema
 from saga.messages import Writer
+from saga.progress.failed_attempts import READ_S_MIN
 from saga.telemetry.events import ContractsUnreadable, SchemasDeployed
 
-READ_S_MIN = 5.0
-"""Shortest time from one reading of the contracts to the next, however many messages nobody here knows."""
 READ_S_MAX = 10.0
 """Longest time that a reading takes: then the contracts count as unreadable."""
 

@@ -19,11 +19,13 @@ from saga.declarations.changes import change_of, is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
 from saga.encryption.sensitive_fields import SensitiveMarks, find_marks, unwrap_marked
-from saga.engine.foreign_values import decode_single_object
+from saga.encryption.text import find_key_names
+from saga.engine.foreign_values import check_schema, decode_single_object
 from saga.engine.known_schemas import KnownSchemas
 from saga.errors import BadInput, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Topic, name_of
 from saga.messaging.names import commands_of, dead_letters_of
+from saga.messaging.operator_commands import Command
 from saga.messaging.timers import Tier, tiers_of
 from saga.policies.retry import RETRY, Retry
 from saga.progress import overflow
@@ -115,6 +117,29 @@ class PreparedService:
         event = self.decode(handler, message)
         kind = kind_of(type(event)) if self.changes else None
         return event if kind is None else change_of(event, kind)
+
+    def find_undecodable(self, message: Message) -> Mapping[str, str]:
+        """Return the handlers that would have the message wait and can never decode it, each with the reason."""
+        if isinstance(message, Command) and message.original is not None:
+            message = message.original
+        takers = self.roles.by_type.get(message.type, ())
+        waits = [role for role in takers if role.is_joined() or message.started is None]
+        return {role.name: why for role in waits if (why := self.why_undecodable(role, message)) is not None}
+
+    def why_undecodable(self, role: HandlerRole, message: Message) -> str | None:
+        """Return why the handler cannot decode the message; `None` if it can."""
+        try:
+            if not find_key_names(message.value):
+                self.given(role.name, message)
+            elif (parts := split_encrypted(message.value)) is not None and parts[
+                0
+            ]:  # the rest cannot be told without its key
+                check_schema(parts[0], self.schemas.library, self.schemas.writers.get)
+            else:
+                self.decode(role.name, message)
+        except BadInput as why:
+            return str(why)
+        return None
 
 
 def prepare(declared: Declared) -> PreparedService:

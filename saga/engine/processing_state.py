@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,25 +9,11 @@ from msgspec.structs import replace
 from saga.engine.trace_spans import UNTRACED, TurnSpans
 from saga.engine.trace_spans import Kind as KindOfSpan
 from saga.messages import Message, Outgoing, Position
-from saga.progress.actions import AwaitLog, Trigger
-from saga.progress.document import FailedAttempt, IntentKind, SagaProgress, StepRecord, Transition
-
-RunKey: TypeAlias = tuple[IntentKind, str, str]
-"""Kind, handler and cause of one run."""
-
+from saga.progress.actions import AwaitLog, HeldBack, Trigger
+from saga.progress.document import FailedAttempt, RunKey, SagaProgress, StepRecord, Transition
 
 NOWHERE = Position("(repair)", 0, 0)
 """Position of a turn that no record set off."""
-
-
-class HeldBack(NamedTuple):
-    """Handler, or its compensation, of which nothing that is kept is ready in this turn, nor before some time."""
-
-    handler: str
-    compensates: bool
-    due_ms: int
-    message: str = ""
-    """Id of the message for which alone it is so; empty: whatever it is kept for."""
 
 
 class Measurements(Struct):

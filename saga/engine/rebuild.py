@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Reaction
 from saga.encryption.port import Keys
-from saga.engine.execution import handler_runner, value_codec
-from saga.engine.execution.beginning import begin, read_progress
-from saga.engine.execution.failure_handling import RunRequest
+from saga.engine.execution import value_codec
+from saga.engine.execution.message_processor import MessageProcessor
+from saga.engine.execution.runs import EncodedEvent, RunRequest
 from saga.engine.isolated_ports import NotIsolated, RecordedClock, RecordedDocuments, make_isolated_ports
-from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.prepared_service import PreparedService
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
@@ -47,7 +46,7 @@ from saga.progress.actions import (
     TouchDeadline,
 )
 from saga.progress.compensation import complete_compensation
-from saga.progress.document import Intent, SagaProgress, decode_progress
+from saga.progress.document import SagaProgress, decode_progress
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.journal import TransitionDetails
 from saga.progress.next_action import choose_next_action, record_decision, record_without_handler
@@ -108,12 +107,16 @@ class _Rebuilding:
     known: tuple[SagaProgress, int] | None = None
     emitted: dict[str, Message] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
+    processor: MessageProcessor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.processor = MessageProcessor(self.service)
 
     async def take(self, taken: ReceivedMessage) -> None:
         """Take a message to its end."""
         self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
         message = await value_codec.encrypt_message(self.service, taken.message, taken.position)
-        turn: ProcessingState = begin(self.service, message, taken.position, self.known)
+        turn: ProcessingState = self.processor.begin(message, taken.position, self.known)
         turn = replace(turn, is_current=turn.progress is not None)
         for _ in range(STEPS_MAX):
             if turn.is_complete:
@@ -123,24 +126,25 @@ class _Rebuilding:
             self.known = turn.progress, turn.cas
 
     async def _step(self, turn: ProcessingState) -> ProcessingState:
-        """Do what is next, as `saga.engine.execution.message_processor.advance` does, but for runs."""
+        """Do what is next, as `MessageProcessor.advance` does, but for runs."""
         now = Now(self._looked_at_ms(turn.progress), self.service.retention_s)
         action = choose_next_action(
-            read_progress(self.service, turn, now.ms), self.service.roles, turn, now, turn.is_current
+            self.processor.read_progress(turn, now.ms), self.service.roles, turn, now, turn.is_current
         )
+        repository = self.processor.repository
         match action:
             case RunHandler() | Compensate():
                 return await self._run(turn, action)
             case Complete() | ForwardTimer() | AwaitLog():
                 return replace(turn, is_complete=True)
             case LoadProgress():
-                return await progress_repository.load(self.service, turn)
+                return await repository.load(turn)
             case RecallOverflow():
-                return await overflow_store.recall(self.service, turn)
+                return await repository.overflow.recall(turn)
             case TouchDeadline() | RescheduleTimer():
-                return await progress_repository.commit(self.service, turn, record_without_handler, action)
+                return await repository.commit(turn, record_without_handler, action)
             case RecordDecision():
-                return await progress_repository.commit(self.service, turn, record_decision, action)
+                return await repository.commit(turn, record_decision, action)
             case Abort() | ApplyCommand():
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 
@@ -170,8 +174,8 @@ class _Rebuilding:
             )
         self.left.append(ask.handler.name)
         failure = RunFailure(reason=LEFT, remedy="", attempts=1)
-        return await progress_repository.commit(
-            self.service, turn, failed_attempts.park, action, failure, None, due_ms=self.now_ms
+        return await self.processor.repository.commit(
+            turn, failed_attempts.park, action, failure, None, due_ms=self.now_ms
         )
 
     async def _ended(
@@ -185,41 +189,28 @@ class _Rebuilding:
             message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
         )
         if isinstance(action, Compensate):
-            return await progress_repository.commit(
-                self.service, turn, complete_compensation, action.role, action.result, ended
+            return await self.processor.repository.commit(
+                turn, complete_compensation, action.role, action.result, ended
             )
-        return await progress_repository.commit(self.service, turn, journal.complete_run, action.role, ended)
+        return await self.processor.repository.commit(turn, journal.complete_run, action.role, ended)
 
-    async def _tried(
-        self, turn: ProcessingState, ask: RunRequest
-    ) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]] | None:
+    async def _tried(self, turn: ProcessingState, ask: RunRequest) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
         """Return what the handler says and changes, if it asks for nothing outside; else `None`."""
         if ask.handler.may_wait:
             raise Unknowable(f"{ask.handler.name} may go on later, and the log does not say when it looked again")
         if any(parameter.role == "resource" for parameter in ask.handler.parameters):
             return None
-        p, (kind, name, cause), action = turn.loaded_progress, ask.run, ask.action
-        intent = Intent(
-            handler=name,
-            kind=kind,
-            cause=cause,
-            message=action.message,
-            parts=action.parts,
-            state=p.state,
-            version=p.version,
-            handler_version=ask.version,
-            time="",
-        )
-        saga = await handler_runner.open_saga(self.service, turn, ask, intent)
+        intent = ask.make_intent(turn.loaded_progress)
+        saga = await self.processor.runner.open(turn, ask, intent)
         self.documents.trying = True
         try:
-            events, delta, _ = await handler_runner.call_handler(self.service, ask, action.parts, saga)
+            result = await self.processor.runner.call(saga)
         except NotIsolated:
             return None
         except Exception as why:
-            raise Unknowable(f"{ask.handler.name} fails on {action.message.type}: {saga.words_of(why)}") from why
+            raise Unknowable(f"{ask.handler.name} fails on {ask.action.message.type}: {saga.describe(why)}") from why
         else:
-            return events, delta
+            return result.events, result.changed_state
         finally:
             self.documents.trying = False
 
@@ -235,9 +226,7 @@ class _Rebuilding:
             said.append(found)
         raise AssertionError("a count has no end")  # pragma: no cover
 
-    def _messages(
-        self, turn: ProcessingState, ask: RunRequest, events: Sequence[tuple[str, str, bytes]]
-    ) -> list[Message]:
+    def _messages(self, turn: ProcessingState, ask: RunRequest, events: Sequence[EncodedEvent]) -> list[Message]:
         """Events that a handler returned, as they are published."""
         p, started = turn.loaded_progress, turn.loaded_progress.started or turn.message.started
         return [
@@ -374,7 +363,7 @@ def _wake(one: _Rebuilding, due_ms: int) -> Wake:
 
 
 def _ask(service: PreparedService, action: RunHandler | Compensate) -> RunRequest:
-    """The run of an action, as `saga.engine.execution.handler_runner` has it."""
+    """The run of an action, as `MessageProcessor` has it."""
     if isinstance(action, Compensate):
         cause = action.result.event.id
         return RunRequest(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))

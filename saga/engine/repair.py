@@ -13,10 +13,8 @@ from msgspec.structs import replace
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Superseded
-from saga.engine.execution import message_processor, value_codec
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
-from saga.engine.persistence import progress_repository
+from saga.engine.execution import value_codec
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.processing_state import NOWHERE, Measurements, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message, Partition
@@ -49,17 +47,17 @@ async def republish_saga(
 
     Raises `SagaError` where this version cannot decide, and `Draining` when it is to stop.
     """
-    stages = Measurements()
+    stages, processor = Measurements(), MessageProcessor(service)
     for message in triggers:
         message = await value_codec.encrypt_message(service, message, NOWHERE)
-        await process(service, begin(service, message, NOWHERE, None, stages).drop_progress())
+        await processor.process(processor.begin(message, NOWHERE, None, stages).drop_progress())
     while True:
-        turn = await process(service, _without_message(service, saga, stages))
+        turn = await processor.process(_without_message(service, saga, stages))
         if turn.progress is None or not takeover.is_takeover_due(turn.progress, service.roles):
             return stages.outcomes
         whole = replace(turn.loaded_progress, heard=service.roles.heard)
         try:
-            await progress_repository.checkpoint(service, turn, Commit(whole))
+            await processor.repository.checkpoint(turn, Commit(whole))
         except Superseded:
             continue
         return stages.outcomes
@@ -68,15 +66,16 @@ async def republish_saga(
 async def republish_timer(service: ServiceRuntime, saga: str) -> None:
     """Send the current wake of the saga again, for the earliest time for which something waits. Who reads it goes on
     with all that is due by then; nothing runs here. Raises `SagaError` as above."""
-    turn = await progress_repository.load(service, _without_message(service, saga, Measurements()))
+    processor = MessageProcessor(service)
+    turn = await processor.repository.load(_without_message(service, saga, Measurements()))
     p = turn.loaded_progress
     due_ms = timers.find_earliest_ms(p)
     if due_ms is None:  # it has gone on meanwhile
         return
     if p.wake is None or timers.is_timer_too_late(p, service.ports.clock.now_ms()):
-        await process(service, turn)  # it gets one that is in time
+        await processor.process(turn)  # it gets one that is in time
     else:
-        await message_processor.forward_timer(service, turn, ForwardTimer(due_ms))
+        await processor.forward_timer(turn, ForwardTimer(due_ms))
 
 
 def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -> ProcessingState:

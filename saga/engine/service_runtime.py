@@ -18,10 +18,11 @@ from saga.engine.limits import CallGates, Limiter
 from saga.engine.ports import Ports
 from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput, Permanent
-from saga.messages import Event, name_of
+from saga.messages import Event, Message, name_of
 from saga.messaging.active_controls import InForce, Names, Target
 from saga.messaging.controls import Noted
 from saga.policies.last_good import LastGood, LastGoodCache
+from saga.progress.actions import Now
 
 
 class UsedResource(NamedTuple):
@@ -85,6 +86,16 @@ class ServiceRuntime(PreparedService):
             events={type_: tuple(r.name for r in self.roles.by_type.get(type_, ())) for type_ in self.consumed},
             flags=flags_asked(declared),
         )
+
+    def decision_time(self) -> Now:
+        """Return the time for a decision that is made now, with the retention and the absences of the service."""
+        heartbeat = self.ports.heartbeat
+        absences = () if heartbeat is None else heartbeat.absences
+        return Now(self.ports.clock.now_ms(), self.retention_s, absences=absences)
+
+    def is_older_than_retention(self, message: Message) -> bool:
+        """Return True if the saga of the message began before the retention: it may have been handled and forgotten."""
+        return message.started is not None and message.started < self.decision_time().forgotten
 
     def limits(self, active: Mapping[Target, Noted]) -> None:
         """Have these limits hold, in the place of those declared and of those that people had set before."""

@@ -16,8 +16,7 @@ from saga.encryption.sensitive_fields import hide_marked, redact_text
 from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.errors import Halted
 from saga.engine.execution import value_codec
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher, StaticAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import ExternalCall, Ports
@@ -109,7 +108,7 @@ async def rehearse(
     stops = None
     try:
         arrived = await value_codec.encrypt_message(service, message, NO_POSITION)
-        await process(service, begin(service, arrived, NO_POSITION, None))
+        await MessageProcessor(service).process(MessageProcessor(service).begin(arrived, NO_POSITION, None))
     except RehearsalStopped as stop:
         stops = str(stop)
     after = await _read_progress(copy, declared.name, saga)

@@ -24,7 +24,7 @@ from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_port
 from saga.engine.foreign_values import to_single_object
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
-from saga.engine.persistence.progress_repository import outbox_records
+from saga.engine.persistence.outbox import outbox_records
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.persistence.transition_publisher import Telling, told_of
 from saga.engine.prepared_service import PreparedService, prepare, writes_of

@@ -6,7 +6,7 @@ records it.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -57,6 +57,16 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
     """The handlers that can never decode the message, each with the reason."""
     paged: tuple[str, ...] | None = None
     """The handlers for which pages of the progress keep the message; `None`: the pages were not asked."""
+
+
+class HeldBack(NamedTuple):
+    """A run that must not be tried again while a message is processed, nor before some time."""
+
+    handler: str
+    compensates: bool
+    due_ms: int
+    message: str = ""
+    """Id of the message for which alone it is held back; empty: all runs of the handler, or of its compensation."""
 
 
 class ParkedRun(Struct, frozen=True, kw_only=True, gc=False):

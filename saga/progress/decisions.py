@@ -22,7 +22,15 @@ from saga.progress.actions import (
     Reject,
     RunHandler,
 )
-from saga.progress.document import CompensableResult, Intent, IntentKind, PendingMessage, SagaProgress, SuspendedRun
+from saga.progress.document import (
+    CompensableResult,
+    Intent,
+    IntentKind,
+    PendingMessage,
+    RunKey,
+    SagaProgress,
+    SuspendedRun,
+)
 from saga.progress.handlers import HandlerRole, HandlerRoles, compensation_name
 from saga.support.clock import LATEST_MS
 
@@ -143,6 +151,11 @@ def find_intent(p: SagaProgress, handler: str, message: Message, kind: IntentKin
         if intent.kind == kind and intent.handler == handler and any(m.id == message.id for m in intent.parts):
             return intent
     return None
+
+
+def find_run_intent(p: SagaProgress, run: RunKey) -> Intent | None:
+    """Return the open intent of a run; `None` if nothing of it has begun."""
+    return next((intent for intent in p.intents if (intent.kind, intent.handler, intent.cause) == run), None)
 
 
 def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:

@@ -6,7 +6,7 @@ one. The snapshot holds all that decisions read; the transitions are history, an
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -33,6 +33,8 @@ Outcome = Literal[
     "replayed", "discarded", "resolved", "released",
 ]  # fmt: skip
 IntentKind = Literal["do", "undo", "lieu"]
+RunKey: TypeAlias = tuple[IntentKind, str, str]
+"""Kind, handler and cause of one run."""
 SegmentKind = Literal["inbox", "queue", "waiting", "results", "own"]
 
 

@@ -1,15 +1,19 @@
 """Records of attempts that failed: the run is parked until its next attempt, or given up as a dead letter. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.encryption.sensitive_fields import hide_marked
 from saga.messages import Message
+from saga.messaging.operator_commands import Command
 from saga.policies.blame import Blame
+from saga.policies.retry import Retry, Rule, attempts_under, counted, delay_s, parks, without_end
+from saga.policies.turns import spread_of
 from saga.progress import ids, journal, suspended_runs
-from saga.progress.actions import HandlerAction, ParkedRun
+from saga.progress.actions import HandlerAction, ParkedRun, RunHandler
 from saga.progress.decisions import find_intent, find_order_number, find_pending_compensation
 from saga.progress.document import (
     DeadLetterRecord,
@@ -18,6 +22,7 @@ from saga.progress.document import (
     PendingMessage,
     SagaProgress,
     SuspendedRun,
+    Transition,
     decode_transition,
     encode,
 )
@@ -26,8 +31,53 @@ from saga.progress.timers import find_timed_runs
 from saga.support.clock import from_iso
 from saga.support.printable import shortened
 
+READ_S_MIN = 5.0
+"""Shortest time from one reading of the contracts to the next, however many messages nobody here knows."""
+LOOK_S_MAX = 50.0
+"""Longest time between two looks whether a schema or a release is deployed. With the contracts read `READ_S_MIN` before
+it is less than a minute."""
+SPREAD = 0.2
+"""Part of that time by which looks are spread, so that runs parked at one moment do not all look at once."""
+HISTORY_MAX = 20
+"""Failed attempts that a transition describes, at most: the last ones."""
 STATE_BYTES_MAX = 2000
 """Bytes of the saga's state that a dead letter tells, at most."""
+
+
+class Failure(NamedTuple):
+    """What the decision about a failed attempt needs to know of its error."""
+
+    reason: str
+    rule: Rule
+    """Retry rules that hold for it."""
+    waits_for: Literal["schema", "key", "release"] | None
+    """What has to be deployed or restored before an attempt can succeed."""
+    is_final: bool
+    """True if no attempt can succeed: the message is damaged, the run not deterministic, or the progress too large."""
+    is_permanent: bool
+    """True if the handler or its rules say that it is not retried."""
+
+
+class FailureVerdict(NamedTuple):
+    """What follows from a failed attempt."""
+
+    gives_up: bool
+    """True if it was the last attempt: the message becomes a dead letter."""
+    parks: bool
+    """True if the run is parked until the next attempt; else it waits in memory."""
+    wait_s: float
+    """Seconds until the next attempt."""
+    attempt: int
+    attempts_max: int
+    """Number of this attempt, and of all that there may be, under the rules that hold."""
+    attempts: int
+    """Number of all attempts that have failed."""
+    under: dict[str, int]
+    """Number of them under each of the rules that have a name."""
+    history: tuple[FailedAttempt, ...]
+    """Attempts among them that failed while this message was processed."""
+    is_look: bool = False
+    """True if it was no attempt: what the run waits for is still missing, as is recorded already."""
 
 
 class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
@@ -52,6 +102,90 @@ class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
     """Reason why the message could not be decoded, if its schema may come yet: it waits for no other part."""
     disputed: tuple[tuple[str, int], ...] = ()
     """Steps and reads, by name and number, on which the run's record and its code differ."""
+
+
+def judge_failure(
+    p: SagaProgress,
+    action: HandlerAction,
+    failure: Failure,
+    history: tuple[FailedAttempt, ...],
+    moment: tuple[int, float],
+    *,
+    schemas_may_come: bool,
+) -> FailureVerdict:
+    """Decide what follows from a failed attempt: the next attempt, and when, or a dead letter.
+
+    Args:
+        history: attempts that failed while this message was processed, this one last.
+        moment: the time in milliseconds since 1970, and a random number from 0 to 1 that spreads the delay.
+        schemas_may_come: False where a schema that is missing after all attempts is never deployed.
+    """
+    (now_ms, chance), (rule, retry), waits_for = moment, failure.rule, failure.waits_for
+    before, named = count_failures_before(p, action)
+    attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
+    attempt = attempts_under(rule, attempts, named)
+    may_come = waits_for == "schema" and (schemas_may_come or attempt < retry.attempts_max)
+    gives_up = not may_come and (
+        failure.is_final or (isinstance(action, RunHandler) and (failure.is_permanent or attempt >= retry.attempts_max))
+    )
+    if action.undoes and attempt >= retry.attempts_max:  # a compensation is never given up
+        retry = without_end(retry)
+    is_look, wait_s = False, delay_s(retry, attempt, chance)
+    if waits_for in ("schema", "release"):
+        is_look = before > 0 and _is_recorded_wait(p, action.name, failure.reason, retry, attempt, now_ms)
+        wait_s = look_wait_s(p, retry, attempt)
+    elif waits_for is not None:
+        wait_s = max(wait_s, READ_S_MIN)  # each attempt looks at what is there by then
+    return FailureVerdict(
+        gives_up=gives_up,
+        # Nobody deploys, or restores a key, within an attempt. And for the result of a command an operator waits.
+        parks=(waits_for is not None or parks(retry, attempt)) and not isinstance(action.message, Command),
+        wait_s=wait_s,
+        attempt=attempt,
+        attempts_max=retry.attempts_max,
+        attempts=attempts,
+        under=named,
+        history=history,
+        is_look=is_look,
+    )
+
+
+def count_failures_before(p: SagaProgress, action: HandlerAction) -> tuple[int, Mapping[str, int]]:
+    """Return how many attempts failed before this message was taken, and how many of them under each named rule."""
+    if p.wake is None:  # what is parked has a timer
+        return 0, {}
+    name, message = action.role.name, action.message.id
+    if action.undoes:
+        kept = find_pending_compensation(p, name, action.message)
+    else:
+        kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
+    if kept is not None:
+        return kept.attempts, kept.under
+    c = suspended_runs.find_suspended_run(p, name, message) if p.later else None
+    return (0, {}) if c is None else (c.attempts, c.under)
+
+
+def look_wait_s(p: SagaProgress, retry: Retry, attempt: int) -> float:
+    """Return the seconds until it is looked again whether the schema or release is there, after so many attempts."""
+    spread = spread_of(p.saga, p.n)
+    return min(max(delay_s(retry, attempt, spread), READ_S_MIN), LOOK_S_MAX * (1 - SPREAD * spread))
+
+
+def _is_recorded_wait(p: SagaProgress, name: str, reason: str, retry: Retry, attempt: int, now_ms: int) -> bool:
+    """Return True if the journal says already that the run waits for this reason, and its next attempt is not due.
+
+    `attempt`: number of the failed attempt. Then this was a look, and no attempt.
+    """
+    if attempt < 2:
+        return False
+    last = next((e for e in map(decode_transition, reversed(p.transitions)) if _records_wait(e, name)), None)
+    if last is None or last.outcome == "released" or last.reason != reason:  # who released it waits for the attempt
+        return False
+    return now_ms - from_iso(last.time) < delay_s(retry, attempt - 1, spread_of(p.saga, last.n)) * 1000
+
+
+def _records_wait(entry: Transition, name: str) -> bool:
+    return entry.handler == name and entry.outcome in ("retrying", "released")
 
 
 def give_up(

@@ -68,14 +68,21 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def surely_s(self) -> int:
-        """The time in seconds since 1970, or the message's own where that is earlier: a clock that is ahead by more
-        than the memory forgets nothing."""
-        return (self.now_ms if self.message.time >= self.time else from_iso(self.message.time)) // 1000
+        """See `surely_s`, for this write."""
+        return surely_s(self.message, self.now_ms)
 
     @property
     def forgotten_s(self) -> int:
         """Inbox entries of before may go: the memory ago."""
         return self.surely_s - self.retention_s
+
+
+def surely_s(message: Message, now_ms: int) -> int:
+    """Return the time in seconds since 1970, or the message's own where that is earlier.
+
+    So a clock that is ahead by more than the retention forgets nothing.
+    """
+    return (now_ms if message.time >= iso(now_ms) else from_iso(message.time)) // 1000
 
 
 class TransitionDetails(Struct, frozen=True, kw_only=True, gc=False):

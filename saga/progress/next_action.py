@@ -23,6 +23,7 @@ from saga.progress.actions import (
     DelayCompensation,
     Enqueue,
     ForwardTimer,
+    HeldBack,
     Ignore,
     KeepPending,
     LoadProgress,
@@ -164,3 +165,37 @@ def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecisio
             return journal.open_intent(p, hand, compensation.make_abort_intent(p, role, run))
         case CloseHandler():  # pragma: no branch - it is the last one, and checkers would see another
             return compensation.close_without_results(p, hand, role, message)
+
+
+# -------------------------------------------------------------------- runs that are held back
+
+
+def hold_back(p: SagaProgress, held_back: Sequence[HeldBack], now_ms: int) -> SagaProgress:
+    """Return the progress in which the runs that are held back are due later, whatever their time.
+
+    So other runs go on, and the current timer is forwarded. Nothing is recorded, or a pause of days would fill the
+    journal.
+    """
+    for handler, undoes, due_ms, message in held_back:
+        at = max(due_ms, now_ms + 1)
+        if undoes:
+            p = replace(p, compensating=_move_due(p.compensating, handler, message, at))
+        else:
+            later = tuple(
+                replace(c, due_ms=max(c.due_ms, at))
+                if c.handler == handler and message in ("", *[m.id for m in c.parts])
+                else c
+                for c in p.later
+            )
+            queue, waits = _move_due(p.queue, handler, message, at), _move_due(p.deadlines, handler, message, at)
+            p = replace(p, queue=queue, deadlines=waits, later=later)
+    return p
+
+
+def _move_due(kept: tuple[PendingMessage, ...], handler: str, message: str, due_ms: int) -> tuple[PendingMessage, ...]:
+    return tuple(
+        replace(k, due_ms=max(k.due_ms, due_ms), delay_ms=due_ms)  # however long: nobody's clock is wrong
+        if k.handler == handler and k.due_ms and message in ("", k.message.id)
+        else k
+        for k in kept
+    )

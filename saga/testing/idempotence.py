@@ -31,8 +31,7 @@ from saga.contracts.schema import (
 from saga.contracts.upcasters import upcaster_of
 from saga.declarations.resources import MARKERS
 from saga.declarations.values import Declared, Parameter, Reaction
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.lifecycle import open_resources
 from saga.engine.ports import ExternalCall
@@ -592,7 +591,7 @@ class _ScriptRuns:
         position = Position("", 0, number)
         self._arrivals.append((message, position, self._clock.now_ms()))
         store.arrival = number
-        await process(service, begin(service, message, position, None))
+        await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, None))
 
     def entries(self) -> list[Transition]:
         """The transitions of the first run."""
@@ -617,7 +616,7 @@ class _ScriptRuns:
         message, position, now_ms = self._arrivals[once.arrival if once else -1]
         self._clock.set_to(now_ms)
         with suppress(RerunWritten):
-            await process(service, begin(service, message, position, cached))
+            await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, cached))
         touched = [] if calls != self._outside.calls else self._changed(before)
         self._compare(script, once and once.made, store.made, touched, when)
 

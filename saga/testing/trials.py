@@ -22,9 +22,8 @@ from saga.declarations.changes import kind_of, word_of
 from saga.engine import recorded_values
 from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.record_router import make_change_message
-from saga.engine.execution.beginning import begin
 from saga.engine.execution.document_updates import as_kind
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher, StaticAssignment
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
@@ -280,7 +279,7 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
             break
         clock.pass_until(due_ms)
         wake = wake_for(service, saga, clock, due_ms, turn)
-        await process(service, begin(service, wake, Position("trial", 0, 0), None))
+        await MessageProcessor(service).process(MessageProcessor(service).begin(wake, Position("trial", 0, 0), None))
         after = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
         if after is None or (found is not None and after.cas == found.cas):  # what is overdue is held up
             break
@@ -323,7 +322,7 @@ async def _arrives(service: ServiceRuntime, clock: TrialClock, number: int, even
     else:
         message = arriving(service, event, clock)
     position = Position(service.contracts[message.type].topic, 0, number)
-    await process(service, begin(service, message, position, None))
+    await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, None))
 
 
 def arriving(service: PreparedService, event: Event, clock: TrialClock) -> Message:

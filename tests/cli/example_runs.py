@@ -12,8 +12,7 @@ import msgspec
 from saga import Event, Saga, Service
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clients.events import to_record
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.lifecycle import open_resources
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
@@ -105,7 +104,9 @@ class Shop:
             contract = participant.contracts[type_]
             schema = contract.versions[-1].path
             message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
-            await process(participant, begin(participant, message, Position(out.topic, 0, offset), None))
+            await MessageProcessor(participant).process(
+                MessageProcessor(participant).begin(message, Position(out.topic, 0, offset), None)
+            )
             await self.clock.sleep(0.25)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from saga.cli.main import main
-from saga.engine.persistence import progress_repository
+from saga.engine.persistence import outbox
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Position
 from saga.support.clock import SystemClock
@@ -20,7 +20,7 @@ T = TypeVar("T")
 SLOW_S = "SAGA_TEST_SLOW_S"
 """Variable with the seconds that pass each time."""
 CLOCK = SystemClock()
-_patiently = progress_repository.retry_while_unavailable
+_patiently = outbox.retry_while_unavailable
 
 
 async def slowly(
@@ -44,5 +44,5 @@ async def slowly(
 
 
 if __name__ == "__main__":
-    progress_repository.retry_while_unavailable = slowly
+    outbox.retry_while_unavailable = slowly
     main()

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from saga import Event, Service
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.lifecycle import open_resources
 from saga.engine.prepared_service import prepare
@@ -89,7 +88,7 @@ class At:
         """The turn on a message, on what is cached of an earlier one; left out: on nothing."""
         self.offset += 1
         cached = None if known is None else (known.loaded_progress, known.cas)
-        return begin(self.participant, message, Position(topic_of(event), 0, self.offset), cached)
+        return MessageProcessor(self.participant).begin(message, Position(topic_of(event), 0, self.offset), cached)
 
     async def takes(
         self,
@@ -104,7 +103,7 @@ class At:
         turn = self.begun(event, self.message(event, started=started, id=id, source=source))
         while not turn.is_complete:
             cas, was_read = turn.cas, turn.progress is not None
-            turn = await advance(self.participant, turn)
+            turn = await MessageProcessor(self.participant).advance(turn)
             writes_max -= was_read and turn.cas not in (cas, 0)
             if not writes_max:
                 break

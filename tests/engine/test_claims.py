@@ -10,7 +10,7 @@ import pytest
 
 from saga import Retry, Saga, Service
 from saga.engine.errors import Halted
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.errors import StoreError
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history
@@ -194,7 +194,7 @@ async def test_two_sagas_with_the_same_result_have_a_claim_each_that_never_expir
         for saga in ("order-1", "order-2"):
             message = worker.message(an_order(saga))
             turn = worker.begun(an_order(saga), message)
-            await process(worker.participant, turn)
+            await MessageProcessor(worker.participant).process(turn)
         keys = list(await claims_in(workers.store))
         assert sorted(map(parse_saga, keys)) == ["order-1", "order-2"]
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:

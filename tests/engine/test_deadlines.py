@@ -5,8 +5,7 @@ from pathlib import Path
 
 from saga import Retry, Service
 from saga.engine.consumer.record_router import route_record
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.messages import Message, Position, Record
 from saga.messaging import operator_commands
 from saga.testing.trials import TrialClock
@@ -66,10 +65,10 @@ async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
     )
     taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
     assert isinstance(taken, Message)
-    turn = begin(worker.participant, taken, Position(record.topic, 0, 0), None)
+    turn = MessageProcessor(worker.participant).begin(taken, Position(record.topic, 0, 0), None)
     for _ in range(actions_max):
         if not turn.is_complete:
-            turn = await advance(worker.participant, turn)
+            turn = await MessageProcessor(worker.participant).advance(turn)
     assert turn.is_complete
 
 

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from saga.engine.consumer import record_router
 from saga.engine.consumer.record_router import route_record
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -101,7 +100,9 @@ async def shown(records: Sequence[Record]) -> tuple[dict[str, tuple[int, ...]], 
                 placed = record._replace(offset=offset, time_ms=APPENDED_MS + offset)
                 message = route_record(placed, service)
                 assert isinstance(message, Message), message
-                await process(participant, begin(participant, message, Position(*placed[:3]), None))
+                await MessageProcessor(participant).process(
+                    MessageProcessor(participant).begin(message, Position(*placed[:3]), None)
+                )
             async for key, document in store.scan(PROGRESS, progress_key("watching", "")):
                 progress: SagaProgress = decode_progress(document.content)
                 found[key.partition("::")[2]] = tuple(progress.state.get("versions", ()))

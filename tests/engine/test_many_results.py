@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga import Event, Later, Saga, Service
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance, process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordedDocuments
 from saga.engine.progress_cache import OverflowCache
 from saga.errors import StoreError
@@ -108,10 +107,13 @@ class Measured:
         """The message to its end; costs of each of its steps that writes."""
         self.at.offset += 1
         position, store = Position("orders", 0, self.at.offset), self.store
-        turn, costs = begin(self.participant, self.at.message(event, id=id), position, self.cached), list[Cost]()
+        turn, costs = (
+            MessageProcessor(self.participant).begin(self.at.message(event, id=id), position, self.cached),
+            list[Cost](),
+        )
         while not turn.is_complete:
             reads, writes, bytes_ = store.reads, store.writes, store.bytes_
-            turn = await advance(self.participant, turn)
+            turn = await MessageProcessor(self.participant).advance(turn)
             if turn.progress is not None:
                 self.cached = turn.progress, turn.cas
             if store.writes > writes:
@@ -227,7 +229,9 @@ async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_ho
                 value=b"",
                 due_ms=p.wake.due_ms,
             )
-            await process(worker.participant, begin(worker.participant, wake, Position("w", 0, len(sizes)), None))
+            await MessageProcessor(worker.participant).process(
+                MessageProcessor(worker.participant).begin(wake, Position("w", 0, len(sizes)), None)
+            )
         assert sizes[-1] <= sizes[5] + 20
         await worker.takes(CANCELLED)
         [letter] = (await worker.history())[-1].letters

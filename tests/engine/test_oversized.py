@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
-from saga.engine.execution import document_updates, failure_handling
+from saga.engine.execution import document_updates
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -146,16 +147,14 @@ async def test_handlers_that_keep_a_message_or_would_ignore_it_are_not_concerned
 
         worker = await at.worker(payment)
         service, order = worker.participant, an_order("big")
-        message = worker.message(order)
+        failures, message = MessageProcessor(service).failures, worker.message(order)
         reserve, p = service.roles.handlers["reserve"], new_progress("payment", "big", 1)
         kept = (PendingMessage(handler="count", message=message, n=0),)
         for known, names in ((p, ["count"]), (with_(p, waiting=kept), []), (with_(p, closed=("count",)), [])):
             turn = with_(worker.begun(order, message), progress=known)
-            assert (
-                list(failure_handling._other_handlers(service, turn, RunHandler(reserve, message, (message,)))) == names
-            )
+            assert list(failures._other_handlers(turn, RunHandler(reserve, message, (message,)))) == names
         paged = with_(worker.begun(order, message), progress=p, paged=("count",))
-        assert list(failure_handling._other_handlers(service, paged, RunHandler(reserve, message, (message,)))) == []
+        assert list(failures._other_handlers(paged, RunHandler(reserve, message, (message,)))) == []
 
 
 async def test_without_room_for_anything_a_message_is_a_dead_letter_for_each_handler_it_was_for(tmp_path: Path) -> None:

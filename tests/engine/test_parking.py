@@ -9,8 +9,7 @@ import pytest
 from saga import Retry, Saga, Service
 from saga.engine.consumer.record_router import route_record
 from saga.engine.errors import Draining
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.errors import StoreUnavailable
 from saga.messages import Message, Outgoing, Partition, Position, Record
 from saga.messaging import operator_commands
@@ -83,7 +82,9 @@ def wakes_in(worker: At) -> list[Wake]:
 
 async def woken(worker: At, wake: Wake) -> None:
     """The worker takes a wake to its end."""
-    await process(worker.participant, begin(worker.participant, wake, Position("payment.wake.now", 0, 0), None))
+    await MessageProcessor(worker.participant).process(
+        MessageProcessor(worker.participant).begin(wake, Position("payment.wake.now", 0, 0), None)
+    )
 
 
 async def at_its_time(at: Workers, worker: At, wake: Wake) -> None:
@@ -324,7 +325,9 @@ async def test_what_is_replayed_has_all_its_attempts_again(tmp_path: Path) -> No
         )
         taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
         assert isinstance(taken, Message)
-        await process(worker.participant, begin(worker.participant, taken, Position(record.topic, 0, 0), None))
+        await MessageProcessor(worker.participant).process(
+            MessageProcessor(worker.participant).begin(taken, Position(record.topic, 0, 0), None)
+        )
         assert len(bank.asked) == 9
         assert (await worker.history())[-1].attempt == 4
         assert only((await worker.progress()).queue).attempts == 4
@@ -456,11 +459,15 @@ async def test_whoever_reads_a_progress_first_publishes_the_wake_of_one_that_die
 
         worker.log.publish = dies  # type: ignore[method-assign] # at this moment
         with pytest.raises(Draining):
-            await process(worker.participant, begin(worker.participant, order, position, None))
+            await MessageProcessor(worker.participant).process(
+                MessageProcessor(worker.participant).begin(order, position, None)
+            )
         after = await other.takes(CONFIRMED)  # somebody else goes on, and marks all before as published
         assert await other.told() == [("reserve", "handled"), ("tell", "retrying"), ("note", "queued")]
         assert [wake.id for wake in wakes_in(other)] == ["wake-1"], "whoever reads it first publishes it"
         assert after.progress is not None
         cached = (after.progress, after.cas)
-        await process(other.participant, begin(other.participant, order, position, cached))
+        await MessageProcessor(other.participant).process(
+            MessageProcessor(other.participant).begin(order, position, cached)
+        )
         assert len(wakes_in(other)) == 1, "and nobody again"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from saga import Service
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.repair import may_act, republish_saga
 from saga.messages import Partition, Position
@@ -54,8 +53,10 @@ async def test_timers_that_have_nothing_to_do_publish_nothing_that_was_acknowled
         (published,) = worker.log.messages
         for number in range(32):
             cached = turn.loaded_progress, turn.cas
-            turn = begin(worker.participant, a_timer(number), Position("payment.wake.now", 0, number), cached)
-            turn = await process(worker.participant, turn)
+            turn = MessageProcessor(worker.participant).begin(
+                a_timer(number), Position("payment.wake.now", 0, number), cached
+            )
+            turn = await MessageProcessor(worker.participant).process(turn)
         assert worker.log.messages == [published]
 
 
@@ -67,10 +68,14 @@ async def test_who_remembers_nothing_of_it_leaves_it_to_the_message_under_which_
         order, there = worker.message(an_order()), Position(*(entry.position or ("", 0, 0)))
         elsewhere = Position("payment.wake.now", 0, 0), there._replace(offset=7), there._replace(partition=1)
         for message, at in zip((a_timer(0), order, order), elsewhere, strict=True):
-            turn = await process(other.participant, begin(other.participant, message, at, None).drop_progress())
+            turn = await MessageProcessor(other.participant).process(
+                MessageProcessor(other.participant).begin(message, at, None).drop_progress()
+            )
             assert other.log.messages == []
             assert not turn.is_cacheable, "else it would count as published when the message comes"
-        turn = await process(other.participant, begin(other.participant, order, there, None).drop_progress())
+        turn = await MessageProcessor(other.participant).process(
+            MessageProcessor(other.participant).begin(order, there, None).drop_progress()
+        )
         assert other.log.messages == [published], "its worker may have died: the same bytes"
         assert turn.is_cacheable
 
@@ -79,8 +84,8 @@ async def test_a_release_that_does_not_take_the_message_publishes_what_nobody_el
     async with place(tmp_path) as workers:
         worker, other = await workers.worker(payment), await workers.worker(without_orders)
         await worker.takes(an_order())
-        turn = begin(other.participant, a_timer(0), Position("payment.wake.now", 0, 0), None)
-        await process(other.participant, turn)
+        turn = MessageProcessor(other.participant).begin(a_timer(0), Position("payment.wake.now", 0, 0), None)
+        await MessageProcessor(other.participant).process(turn)
         assert other.log.messages == worker.log.messages
 
 
@@ -108,11 +113,11 @@ async def test_what_no_message_tells_of_is_published_by_each_who_does_not_rememb
         worker, other = await workers.worker(hasty), await workers.worker(hasty)
         await worker.takes(an_order())
         workers.clock.pass_until(workers.clock.now_ms() + 60_000)
-        turn = begin(worker.participant, a_timer(0), Position("payment.wake.now", 0, 0), None)
-        await process(worker.participant, turn)
+        turn = MessageProcessor(worker.participant).begin(a_timer(0), Position("payment.wake.now", 0, 0), None)
+        await MessageProcessor(worker.participant).process(turn)
         assert [entry.position is None for entry in await worker.history()] == [False, True]
-        turn = begin(other.participant, a_timer(1), Position("payment.wake.now", 0, 1), None)
-        await process(other.participant, turn)
+        turn = MessageProcessor(other.participant).begin(a_timer(1), Position("payment.wake.now", 0, 1), None)
+        await MessageProcessor(other.participant).process(turn)
         assert other.log.messages == worker.log.messages[-1:]
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from saga import Later, Retry, Saga, Service
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance, process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.messages import Position, Record
 from saga.messaging.operator_commands import Command, command_in, to_record
 from saga.progress.failed_attempts import find_parked_runs
@@ -31,7 +30,9 @@ async def a_wish(at: Workers, worker: At, about: str | None = None) -> Command:
 
 async def heeds(worker: At, wish: Command) -> None:
     """The worker takes a wish to its end."""
-    await process(worker.participant, begin(worker.participant, wish, Position("payment.commands", 0, 0), None))
+    await MessageProcessor(worker.participant).process(
+        MessageProcessor(worker.participant).begin(wish, Position("payment.commands", 0, 0), None)
+    )
 
 
 async def test_what_is_parked_is_tried_at_once_where_it_was_and_what_waits_behind_it_follows(tmp_path: Path) -> None:
@@ -90,9 +91,9 @@ async def test_a_worker_that_dies_behind_the_wish_leaves_it_to_whoever_has_it_ne
         await worker.takes(an_order())
         bank.mended = True
         wish = await a_wish(at, worker)
-        turn = begin(worker.participant, wish, Position("payment.commands", 0, 0), None)
+        turn = MessageProcessor(worker.participant).begin(wish, Position("payment.commands", 0, 0), None)
         while (await worker.history())[-1].outcome != "released":
-            turn = await advance(worker.participant, turn)
+            turn = await MessageProcessor(worker.participant).advance(turn)
         await heeds(successor, wish)
         assert (await worker.told())[-1] == ("reserve", "handled")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from saga import Retry, Service
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.processing_state import ProcessingState
 from saga.telemetry.events import Parked, Retrying
 from services.payment.events import OrderPlaced
@@ -41,7 +41,7 @@ async def fails_once(shop: Shop, workers: Workers, *, old: bool) -> tuple[At, Pr
     shop.called.clear()
     shop.fails, reads = 1, workers.watched.reads
     turn = one.begun(an_order(), one.message(an_order(sku="gin")), known=remembered)
-    turn = await process(one.participant, turn)
+    turn = await MessageProcessor(one.participant).process(turn)
     return one, turn, workers.watched.reads - reads
 
 

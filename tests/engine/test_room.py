@@ -16,7 +16,7 @@ from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.errors import Draining
 from saga.engine.outage_watch import OutageWatch
-from saga.engine.persistence import progress_repository
+from saga.engine.persistence import outbox
 from saga.engine.ports import ExternalCall
 from saga.errors import Ambiguous, StoreUnavailable
 from saga.messages import Partition, Position
@@ -202,7 +202,7 @@ async def test_a_write_that_failed_is_told_and_its_pause_is_not_taken_for_its_la
 ) -> None:
     async with workplace(tmp_path) as place:
         place.clock.faster = 1
-        monkeypatch.setattr(progress_repository, "WAIT_S_FIRST", 2 * PAUSE_S)
+        monkeypatch.setattr(outbox, "WAIT_S_FIRST", 2 * PAUSE_S)
         _fail_once(place, monkeypatch, why)
         await place.publish(an_order())
         async with at_work(place, payment):

@@ -25,14 +25,14 @@ from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
 from saga.engine.isolated_ports import RecordedClock, RecordedDocuments, make_isolated_ports
 from saga.engine.prepared_service import prepare
-from saga.engine.processing_state import Measurements, ProcessingState, RunKey
+from saga.engine.processing_state import Measurements, ProcessingState
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Position
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import CommandRequest, send_commands
 from saga.ops.selection import Deployment, Operator
-from saga.progress.document import StepRecord, decode_progress, progress_key
+from saga.progress.document import RunKey, StepRecord, decode_progress, progress_key
 from saga.progress.overflow import is_claim
 from saga.telemetry.events import Parked, Unavailable
 from saga.testing.world import answer_of

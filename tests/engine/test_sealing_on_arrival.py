@@ -23,7 +23,6 @@ from saga.engine.consumer.committer import Committer
 from saga.engine.consumer.poison_guard import DeathCount
 from saga.engine.consumer.record_router import route_record
 from saga.engine.execution import value_codec
-from saga.engine.execution.beginning import why_undecodable
 from saga.engine.isolated_ports import RecordedClock, RecordedDocuments, make_isolated_ports
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -293,13 +292,13 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
             with pytest.raises(KeyMissing, match="no keys: set SAGA_KEYS"):
                 bare.decode("reserve", kept)
             if value is newer:
-                assert "no schema in" in str(why_undecodable(service, role, kept)), "as it is told without keys"
+                assert "no schema in" in str(service.why_undecodable(role, kept)), "as it is told without keys"
                 contracts.deploy()
                 service.schemas.library = await contracts.read(service.schemas.library)
-                assert why_undecodable(service, role, kept) is None, "its run will find out"
+                assert service.why_undecodable(role, kept) is None, "its run will find out"
             else:
                 with pytest.raises(SchemaUnasked):
-                    why_undecodable(service, role, kept)
+                    service.why_undecodable(role, kept)
 
 
 # ---------------------------------------------------------------- changes of documents, and a registry's wire format

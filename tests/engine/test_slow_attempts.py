@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from saga import Later, Retry, Saga, Service
-from saga.engine.execution.beginning import hold_back
-from saga.engine.processing_state import HeldBack
+from saga.progress.actions import HeldBack
 from saga.progress.document import PendingMessage, SagaProgress
 from saga.progress.journal import new_progress
+from saga.progress.next_action import hold_back
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, Before, Workers, place

@@ -13,8 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga import Retry, Saga, Service
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.progress_cache import ROOM_BYTES, OverflowCache
 from saga.errors import StoreError
 from saga.messages import Position
@@ -150,7 +149,7 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
         ahead = await at_hand.worker(payment_of())
         for n in range(SMALL.inbox_max + 1):
             order, at = an_order(quantity=n), worker if n < ahead_from else ahead
-            await process(at.participant, at.begun(order, worker.message(order)))
+            await MessageProcessor(at.participant).process(at.begun(order, worker.message(order)))
         (page,) = (await worker.progress()).pages
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:
             query = "SELECT expires_at_ms FROM documents WHERE collection = ?"
@@ -170,7 +169,7 @@ async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(t
             message = worker.message(order)
             if n in (0, SMALL.inbox_max):
                 message = replace(message, time=time)
-            assert (await process(worker.participant, worker.begun(order, message))).is_complete
+            assert (await MessageProcessor(worker.participant).process(worker.begun(order, message))).is_complete
         (page,) = (await worker.progress()).pages
         assert await worker.store.get(ARCHIVES, overflow.segment_key("payment", SAGA, page)) is not None
 
@@ -351,8 +350,10 @@ async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_r
             await other.takes(note, id=f"note-{n}")
         p, cas = await cached_of(other)
         assert "note-12" not in [k.message.id.rpartition("|")[2] for k in p.waiting]
-        again = begin(one.participant, one.message(notes[12], id="note-12"), Position("orders", 0, 12), cached)
-        assert (await process(one.participant, again)).is_complete
+        again = MessageProcessor(one.participant).begin(
+            one.message(notes[12], id="note-12"), Position("orders", 0, 12), cached
+        )
+        assert (await MessageProcessor(one.participant).process(again)).is_complete
         assert (await cached_of(one))[1] == cas, "it is kept already"
 
 

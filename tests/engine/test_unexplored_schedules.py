@@ -15,15 +15,14 @@ from saga.engine.consumer.keyed_executor import WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining, Superseded
 from saga.engine.execution import document_updates
-from saga.engine.execution import failure_handling as attempts_that_failed
-from saga.engine.execution.beginning import begin
 from saga.engine.execution.document_updates import Update
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.repair import republish_saga
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, SagaError, StoreError
 from saga.messages import Event, Message, Outgoing, Position, texts_of
 from saga.messaging import envelope
+from saga.progress import failed_attempts as attempts_that_failed
 from saga.progress import history, overflow
 from saga.progress.document import decode_progress, encode
 from saga.progress.takeover import is_takeover_due
@@ -180,7 +179,7 @@ async def test_what_a_clock_far_ahead_takes_for_forgotten_is_told_and_runs_when_
         ahead = await at.worker(undoable(ran))
         for event in (an_order(), CANCELLED):
             message = worker.message(event)
-            assert (await process(ahead.participant, ahead.begun(event, message))).is_complete
+            assert (await MessageProcessor(ahead.participant).process(ahead.begun(event, message))).is_complete
         assert not ran
         assert [letter["dead_type"] if "dead_type" in letter else letter["ce_type"] for letter in ahead.dead] == [
             "OrderPlaced",
@@ -202,9 +201,10 @@ async def test_a_cached_progress_of_which_nothing_is_known_does_not_make_a_forgo
         worker = await at.worker(undoable(ran))
         turn = await worker.takes(CANCELLED, started=None)
         late = worker.message(an_order(), started="2025-06-01T00:00:00.000Z")
-        await process(
-            worker.participant,
-            begin(worker.participant, late, Position("orders", 0, 9), (turn.loaded_progress, turn.cas)),
+        await MessageProcessor(worker.participant).process(
+            MessageProcessor(worker.participant).begin(
+                late, Position("orders", 0, 9), (turn.loaded_progress, turn.cas)
+            ),
         )
         assert not ran
         assert (await worker.progress()).started is None
@@ -521,7 +521,7 @@ async def test_of_updates_that_go_together_each_looks_whether_its_own_run_still_
             turn = worker.begun(an_order(saga), worker.message(an_order(saga)))
             at.watched.before = only_to_the_intent if writes == 1 else None
             with suppress(Draining):
-                await process(worker.participant, turn)
+                await MessageProcessor(worker.participant).process(turn)
         at.watched.before = None
         declared = worker.participant.documents[Stock]
         made = await document_updates.apply_together(
@@ -591,7 +591,7 @@ async def test_one_write_by_a_clock_that_is_wrong_makes_no_handler_run_twice(tmp
         right, wrong_clock = worker.participant, TrialClock()  # the store has its own
         wrong_clock._now_ms += int(off_by.total_seconds() * 1000)
         worker.participant = replace(right, ports=replace(right.ports, clock=wrong_clock))
-        await process(worker.participant, worker.begun(CONFIRMED, wrong))
+        await MessageProcessor(worker.participant).process(worker.begun(CONFIRMED, wrong))
         worker.participant = right
         await worker.takes(CONFIRMED, id="after")
         count = len(ran)

@@ -10,16 +10,13 @@ import pytest
 from saga import Event, Retry, Saga, Service
 from saga.contracts.library import Library
 from saga.engine.execution import control_log
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.failure_handling import LOOK_S_MAX, SPREAD
-from saga.engine.execution.message_processor import process
-from saga.engine.known_schemas import READ_S_MIN
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.messages import Position, Record
 from saga.messaging import controls, operator_commands
 from saga.messaging.controls import Switch
 from saga.messaging.operator_commands import Wanted
 from saga.progress.document import SagaProgress
-from saga.progress.failed_attempts import find_parked_runs
+from saga.progress.failed_attempts import LOOK_S_MAX, READ_S_MIN, SPREAD, find_parked_runs
 from saga.telemetry.events import ContractsUnreadable, DeadLettered, Escalated, Handled, Parked, SchemasDeployed, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -219,7 +216,9 @@ async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
         "payment", SAGA, wanted=wanted, dead=dead, who="ada", why="looked at", now_ms=at.clock.now_ms()
     )
     said = operator_commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
-    await process(worker.participant, begin(worker.participant, said, Position(out.topic, 0, 0), None))
+    await MessageProcessor(worker.participant).process(
+        MessageProcessor(worker.participant).begin(said, Position(out.topic, 0, 0), None)
+    )
 
 
 async def test_an_attempt_that_a_person_asks_for_is_written_so_that_its_end_is_seen(tmp_path: Path) -> None:
@@ -312,7 +311,7 @@ async def test_a_part_whose_schema_is_deployed_while_it_is_looked_at_is_no_run_w
         other = await worker_at(at, contracts)
         stale = other.begun(confirmed, worker.message(confirmed, id="another"))
         assert (dict(turn.bad), list(stale.bad)) == ({}, ["note"])
-        await process(worker.participant, stale)  # another lane has read the contracts meanwhile
+        await MessageProcessor(worker.participant).process(stale)  # another lane has read the contracts meanwhile
         assert await worker.told() == [("note", "waiting"), ("note", "ignored")]
 
 

@@ -15,8 +15,7 @@ from saga.contracts import upcasters as upcasting
 from saga.contracts.foreign_values import frame, to_registered_schema
 from saga.contracts.library import contract_of
 from saga.engine.consumer.record_router import route_record
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.prepared_service import prepare
 from saga.messages import Message, Position, Record, Writer
 from saga.messaging import operator_commands
@@ -258,7 +257,9 @@ async def replayed(at: Workers, worker: At, dead: str) -> None:
         worker.participant.name, ID, wanted="replay", dead=dead, who="anna", why="mended", now_ms=at.clock.now_ms()
     )
     command = operator_commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
-    await process(worker.participant, begin(worker.participant, command, Position(out.topic, 0, 0), None))
+    await MessageProcessor(worker.participant).process(
+        MessageProcessor(worker.participant).begin(command, Position(out.topic, 0, 0), None)
+    )
 
 
 # -------------------------------------------------------------------- a release that is too old

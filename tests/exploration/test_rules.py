@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.errors import Superseded
-from saga.engine.execution import document_updates, handler_runner
-from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.persistence import overflow_store, progress_repository
+from saga.engine.execution import document_updates, message_processor
+from saga.engine.execution.saga_context import SagaContext
+from saga.engine.persistence import outbox, progress_repository
+from saga.engine.persistence.overflow_store import OverflowStore
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BrokerUnavailable
@@ -26,7 +28,7 @@ from verification.state_space import StateSpace
 
 
 def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningSaga, "idempotency_key", lambda self, name: f"{name}-{self.turn.loaded_progress.n}")
+    patch.setattr(SagaContext, "idempotency_key", lambda self, name: f"{name}-{self.turn.loaded_progress.n}")
 
 
 def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
@@ -34,12 +36,12 @@ def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_another_message_brings_counts_as_published(patch: pytest.MonkeyPatch) -> None:
-    load = progress_repository.load
+    load = ProgressRepository.load
 
-    async def loaded(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-        return replace(await load(service, turn), unpublished=())
+    async def loaded(repository: ProgressRepository, turn: ProcessingState) -> ProcessingState:
+        return replace(await load(repository, turn), unpublished=())
 
-    patch.setattr(progress_repository, "load", loaded)
+    patch.setattr(ProgressRepository, "load", loaded)
 
 
 def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
@@ -47,19 +49,19 @@ def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_no_message_brings_is_left_to_one(patch: pytest.MonkeyPatch) -> None:
-    elsewhere = progress_repository._is_brought_elsewhere
+    elsewhere = ProgressRepository._is_brought_elsewhere
 
-    def left(service: ServiceRuntime, turn: ProcessingState, entry: Transition) -> bool:
-        return entry.position is None or elsewhere(service, turn, entry)
+    def left(repository: ProgressRepository, turn: ProcessingState, entry: Transition) -> bool:
+        return entry.position is None or elsewhere(repository, turn, entry)
 
-    patch.setattr(progress_repository, "_is_brought_elsewhere", left)
+    patch.setattr(ProgressRepository, "_is_brought_elsewhere", left)
 
 
 def no_intent(patch: pytest.MonkeyPatch) -> None:
-    async def begin(self: RunningSaga, asked: Any) -> None:
+    async def begin(self: SagaContext, asked: Any) -> None:
         return None
 
-    patch.setattr(RunningSaga, "_begin", begin)
+    patch.setattr(SagaContext, "_begin", begin)
 
 
 def an_open_intent_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -77,19 +79,18 @@ def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
-    delta = RunningSaga.delta
-    patch.setattr(RunningSaga, "delta", lambda self: {**self.intent.state, **delta(self)})
+    delta = SagaContext.changed_state
+    patch.setattr(SagaContext, "changed_state", lambda self: {**self.intent.state, **delta(self)})
 
 
 def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
-    init = RunningSaga.__init__
+    init = SagaContext.__init__
 
-    def look(self: Any, service: Any, turn: ProcessingState, handler: Any, run: Any, intent: Any, *others: Any) -> None:
-        goes_on, seals, _, begun_s = others
-        state = turn.loaded_progress.state
-        init(self, service, turn, handler, run, replace(intent, state=state), goes_on, seals, state, begun_s)
+    def look(self: Any, repository: Any, turn: ProcessingState, request: Any, intent: Any, codec: Any) -> None:
+        codec.state = turn.loaded_progress.state
+        init(self, repository, turn, request, replace(intent, state=codec.state), codec)
 
-    patch.setattr(RunningSaga, "__init__", look)
+    patch.setattr(SagaContext, "__init__", look)
 
 
 def compensations_close_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -127,8 +128,7 @@ def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
             return Compensate(role, outcome, decisions.find_newest_result(p, role.name))
         return CloseHandler(role, outcome)
 
-    for module in (decisions, next_action):
-        patch.setattr(module, "decide_compensation", at_once)
+    patch.setattr(decisions, "decide_compensation", at_once)
 
 
 def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
         written = undone(p, hand, role, result, ended)
         return Commit(replace(written.snapshot, own=p.own), written.entry)
 
-    patch.setattr(handler_runner, "complete_compensation", keep)
+    patch.setattr(message_processor, "complete_compensation", keep)
 
 
 def what_failed_on_a_withdrawn_event_runs_on_it(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
         others = tuple(r for r in p.results if r is result or r.handler != role.name)
         return undone(replace(p, results=others), hand, role, result, ended)
 
-    patch.setattr(handler_runner, "complete_compensation", forget)
+    patch.setattr(message_processor, "complete_compensation", forget)
 
 
 def updates_do_not_look_at_the_progress(patch: pytest.MonkeyPatch) -> None:
@@ -238,44 +238,45 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         except BrokerUnavailable:
             return
 
-    patch.setattr(progress_repository, "send", send)
+    patch.setattr(outbox, "send", send)
 
 
 def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
-    save = progress_repository.checkpoint
+    save = ProgressRepository.checkpoint
 
-    async def believe(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
+    async def believe(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
-            return await save(service, turn, written)
+            return await save(repository, turn, written)
         except Superseded as why:
             if not isinstance(why.__cause__, Ambiguous):
                 raise
             return replace(turn, progress=written.snapshot, is_current=True)
 
-    patch.setattr(progress_repository, "checkpoint", believe)
+    patch.setattr(ProgressRepository, "checkpoint", believe)
 
 
 def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
-    save = progress_repository.checkpoint
+    save = ProgressRepository.checkpoint
 
-    async def insist(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
+    async def insist(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
-            return await save(service, turn, written)
+            return await save(repository, turn, written)
         except Superseded as why:
             if not isinstance(why.__cause__, Ambiguous):
                 raise
+            service = repository.service
             key = progress_key(service.name, turn.message.saga)
             there = await service.ports.store.get("saga", key)
-            return await save(service, replace(turn, cas=there.cas if there else 0, is_current=True), written)
+            return await save(repository, replace(turn, cas=there.cas if there else 0, is_current=True), written)
 
-    patch.setattr(progress_repository, "checkpoint", insist)
+    patch.setattr(ProgressRepository, "checkpoint", insist)
 
 
 def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
-    async def recalled(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
+    async def recalled(repository: OverflowStore, turn: ProcessingState) -> ProcessingState:
         return replace(turn, recalled={}, paged=())
 
-    patch.setattr(overflow_store, "recall", recalled)
+    patch.setattr(OverflowStore, "recall", recalled)
 
 
 def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
@@ -283,7 +284,7 @@ def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
-    inserted = overflow_store._insert_segment
+    inserted = OverflowStore._insert_segment
 
     async def believe(*args: Any, **rest: Any) -> None:
         try:
@@ -291,7 +292,7 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
         except Superseded:
             return
 
-    patch.setattr(overflow_store, "_insert_segment", believe)
+    patch.setattr(OverflowStore, "_insert_segment", believe)
 
 
 def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
@@ -305,12 +306,12 @@ def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
-    recalled = overflow_store.recall
+    recalled = OverflowStore.recall
 
-    async def forget(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-        return replace(await recalled(service, turn), paged=())
+    async def forget(repository: OverflowStore, turn: ProcessingState) -> ProcessingState:
+        return replace(await recalled(repository, turn), paged=())
 
-    patch.setattr(overflow_store, "recall", forget)
+    patch.setattr(OverflowStore, "recall", forget)
 
 
 def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
@@ -322,14 +323,14 @@ def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> Non
 
 
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
-    within = overflow_store.move_overflow
+    within = OverflowStore.move_overflow
 
-    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> Any:
-        p, emptied = await within(service, turn, p)
-        await overflow_store.remove_segments(service, emptied)
+    async def hasty(repository: OverflowStore, turn: ProcessingState, p: SagaProgress) -> Any:
+        p, emptied = await within(repository, turn, p)
+        await repository.remove_segments(emptied)
         return p, ()
 
-    patch.setattr(overflow_store, "move_overflow", hasty)
+    patch.setattr(OverflowStore, "move_overflow", hasty)
 
 
 def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
@@ -400,5 +401,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

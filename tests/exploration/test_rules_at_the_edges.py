@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution import beginning, document_updates, failure_handling, handler_runner
-from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.persistence import progress_repository
+from saga.engine.execution import document_updates
+from saga.engine.execution.saga_context import SagaContext
+from saga.engine.persistence.progress_repository import ProgressRepository
+from saga.engine.prepared_service import PreparedService
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message, Position
 from saga.messaging.message_ids import identity_of_place
-from saga.progress import decisions, history, journal, next_action, takeover
+from saga.progress import decisions, history, journal, takeover
 from saga.progress.actions import CompensationDecision
 from saga.progress.document import SagaProgress, StepRecord, Transition
 from saga.progress.handlers import HandlerRole
@@ -23,11 +24,10 @@ from verification.environment import OTHER
 
 
 def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
-    def answered(saga: RunningSaga) -> tuple[StepRecord, ...]:
-        return tuple(saga.calls)
+    def answered(saga: SagaContext) -> tuple[StepRecord, ...]:
+        return tuple(saga.replay.calls)
 
-    for module in (handler_runner, failure_handling):
-        patch.setattr(module, "reusable_answers", answered)
+    patch.setattr(SagaContext, "reusable_answers", property(answered))
 
 
 def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,7 @@ def an_outcome_without_a_start_finds_nothing_to_undo(patch: pytest.MonkeyPatch) 
     def at_once(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
         return undo_step(p, role, replace(outcome, started=outcome.started or outcome.time))
 
-    for module in (decisions, next_action):
-        patch.setattr(module, "decide_compensation", at_once)
+    patch.setattr(decisions, "decide_compensation", at_once)
 
 
 def originals_run_between_two_undoings(patch: pytest.MonkeyPatch) -> None:
@@ -74,13 +73,13 @@ def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
-    bad_for = beginning._find_undecodable
+    bad_for = PreparedService.find_undecodable
 
     def bad_for_all(service: ServiceRuntime, message: Message) -> Mapping[str, str]:
         bad = bad_for(service, message)
         return {role.name: why for why in bad.values() for role in service.roles.by_type[message.type]}
 
-    patch.setattr(beginning, "_find_undecodable", bad_for_all)
+    patch.setattr(PreparedService, "find_undecodable", bad_for_all)
 
 
 def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -93,19 +92,19 @@ def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> 
 
 
 def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:
-    load = progress_repository.load
+    load = ProgressRepository.load
 
-    async def keeping(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-        return replace(await load(service, turn), recalled=turn.recalled, paged=turn.paged)
+    async def keeping(repository: ProgressRepository, turn: ProcessingState) -> ProcessingState:
+        return replace(await load(repository, turn), recalled=turn.recalled, paged=turn.paged)
 
-    patch.setattr(progress_repository, "load", keeping)
+    patch.setattr(ProgressRepository, "load", keeping)
 
 
 def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
-    def waited_for(service: ServiceRuntime, turn: ProcessingState, entry: Transition) -> bool:
+    def waited_for(repository: ProgressRepository, turn: ProcessingState, entry: Transition) -> bool:
         return entry.position not in (None, turn.position[:3])
 
-    patch.setattr(progress_repository, "_is_brought_elsewhere", waited_for)
+    patch.setattr(ProgressRepository, "_is_brought_elsewhere", waited_for)
 
 
 def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:
@@ -139,5 +138,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

@@ -6,9 +6,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.engine.persistence import overflow_store, progress_repository
+from saga.engine.persistence import outbox, overflow_store
+from saga.engine.persistence.overflow_store import OverflowStore
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
-from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists
 from saga.progress import overflow
 from saga.progress.document import StepRecord
@@ -17,37 +18,37 @@ from tests.exploration.without_a_rule import Take, check_loss
 
 
 def claims_are_not_read(patch: pytest.MonkeyPatch) -> None:
-    async def as_it_is(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
+    async def as_it_is(store: OverflowStore, turn: ProcessingState, call: StepRecord) -> StepRecord:
         return call
 
-    patch.setattr(overflow_store, "load_claim", as_it_is)
+    patch.setattr(OverflowStore, "load_claim", as_it_is)
 
 
 def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPatch) -> None:
     light, save, late = (
-        overflow_store.store_claim,
-        progress_repository.checkpoint,
-        list[tuple[ServiceRuntime, ProcessingState, StepRecord]](),
+        OverflowStore.store_claim,
+        ProgressRepository.checkpoint,
+        list[tuple[OverflowStore, ProcessingState, StepRecord]](),
     )
 
-    async def put_off(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
-        late.append((service, turn, call))
+    async def put_off(store: OverflowStore, turn: ProcessingState, call: StepRecord) -> StepRecord:
+        late.append((store, turn, call))
         return replace(call, value=Raw(b"null"), claim=overflow.digest_content(bytes(call.value)))
 
-    async def then(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
+    async def then(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         put = [*late]
         late.clear()
-        turn = await save(service, turn, written)
+        turn = await save(repository, turn, written)
         for each in put:
             await light(*each)
         return turn
 
-    patch.setattr(overflow_store, "store_claim", put_off)
-    patch.setattr(progress_repository, "checkpoint", then)
+    patch.setattr(OverflowStore, "store_claim", put_off)
+    patch.setattr(ProgressRepository, "checkpoint", then)
 
 
 def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
-    patiently = progress_repository.retry_while_unavailable
+    patiently = outbox.retry_while_unavailable
 
     async def believe(service: Any, at: Any, operation: str, *args: Any, **rest: Any) -> Any:
         try:
@@ -57,7 +58,7 @@ def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch)
                 raise
             raise Exists("it will be there") from None
 
-    patch.setattr(progress_repository, "retry_while_unavailable", believe)
+    patch.setattr(overflow_store, "retry_while_unavailable", believe)
 
 
 RULES: dict[Take, str] = {
@@ -68,5 +69,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.execution.saga_context import SagaContext
 from saga.engine.processing_state import ProcessingState
 from saga.messaging.operator_commands import Command
 from saga.progress import decisions, failed_attempts, journal, operator_commands, timers
@@ -128,15 +128,15 @@ def what_is_handled_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None
     patch.setattr(operator_commands, "_apply_admission", there)
 
 
-init = RunningSaga.__init__
+init = SagaContext.__init__
 
 
 def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: RunningSaga, *given: Any) -> None:
+    def forgetful(self: SagaContext, *given: Any) -> None:
         init(self, *given)
-        self._said = {}
+        self.replay._resolved = {}
 
-    patch.setattr(RunningSaga, "__init__", forgetful)
+    patch.setattr(SagaContext, "__init__", forgetful)
 
 
 def any_step_may_be_answered(patch: pytest.MonkeyPatch) -> None:
@@ -144,11 +144,11 @@ def any_step_may_be_answered(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
-    def stubborn(self: RunningSaga, service: Any, turn: ProcessingState, handler: Any, run: Any, *others: Any) -> None:
-        init(self, service, turn, handler, run, *others)
-        self.calls = list(turn.results_of(run)) or self.calls
+    def stubborn(self: SagaContext, repository: Any, turn: ProcessingState, request: Any, *others: Any) -> None:
+        init(self, repository, turn, request, *others)
+        self.replay.calls = list(turn.results_of(request.run)) or self.replay.calls
 
-    patch.setattr(RunningSaga, "__init__", stubborn)
+    patch.setattr(SagaContext, "__init__", stubborn)
 
 
 def a_wish_is_about_whatever_waits(patch: pytest.MonkeyPatch) -> None:
@@ -189,5 +189,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

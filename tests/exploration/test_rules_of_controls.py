@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution import handler_runner
-from saga.progress import failed_attempts
+from saga.engine.execution.failure_handling import FailureHandler
+from saga.engine.execution.message_processor import MessageProcessor
+from saga.progress import admission, failed_attempts
 from saga.progress.actions import RunHandler
 from saga.progress.failed_attempts import RunFailure
 from tests.exploration.without_a_rule import Take, check_loss
 
-parked, after = failed_attempts.park, handler_runner.apply_controls
+parked, written = failed_attempts.park, MessageProcessor._write_run
 
 
 def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -22,22 +23,22 @@ def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_pause_ends_the_turn(patch: pytest.MonkeyPatch) -> None:
-    async def ended(service: Any, turn: Any, *asked: Any) -> Any:
-        return replace(turn, is_complete=True)
+    async def ended(handler: Any, state: Any, *asked: Any) -> Any:
+        return replace(state, is_complete=True)
 
-    patch.setattr(handler_runner, "_wait_for_pause", ended)
+    patch.setattr(FailureHandler, "postpone", ended)
 
 
 def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
-    async def left(service: Any, turn: Any, ask: Any) -> Any:
-        state = await after(service, turn, ask)
-        return replace(state, is_complete=True) if state is not None and state.held_back else state
+    async def left(processor: Any, request: Any, reaction: Any) -> Any:
+        state = await written(processor, request, reaction)
+        return replace(state, is_complete=True) if state.held_back else state
 
-    patch.setattr(handler_runner, "apply_controls", left)
+    patch.setattr(MessageProcessor, "_write_run", left)
 
 
 def a_route_takes_what_has_begun(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(handler_runner, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
+    patch.setattr(admission, "is_divertible", lambda action, *, has_begun: isinstance(action, RunHandler))
 
 
 def a_turn_that_is_paused_waits_where_it_is(patch: pytest.MonkeyPatch) -> None:
@@ -54,5 +55,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_the_exploration_finds_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_the_exploration_finds_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

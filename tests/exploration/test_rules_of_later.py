@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution import failure_handling, handler_runner
-from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.execution import message_processor, runs
+from saga.engine.execution.message_processor import MessageProcessor
+from saga.engine.execution.saga_context import SagaContext
 from saga.progress import decisions, failed_attempts, journal, suspended_runs, timers
 from saga.progress.actions import RunHandler
 from saga.progress.decisions import find_earlier_parts
@@ -18,7 +19,7 @@ gone_on = journal.suspend_run
 
 def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
     cause_of = suspended_runs.compute_cause
-    patch.setattr(handler_runner, "compute_cause", lambda parts, c: cause_of(parts, None))
+    patch.setattr(message_processor, "compute_cause", lambda parts, c: cause_of(parts, None))
 
 
 def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
@@ -38,12 +39,12 @@ def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
-    run, opened = handler_runner.run, failure_handling.find_intent
+    run, opened = MessageProcessor._request, decisions.find_run_intent
     roles: dict[str, Any] = {}
 
-    def known(service: Any, turn: Any, action: RunHandler) -> Any:
+    def known(processor: MessageProcessor, action: RunHandler) -> Any:
         roles[action.role.name] = action.role
-        return run(service, turn, action)
+        return run(processor, action)
 
     def anew(p: SagaProgress, key: Any) -> Any:
         intent = opened(p, key)
@@ -52,12 +53,12 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
             return intent
         return replace(intent, parts=suspended_runs.collect_run_parts(p, roles[intent.handler], c))
 
-    patch.setattr(handler_runner, "run", known)
-    patch.setattr(handler_runner, "find_intent", anew)
+    patch.setattr(MessageProcessor, "_request", known)
+    patch.setattr(runs, "find_run_intent", anew)
 
 
 def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningSaga, "time_ms", property(RunningSaga._now_ms))
+    patch.setattr(SagaContext, "time_ms", property(SagaContext._now_ms))
 
 
 def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
@@ -89,8 +90,8 @@ def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
     dead = failed_attempts.give_up
 
-    def forgotten(p: SagaProgress, *asked: Any) -> Any:
-        return dead(replace(p, later=(), intents=()), *asked)
+    def forgotten(p: SagaProgress, *asked: Any, **more: Any) -> Any:
+        return dead(replace(p, later=(), intents=()), *asked, **more)
 
     patch.setattr(failed_attempts, "give_up", forgotten)
 
@@ -125,5 +126,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.persistence import overflow_store, progress_repository
+from saga.engine.persistence.overflow_store import OverflowStore
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
-from saga.engine.service_runtime import ServiceRuntime
 from saga.progress import compensation, journal, overflow
 from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress
 from saga.progress.journal import Commit
@@ -37,31 +37,31 @@ def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
-    within = overflow_store.move_overflow
+    within = OverflowStore.move_overflow
 
-    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> Any:
-        p, emptied = await within(service, turn, p)
-        await overflow_store.remove_segments(service, emptied)
+    async def hasty(repository: OverflowStore, turn: ProcessingState, p: SagaProgress) -> Any:
+        p, emptied = await within(repository, turn, p)
+        await repository.remove_segments(emptied)
         return p, ()
 
-    patch.setattr(overflow_store, "move_overflow", hasty)
+    patch.setattr(OverflowStore, "move_overflow", hasty)
 
 
 def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPatch) -> None:
-    inserted, save, late = overflow_store._insert_segment, progress_repository.checkpoint, list[tuple[Any, ...]]()
+    inserted, save, late = OverflowStore._insert_segment, ProgressRepository.checkpoint, list[tuple[Any, ...]]()
 
     async def put_off(*asked: Any) -> None:
         late.append(asked)
 
-    async def then(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
+    async def then(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         late.clear()
-        turn = await save(service, turn, written)
+        turn = await save(repository, turn, written)
         for asked in [*late]:
             await inserted(*asked)
         return turn
 
-    patch.setattr(overflow_store, "_insert_segment", put_off)
-    patch.setattr(progress_repository, "checkpoint", then)
+    patch.setattr(OverflowStore, "_insert_segment", put_off)
+    patch.setattr(ProgressRepository, "checkpoint", then)
 
 
 def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:
@@ -86,5 +86,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.execution.saga_context import SagaContext
 from saga.progress import compensation
 from saga.progress.document import SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 
 
 def what_was_said_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningSaga, "taken_back_with", ())
+    patch.setattr(SagaContext, "abort_actions", ())
 
 
 def what_takes_its_place_has_the_keys_of_the_original(patch: pytest.MonkeyPatch) -> None:
@@ -40,5 +40,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from saga.declarations.values import Declared
 from saga.engine import recorded_values
 from saga.engine.execution import saga_context
-from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.execution.step_replay import Recalling
-from saga.engine.persistence import progress_repository
+from saga.engine.execution.saga_context import SagaContext
+from saga.engine.execution.step_replay import StepReplay
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.prepared_service import PreparedService
 from saga.progress.document import PLAIN, Intent, SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
@@ -37,8 +37,8 @@ def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_newer_state_is_read_by_the_release_before(patch: pytest.MonkeyPatch) -> None:
-    check = progress_repository._check_declared
-    patch.setattr(progress_repository, "_check_declared", lambda s, p, *said: check(s, replace(p, version=1), *said))
+    check = ProgressRepository._check_declared
+    patch.setattr(ProgressRepository, "_check_declared", lambda s, p, *said: check(s, replace(p, version=1), *said))
 
 
 def a_rerun_is_shown_the_state_as_it_was(patch: pytest.MonkeyPatch) -> None:
@@ -66,11 +66,11 @@ def a_transition_holds_what_a_run_changed_and_no_more(patch: pytest.MonkeyPatch)
 
 def an_older_release_goes_on_with_what_a_newer_one_began(patch: pytest.MonkeyPatch) -> None:
     """Whatever version began a run, the handler of this release is called."""
-    patch.setattr(Recalling, "is_resolved", True)
+    patch.setattr(StepReplay, "is_resolved", True)
 
 
 def a_rerun_has_the_version_of_now(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningSaga, "version", property(lambda saga: saga.handler.version))
+    patch.setattr(SagaContext, "version", property(lambda saga: saga.handler.version))
 
 
 def a_renamed_service_forgets_what_it_was(patch: pytest.MonkeyPatch) -> None:
@@ -97,5 +97,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

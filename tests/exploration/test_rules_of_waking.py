@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.execution import message_processor
-from saga.engine.persistence import progress_repository
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.messages import Message
 from saga.messaging.timers import TYPE as TIMER_TYPE
 from saga.progress import decisions, failed_attempts, history, ids, journal, next_action, timers
@@ -62,13 +62,13 @@ def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
-    publish = progress_repository.publish
+    publish = ProgressRepository.publish
 
-    async def all_of_it(service: Any, turn: Any, p: Any, entry: Any) -> None:
-        await publish(service, replace(turn, message=replace(turn.message, id="")), p, entry)
+    async def all_of_it(repository: Any, turn: Any, p: Any, entry: Any) -> None:
+        await publish(repository, replace(turn, message=replace(turn.message, id="")), p, entry)
 
     patch.setattr(history, "find_unpublished", lambda p, is_committed, in_hand: unpublished(p, is_committed, ""))
-    patch.setattr(progress_repository, "publish", all_of_it)
+    patch.setattr(ProgressRepository, "publish", all_of_it)
 
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
@@ -227,5 +227,5 @@ RULES: dict[Take, str] = {
 
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_loss(take_away, RULES[take_away], monkeypatch)
+def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
+    check_loss(take_away, RULES[take_away])

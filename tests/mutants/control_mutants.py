@@ -4,22 +4,22 @@ stands."""
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution import control_log, failure_handling, handler_runner
-from saga.engine.execution.failure_handling import RunRequest
+from saga.engine.execution import control_log
+from saga.engine.execution.failure_handling import FailureHandler, Write
+from saga.engine.execution.message_processor import MessageProcessor
+from saga.engine.execution.runs import RunRequest
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Position
-from saga.messaging.controls import Noted
-from saga.progress import failed_attempts
+from saga.progress import admission, failed_attempts
 from saga.progress.actions import RunHandler
+from saga.progress.admission import Divert
 from tests.mutants.runtime_mutants import rewritten
 
 
 def a_pause_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What waits because of it counts as if it had failed."""
-    rewritten(
-        patch, failure_handling, "put_off", "attempts=before + len(history)", "attempts=before + len(history) + 1"
-    )
+    rewritten(patch, FailureHandler, "postpone", "attempts=before + len(history)", "attempts=before + len(history) + 1")
 
 
 def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
@@ -33,24 +33,23 @@ def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
 def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> None:
     """What was parked because of it is let through when its wake comes."""
-    waits = handler_runner._wait_for_pause
+    run = MessageProcessor._run
 
-    async def passed(
-        service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted
-    ) -> ProcessingState | None:
-        is_parked = failed_attempts.has_timer(turn.loaded_progress, ask.action, has_begun=False)
-        return None if is_parked else await waits(service, turn, ask, entry)
+    async def passed(processor: MessageProcessor, state: ProcessingState, request: RunRequest) -> ProcessingState:
+        if failed_attempts.has_timer(state.loaded_progress, request.action, has_begun=False):
+            return await processor._attempt(state, request)
+        return await run(processor, state, request)
 
-    patch.setattr(handler_runner, "_wait_for_pause", passed)
+    patch.setattr(MessageProcessor, "_run", passed)
 
 
 def a_route_drops_what_has_begun(patch: pytest.MonkeyPatch) -> None:
     """An open intent goes with its message: nobody knows any more what stands."""
-    sent_away = handler_runner._divert
+    divert = FailureHandler.divert
 
-    async def dropped(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted) -> ProcessingState:
-        p = replace(turn.loaded_progress, intents=())
-        return await sent_away(service, replace(turn, progress=p), ask, entry)
+    def dropped(handler: FailureHandler, state: ProcessingState, request: RunRequest, why: Divert) -> Write:
+        p = replace(state.loaded_progress, intents=())
+        return divert(handler, replace(state, progress=p), request, why)
 
-    patch.setattr(handler_runner, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
-    patch.setattr(handler_runner, "_divert", dropped)
+    patch.setattr(admission, "is_divertible", lambda action, *, has_begun: isinstance(action, RunHandler))
+    patch.setattr(FailureHandler, "divert", dropped)

@@ -6,10 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.execution import control_log
-from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.persistence import progress_repository
+from saga.engine.execution.saga_context import SagaContext
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
-from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import Command
 from saga.progress import journal, operator_commands
@@ -42,39 +41,44 @@ def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
 
 def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
     """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
-    save = progress_repository.checkpoint
+    save = ProgressRepository.checkpoint
 
-    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
+    async def saved(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
+        service = repository.service
         if isinstance(turn.message, Command):
             there = await service.ports.store.get(PROGRESS, progress_key(service.name, turn.message.saga))
             turn = replace(turn, cas=0 if there is None else there.cas)
-        return await save(service, turn, written)
+        return await save(repository, turn, written)
 
-    patch.setattr(progress_repository, "checkpoint", saved)
+    patch.setattr(ProgressRepository, "checkpoint", saved)
 
 
 def a_person_is_not_believed(patch: pytest.MonkeyPatch) -> None:
     """The call is made again, whatever was said of it."""
-    init = RunningSaga.__init__
+    init = SagaContext.__init__
 
-    def forgetful(self: RunningSaga, *given: Any) -> None:
+    def forgetful(self: SagaContext, *given: Any) -> None:
         init(self, *given)
-        self._said = {}
+        self.replay._resolved = {}
 
-    patch.setattr(RunningSaga, "__init__", forgetful)
+    patch.setattr(SagaContext, "__init__", forgetful)
 
 
 def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
     """It is asked for anew each time, and nothing of it is recorded."""
 
-    async def asked(self: RunningSaga, name: str) -> bool:
+    async def asked(self: SagaContext, name: str) -> bool:
         return await control_log.is_on(self.service, self.turn.position, name, self.turn.message.saga)
 
-    patch.setattr(RunningSaga, "flag", asked)
+    patch.setattr(SagaContext, "flag", asked)
 
 
 def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
     """A saga that waits for a person is forgotten like one that is over."""
     rewritten(
-        patch, progress_repository, "checkpoint", "None if p.is_open else service.retention_s", "service.retention_s"
+        patch,
+        ProgressRepository,
+        "checkpoint",
+        "None if p.is_open else self.service.retention_s",
+        "self.service.retention_s",
     )

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from saga.engine.consumer.delivery import MessageDelivery
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
-from saga.engine.persistence import progress_repository
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
-from saga.engine.service_runtime import ServiceRuntime
 from saga.progress import timers
 from saga.progress.document import SagaProgress
 from saga.progress.journal import Commit
@@ -22,16 +21,16 @@ _lanes: ContextVar[KeyedExecutor] = ContextVar("lanes")
 
 def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
-    waits_for_time, save = timers.find_timed_work, progress_repository.checkpoint
+    waits_for_time, save = timers.find_timed_work, ProgressRepository.checkpoint
     run, deliver = KeyedExecutor._run, MessageDelivery.deliver
 
     def others(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
         return waits_for_time(replace(p, deadlines=()) if p.deadlines else p)
 
-    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
+    async def saved(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         known = () if turn.progress is None else turn.progress.deadlines
-        after = await save(service, turn, written)
-        lanes, item, clock = _lanes.get(), _hand.get(), service.ports.clock
+        after = await save(repository, turn, written)
+        lanes, item, clock = _lanes.get(), _hand.get(), repository.service.ports.clock
 
         async def again(due_ms: int) -> None:
             await clock.sleep(max(0, due_ms - clock.now_ms()) / 1000)
@@ -52,6 +51,6 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
     finished_once(patch)
     patch.setattr(timers, "find_timed_work", others)
-    patch.setattr(progress_repository, "checkpoint", saved)
+    patch.setattr(ProgressRepository, "checkpoint", saved)
     patch.setattr(KeyedExecutor, "_run", ran)
     patch.setattr(MessageDelivery, "deliver", delivered)

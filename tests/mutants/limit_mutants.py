@@ -3,8 +3,8 @@ are lost."""
 
 import pytest
 
-from saga.engine.execution import failure_handling
-from saga.engine.execution.external_calls import Calling
+from saga.engine.execution.handler_runner import HandlerRunner
+from saga.engine.execution.saga_context import SagaContext
 from saga.engine.limits import Limiter
 from saga.policies import breaker
 from tests.mutants.runtime_mutants import rewritten
@@ -12,7 +12,7 @@ from tests.mutants.runtime_mutants import rewritten
 
 def a_breaker_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What it refuses counts as if the call had failed."""
-    rewritten(patch, failure_handling, "handle_failure", "saga.put_off_s is not None or saga.lets_pass(why)", "False")
+    rewritten(patch, HandlerRunner, "failed", "postponed_s=context.postponed_s", "postponed_s=None")
 
 
 def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:
@@ -26,4 +26,4 @@ def a_refused_call_keeps_its_place(patch: pytest.MonkeyPatch) -> None:
 
 def another_way_is_taken_beside_a_call_that_may_have_happened(patch: pytest.MonkeyPatch) -> None:
     """Its breaker is open when it is asked for again, and the handler takes that for an answer."""
-    rewritten(patch, Calling, "let_through", "if begun is None:", "if True:")
+    rewritten(patch, SagaContext, "call_when_admitted", "if begun is None:", "if True:")

@@ -12,8 +12,7 @@ from saga.engine.consumer.delivery import MessageDelivery
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.timer_buffer import TimerBuffer
-from saga.engine.execution import failure_handling
-from saga.engine.persistence import progress_repository
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.messages import Record
 from saga.messaging.timers import Tier
 from saga.policies.retry import parks
@@ -49,7 +48,7 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, progress_repository, "publish", " and entry.wake.id != turn.message.id", " and False")
+    rewritten(patch, ProgressRepository, "publish", " and entry.wake.id != state.message.id", " and False")
 
 
 def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
@@ -82,7 +81,7 @@ def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, failure_handling, "count_failures_before", "return kept.attempts, kept.under", "return 0, {}")
+    rewritten(patch, failed_attempts, "count_failures_before", "return kept.attempts, kept.under", "return 0, {}")
 
 
 class _Later(BaseException):
@@ -116,6 +115,6 @@ def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
             return True
 
     finished_once(patch)
-    patch.setattr(failure_handling, "parks", leaves)
+    patch.setattr(failed_attempts, "parks", leaves)
     patch.setattr(KeyedExecutor, "_run", ran)
     patch.setattr(MessageDelivery, "deliver", delivered)

@@ -18,9 +18,10 @@ from saga.engine.consumer.delivery import MessageDelivery
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.partition_listener import PartitionListener
-from saga.engine.execution import document_updates, handler_runner, message_processor
-from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.persistence import progress_repository
+from saga.engine.execution import document_updates, message_processor
+from saga.engine.execution.saga_context import SagaContext
+from saga.engine.persistence import outbox
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
@@ -63,7 +64,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
     begun, deliver, publish, finished = (
         KeyedExecutor._run,
         MessageDelivery.deliver,
-        progress_repository.publish,
+        ProgressRepository.publish,
         OffsetTracker.finish,
     )
 
@@ -75,10 +76,12 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
         _hand.set(item)
         return await deliver(self, item)
 
-    async def after_committing(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, *entry: Any) -> None:
+    async def after_committing(
+        repository: ProgressRepository, turn: ProcessingState, p: SagaProgress, *entry: Any
+    ) -> None:
         item = _hand.get()
         _lanes.get().finish(item.tracker, item.position.offset)
-        await publish(service, turn, p, *entry)
+        await publish(repository, turn, p, *entry)
 
     def once(self: OffsetTracker, offset: int) -> None:
         if offset in self.taken:
@@ -86,7 +89,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(KeyedExecutor, "_run", run)
     patch.setattr(MessageDelivery, "deliver", delivered)
-    patch.setattr(progress_repository, "publish", after_committing)
+    patch.setattr(ProgressRepository, "publish", after_committing)
     patch.setattr(OffsetTracker, "finish", once)
 
 
@@ -125,19 +128,17 @@ def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    records_of = progress_repository.outbox_records
-    patch.setattr(
-        progress_repository, "outbox_records", lambda service, p, entry: list(records_of(service, p, entry))[::-1]
-    )
+    records_of = outbox.outbox_records
+    patch.setattr(outbox, "outbox_records", lambda service, p, entry: list(records_of(service, p, entry))[::-1])
 
 
 def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
-    real = progress_repository.outbox_records
+    real = outbox.outbox_records
 
     def records_of(service: ServiceRuntime, p: SagaProgress, entry: Any) -> Any:
         return real(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
 
-    patch.setattr(progress_repository, "outbox_records", records_of)
+    patch.setattr(outbox, "outbox_records", records_of)
 
 
 # -------------------------------------------------------------------- the write
@@ -146,12 +147,12 @@ def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
 def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
     rewritten(
         patch,
-        progress_repository,
+        ProgressRepository,
         "checkpoint",
-        "if turn.cas:",
+        "if state.cas:",
         "there = await store.get(PROGRESS, where)\n        if there is not None:\n"
         "            work = store.replace(PROGRESS, where, content, cas=there.cas, expiry_s=expiry_s)\n"
-        "        elif turn.cas:",
+        "        elif state.cas:",
     )
 
 
@@ -159,35 +160,35 @@ def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
 
 
 def keys_from_attempts(patch: pytest.MonkeyPatch) -> None:
-    def key(self: RunningSaga, name: str) -> str:
+    def key(self: SagaContext, name: str) -> str:
         made = ids.idempotency_key(
             name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause
         )
         return f"{made}-{self.turn.attempts_of(self.run)}"
 
-    patch.setattr(RunningSaga, "idempotency_key", key)
+    patch.setattr(SagaContext, "idempotency_key", key)
 
 
 def keys_without_their_cause(patch: pytest.MonkeyPatch) -> None:
-    def key(self: RunningSaga, name: str) -> str:
+    def key(self: SagaContext, name: str) -> str:
         return ids.idempotency_key(name, self.service.name, self.turn.message.saga, self.handler.name, "")
 
-    patch.setattr(RunningSaga, "idempotency_key", key)
+    patch.setattr(SagaContext, "idempotency_key", key)
 
 
 def markers_from_the_time(patch: pytest.MonkeyPatch) -> None:
-    marker = RunningSaga.marker
-    patch.setattr(RunningSaga, "marker", lambda self, call: f"{marker(self, call)}-{self.service.ports.clock.now_ms()}")
+    marker = SagaContext.marker
+    patch.setattr(SagaContext, "marker", lambda self, call: f"{marker(self, call)}-{self.service.ports.clock.now_ms()}")
 
 
 def a_step_begins_without_an_intent(patch: pytest.MonkeyPatch) -> None:
-    begin = RunningSaga._begin
+    begin = SagaContext._begin
 
-    async def begun(self: RunningSaga, asked: StepRecord) -> None:
+    async def begun(self: SagaContext, asked: StepRecord) -> None:
         if asked.kind == "update":
             await begin(self, asked)
 
-    patch.setattr(RunningSaga, "_begin", begun)
+    patch.setattr(SagaContext, "_begin", begun)
 
 
 def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
@@ -248,7 +249,7 @@ def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
         rewound = replace(written.snapshot, results=p.results, closed=p.closed, compensating=p.compensating)
         return Commit(replace(rewound, inbox=p.inbox), written.entry)
 
-    patch.setattr(handler_runner, "complete_compensation", again)
+    patch.setattr(message_processor, "complete_compensation", again)
 
 
 def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
@@ -259,9 +260,9 @@ def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
-    records_of = progress_repository.outbox_records
+    records_of = outbox.outbox_records
     patch.setattr(
-        progress_repository,
+        outbox,
         "outbox_records",
         lambda service, p, entry: records_of(service, p, replace(entry, letters=())),
     )
@@ -331,7 +332,7 @@ def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
     """Survives: what is in a cache may be old at any time, as another worker may have another topic of the same saga.
     A write on it is refused, and what ends without a write is decided anew. Clearing it only saves refused writes.
     """
-    for way in ("revoked", "lost"):
+    for way in ("on_revoked", "on_lost"):
         rewritten(patch, PartitionListener, way, "self.cache.clear()", "pass")
 
 

@@ -6,6 +6,7 @@
 import pytest
 
 from tests.mutants.catalogue import FOUND_BY, MUTANTS, SURVIVORS, Mutant
+from tests.mutants.planted import planted
 from tests.mutants.runtime_mutants import Plant
 from tests.mutants.scenarios import CLUMSY, SCENARIOS, SEEDS, Scenario, first_failing
 
@@ -22,11 +23,12 @@ def clean_seeds(name: str) -> set[int]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.plant.__name__)
-def test_a_mutant_is_found_and_nothing_else_is(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_found_and_nothing_else_is(mutant: Mutant) -> None:
     scenario = SCENARIOS[mutant.scenario]
-    with monkeypatch.context() as patch:
+    with planted() as (patch, calls):
         mutant.plant(patch)
         found = first_failing(scenario, begin=FOUND_BY.get(mutant.plant, 0))
+    assert calls.never_called() == []
     assert found is not None, f"not within {SEEDS} seeds of {scenario.name}"
     if found[0] not in clean_seeds(scenario.name):
         scenario.run(found[0])  # without the mutant the same seed is well

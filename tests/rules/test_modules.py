@@ -20,7 +20,6 @@ STARTED = sorted({name for module in MODULES for name in _STARTED.findall(module
 MORE_PARAMETERS = {
     "Network._answers": 7,
     "Network._comes_back": 7,
-    "RunningSaga.__init__": 9,
     "Service.resource": 7,
     "TurnSpans._add": 8,
     "StateSpace.__init__": 8,

@@ -83,7 +83,9 @@ class Committer:
                 moved = {
                     partition: (prefix, offset)
                     for partition, prefix in self.assignment.trackers.items()
-                    if (offset := prefix.offset_to_commit()) is not None and partition.topic in source.topics
+                    if prefix.may_have_moved
+                    and (offset := prefix.offset_to_commit()) is not None
+                    and partition.topic in source.topics
                 }
                 if not moved:
                     continue

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from saga.engine.consumer.keyed_executor import WorkItem
 from saga.engine.errors import Draining
 from saga.engine.execution import control_log, value_codec
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.processing_state import Measurements, ProcessingState
 from saga.engine.progress_cache import ProgressCache
 from saga.engine.service_runtime import ServiceRuntime
@@ -35,8 +34,10 @@ class MessageDelivery:
     keep_timer: Callable[[WorkItem, AwaitLog], None]
     """Keeps a timer until the log is processed far enough; then it is delivered again."""
     cache: ProgressCache = field(init=False)
+    processor: MessageProcessor = field(init=False)
 
     def __post_init__(self, cache_max: int) -> None:
+        self.processor = MessageProcessor(self.service)
         self.cache = ProgressCache(cache_max, self.service.retention_s / 2)
 
     async def deliver(self, item: WorkItem) -> bool:
@@ -57,11 +58,10 @@ class MessageDelivery:
                 message = item.message
                 if ports.keys is not None:
                     message = await value_codec.encrypt_message(service, message, item.position)
-                turn = begin(service, message, item.position, cached and cached[:2], stages)
+                turn = self.processor.begin(message, item.position, cached and cached[:2], stages)
                 if item.deaths:
                     turn = replace(turn, deaths=item.deaths)
-                while not turn.is_complete:  # the loop of `process`, inlined: one coroutine less around each write
-                    turn = await advance(service, turn)
+                turn = await self.processor.process(turn)
                 if turn.progress is not None and turn.is_cacheable:
                     written_s = (
                         stages.begun_s if stages.outcomes else self._find_write_time(turn.progress, cached, stages)

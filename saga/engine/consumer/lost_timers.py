@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from saga.engine.persistence.progress_repository import timer_record
+from saga.engine.persistence.outbox import timer_record
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.prepared_service import writes_of
 from saga.engine.service_runtime import ServiceRuntime

@@ -18,13 +18,15 @@ True
 class OffsetTracker:
     """Messages of one partition during one assignment. Each assignment gets a tracker of its own."""
 
-    __slots__ = ("_committed", "_end", "guarded", "log_id", "taken", "unfinished")
+    __slots__ = ("_committed", "_end", "guarded", "log_id", "may_have_moved", "taken", "unfinished")
 
     def __init__(self, committed: int, log_id: str = "") -> None:
         """`committed`: the group's committed offset at the assignment. `log_id`: id of the log these offsets refer
         to."""
         self._committed = self._end = committed
         self.log_id = log_id
+        self.may_have_moved = False
+        """False if there is nothing to commit: nothing was finished since `offset_to_commit` said so."""
         self.guarded = 0
         """Number of messages still to come that may have crashed a process."""
         self.unfinished = 0
@@ -45,20 +47,24 @@ class OffsetTracker:
     def skip_to(self, after: int) -> None:
         """Count all offsets below `after` that were not received as finished: they need no work, or do not exist."""
         self._end = max(self._end, after)
+        self.may_have_moved = True
 
     def finish(self, offset: int) -> None:
         """Mark a message as finished."""
         if not self.taken[offset]:
             self.taken[offset] = True
             self.unfinished -= 1
+            self.may_have_moved = True
 
     def offset_to_commit(self) -> int | None:
         """Return the offset to commit, or `None` if it has not moved since the last acknowledged commit."""
         for offset in list(self.taken):
             if not self.taken[offset]:
-                return offset if offset > self._committed else None
+                self.may_have_moved = offset > self._committed
+                return offset if self.may_have_moved else None
             del self.taken[offset]
-        return self._end if self._end > self._committed else None
+        self.may_have_moved = self._end > self._committed
+        return self._end if self.may_have_moved else None
 
     def acknowledge(self, offset: int) -> None:
         """Record that the broker has acknowledged this commit."""

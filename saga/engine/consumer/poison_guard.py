@@ -16,7 +16,7 @@ from msgspec import Struct
 from saga.engine.consumer.keyed_executor import WorkItem
 from saga.engine.errors import Draining
 from saga.engine.execution import value_codec
-from saga.engine.persistence import dead_letters, progress_repository
+from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
 from saga.messaging.names import ARCHIVES
@@ -92,7 +92,7 @@ class PoisonGuard:
         insert, key = self.service.ports.store.insert, self._key(item)
         content = msgspec.json.encode(DeathCount(1))
         try:
-            return await progress_repository.retry_while_unavailable(
+            return await outbox.retry_while_unavailable(
                 self.service, item.position, "guard", insert, ARCHIVES, key, content, expiry_s=EXPIRY_S
             )
         except Exists:
@@ -103,15 +103,13 @@ class PoisonGuard:
     async def _count_delivery(self, item: WorkItem) -> tuple[int, int]:
         """Increment the count. Returns the number of crashes so far and the version of the count."""
         store, key = self.service.ports.store, self._key(item)
-        there = await progress_repository.retry_while_unavailable(
-            self.service, item.position, "get", store.get, ARCHIVES, key
-        )
+        there = await outbox.retry_while_unavailable(self.service, item.position, "get", store.get, ARCHIVES, key)
         if there is None:
             return 0, 0
         deaths = _decode_deaths(there.content)
         content = msgspec.json.encode(DeathCount(deaths + 1))
         try:
-            cas = await progress_repository.retry_while_unavailable(
+            cas = await outbox.retry_while_unavailable(
                 self.service,
                 item.position,
                 "guard",
@@ -132,7 +130,7 @@ class PoisonGuard:
         contract = service.contracts.get(message.type)
         kept = await value_codec.encrypt_message(service, message, item.position)
         letter = dead_letters.deadly(service.name, kept, item.position, deaths, contract)
-        await progress_repository.send_dead_letter(service, item.position, letter)
+        await outbox.send_dead_letter(service, item.position, letter)
         service.ports.outage_watch.report(
             DeadLettered(
                 service=service.name,

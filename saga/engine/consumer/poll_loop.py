@@ -19,7 +19,7 @@ from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Draining
 from saga.engine.execution import value_codec
 from saga.engine.outage_watch import OutageWatch
-from saga.engine.persistence import dead_letters, progress_repository
+from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, StalledPartition
@@ -198,7 +198,7 @@ class UnreadableRecords:
         try:
             kept = await value_codec.encrypt_record(self.service, record)
             letter = dead_letters.unreadable(self.service.name, kept, reason, now_ms, contract)
-            await progress_repository.send_dead_letter(self.service, position, letter)
+            await outbox.send_dead_letter(self.service, position, letter)
         except Draining:
             return
         self.lanes.finish(prefix, record.offset)

@@ -1,5 +1,7 @@
-"""An original that never finishes, half done: what it began is put out of reach, what it said with `on_abort` is done
-in its place, and what nobody can undo is shown to a person."""
+"""Abort a run that never finishes: make the calls that it named with `saga.on_abort`, in its place.
+
+Its documents are closed to it, the recorded calls are made, and what no call takes back is shown to a person.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,33 +10,29 @@ from typing import Any, cast
 from saga.declarations.returns import Nothing
 from saga.declarations.values import Parameter
 from saga.engine.errors import describe_exception
-from saga.engine.execution import abort_actions, document_updates
-from saga.engine.execution.failure_handling import RunRequest
-from saga.engine.execution.handler_runner import admit
-from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import ProcessingState, RunKey
+from saga.engine.execution import document_updates
+from saga.engine.execution.abort_actions import NotFound, find_call, secrets_in
+from saga.engine.execution.runs import RunRequest
+from saga.engine.execution.saga_context import SagaContext
+from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging.operator_commands import Command
 from saga.progress import compensation, ids, operator_commands
 from saga.progress.actions import Abort
 from saga.progress.document import Intent, SagaProgress, StepRecord
 from saga.progress.journal import Commit, WriteContext
-from saga.view import Saga
 
 
-async def abort_run(service: ServiceRuntime, turn: ProcessingState, action: Abort) -> ProcessingState:
-    """Close its documents to the original, take back what it said how to, and write down what remains of it."""
-    remains, intent = await _describe_remains(service, turn, action.intent), action.intent
-    if not intent.undo_with:
-        return await progress_repository.commit(service, turn, _complete_abort, action, remains, ())
+async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action: Abort) -> RunRequest:
+    """Close the documents of a run to it, and make the request to do what it said with `on_abort`."""
+    intent = action.intent
+    remains = await _describe_remains(service, state, intent)
 
-    async def take_back(saga: Saga[Any]) -> None:
+    async def take_back(saga: SagaContext) -> None:
         remains.extend(await _call_abort_actions(service, saga, intent))
 
-    original = service.handlers[intent.handler]
     handler = replace(
-        original,
+        service.handlers[intent.handler],
         kind="compensation",
         function=take_back,
         parameters=(Parameter(name="saga", role="saga"),),
@@ -42,35 +40,30 @@ async def abort_run(service: ServiceRuntime, turn: ProcessingState, action: Abor
         shape=Nothing(),
         version=intent.handler_version,
     )
-
-    def complete(p: SagaProgress, hand: WriteContext, calls: tuple[StepRecord, ...]) -> Commit:
-        return _complete_abort(p, hand, action, remains, calls)
-
-    run: RunKey = ("lieu", intent.handler, intent.cause)
-    return await admit(service, turn, RunRequest(action=action, handler=handler, run=run, ends=complete))
+    return RunRequest(action=action, handler=handler, run=("lieu", intent.handler, intent.cause), remains=remains)
 
 
-def _complete_abort(
-    p: SagaProgress, hand: WriteContext, action: Abort, remains: Sequence[str], calls: tuple[StepRecord, ...]
+def record_abort(
+    p: SagaProgress, context: WriteContext, action: Abort, remains: Sequence[str], calls: tuple[StepRecord, ...]
 ) -> Commit:
+    """Record that a run was aborted, and what remains of it for a person to put right."""
     command = action.message
     if isinstance(command, Command):
         kept = next(k for k in p.queue if k.dead == command.dead)
-        return operator_commands.discard_message(p, hand, command, kept, remains=remains, calls=calls)
-    return compensation.complete_abort(p, hand, action.role, action.message, remains=remains, calls=calls)
+        return operator_commands.discard_message(p, context, command, kept, remains=remains, calls=calls)
+    return compensation.complete_abort(p, context, action.role, action.message, remains=remains, calls=calls)
 
 
-async def _call_abort_actions(service: ServiceRuntime, saga: Saga[Any], intent: Intent) -> list[str]:
+async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, intent: Intent) -> list[str]:
     """Make the calls with which a run is taken back, newest first; those that could not be made, or were refused."""
     left = []
     for said in reversed(intent.undo_with):
         try:
-            if isinstance(saga, RunningSaga):
-                said = await saga.seals.decrypt_abort_call(intent.handler, said)
-                saga.hides += abort_actions.secrets_in(said)
-            call, args, named = abort_actions.find_call(service, saga, said)
-            await (call(*args, **named) if said.saga else saga.step(cast(Any, call), *args, **named))
-        except abort_actions.NotFound as why:
+            said = await context.codec.decrypt_abort_call(intent.handler, said)
+            context.hides += secrets_in(said)
+            call, args, named = find_call(service, context, said)
+            await (call(*args, **named) if said.saga else context.step(cast(Any, call), *args, **named))
+        except NotFound as why:
             left.append(str(why))
         except service.expected_errors[intent.handler] as why:
             left.append(f"{said.call} was refused: {describe_exception(why)}")

@@ -1,7 +1,8 @@
-"""Calls that take a run back: recorded so that another process, of a later version perhaps, finds each by its name.
+"""Calls that take a run back, as `saga.on_abort` records them.
 
-A name is looked up in what the service declares, and never imported: whoever can write a document of the store could
-otherwise have the service run any code.
+Each is recorded so that another process, of a later version perhaps, finds it by its name. The name is looked up in
+what the service declares, and never imported: whoever can write a document of the store could otherwise have the
+service run any code.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Controls as they hold in this process: a wish is written into the service's book, and the book is read now and
 then."""
 
-from saga.engine.persistence import dead_letters, progress_repository
+from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import READ_S, ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, Exists
 from saga.messages import Outgoing, Position
@@ -30,9 +30,7 @@ async def refresh(service: ServiceRuntime, at: Position) -> None:
     async with known.gate:
         now_s = clock.monotonic_s()
         if now_s >= known.until_s:
-            there = await progress_repository.retry_while_unavailable(
-                service, at, "get", service.ports.store.get, ARCHIVES, key
-            )
+            there = await outbox.retry_while_unavailable(service, at, "get", service.ports.store.get, ARCHIVES, key)
             _apply(service, there, now_s)
 
 
@@ -81,7 +79,7 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
     room is a dead letter."""
     store, key = service.ports.store, controls.book_key(service.name)
     while True:
-        there = await progress_repository.retry_while_unavailable(service, at, "get", store.get, ARCHIVES, key)
+        there = await outbox.retry_while_unavailable(service, at, "get", store.get, ARCHIVES, key)
         try:
             book = controls.decode(service.name, None if there is None else there.content)
             refused = active_controls.refusal(
@@ -89,18 +87,16 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
             )
             more = controls.noted(book, control, refused)
         except BadInput as why:
-            await progress_repository.send_dead_letter(service, at, _dead_letter(service.name, control, str(why)))
+            await outbox.send_dead_letter(service, at, _dead_letter(service.name, control, str(why)))
             return
         if more is None:
             return
         content = controls.encode(more)
         try:
             if there is None:
-                cas = await progress_repository.retry_while_unavailable(
-                    service, at, "write", store.insert, ARCHIVES, key, content
-                )
+                cas = await outbox.retry_while_unavailable(service, at, "write", store.insert, ARCHIVES, key, content)
             else:
-                cas = await progress_repository.retry_while_unavailable(
+                cas = await outbox.retry_while_unavailable(
                     service, at, "write", store.replace, ARCHIVES, key, content, cas=there.cas
                 )
         except (Conflict, Exists, Ambiguous):

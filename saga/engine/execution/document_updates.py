@@ -13,14 +13,13 @@ from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind
 from saga.encryption.sensitive_fields import find_marks
 from saga.engine.errors import Superseded, wrap_base_exception
-from saga.engine.persistence.progress_repository import report_refused_write, retry_while_unavailable
-from saga.engine.processing_state import RunKey
+from saga.engine.persistence.outbox import report_refused_write, retry_while_unavailable
 from saga.engine.recorded_values import encode_recorded
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
 from saga.messages import Position
 from saga.messaging.names import PROGRESS
-from saga.progress.document import UNENCODABLE, UNREADABLE, IntentKind, progress_key
+from saga.progress.document import UNENCODABLE, UNREADABLE, IntentKind, RunKey, progress_key
 from saga.store.port import Document
 
 T = TypeVar("T")

@@ -10,17 +10,31 @@
 | the publish's answer is lost | publish again; same ids |
 """
 
+from collections.abc import Mapping
+from functools import partial
+
 from msgspec.structs import replace
 
-from saga.engine.errors import Superseded
-from saga.engine.execution import abort, failure_handling, handler_runner
-from saga.engine.execution.beginning import judge_decodable, read_progress
-from saga.engine.execution.value_codec import encrypt_answer
-from saga.engine.persistence import overflow_store, progress_repository
-from saga.engine.processing_state import ProcessingState
+from saga.engine import recorded_values
+from saga.engine.errors import Superseded, describe_exception
+from saga.engine.execution import control_log
+from saga.engine.execution.abort import prepare_abort, record_abort
+from saga.engine.execution.failure_handling import FailureHandler, Write
+from saga.engine.execution.handler_runner import HandlerRunner, RunResult, RunSuperseded
+from saga.engine.execution.runs import RunRequest
+from saga.engine.execution.value_codec import STATE, encrypt_answer
+from saga.engine.limits import CallNotAdmitted
+from saga.engine.persistence import outbox
+from saga.engine.persistence.progress_repository import ProgressRepository
+from saga.engine.processing_state import Measurements, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import SchemaUnasked, TooLarge
+from saga.messages import Message, Position
+from saga.messaging.message_ids import identity_of_own
+from saga.policies.turns import STAYS_S
+from saga.progress import ids, journal
 from saga.progress.actions import (
+    NO_HANDLERS,
     Abort,
     Action,
     ApplyCommand,
@@ -37,153 +51,383 @@ from saga.progress.actions import (
     RunHandler,
     TouchDeadline,
 )
-from saga.progress.document import PendingMessage, SagaProgress
+from saga.progress.admission import Divert, Wait, admit
+from saga.progress.compensation import complete_compensation
+from saga.progress.document import Intent, PendingMessage, SagaProgress, SuspendedRun
+from saga.progress.failed_attempts import HISTORY_MAX, count_failures_before
+from saga.progress.journal import Commit, TransitionDetails, WriteContext
 from saga.progress.next_action import (
     RELOAD,
     choose_next_action,
+    hold_back,
     is_message_complete,
     record_decision,
     record_without_handler,
 )
 from saga.progress.operator_commands import apply_command
+from saga.progress.suspended_runs import compute_cause
 from saga.progress.timers import is_deadline_overdue
-from saga.telemetry.events import DeadlinePassedLog, TimerKept
+from saga.support.clock import from_iso, iso
+from saga.telemetry.events import DeadlinePassedLog, StartInFuture, TimerKept
+
+UNJUDGED: Mapping[str, str] = {"": "a schema registry has to be asked first"}
+"""Mark of a message of which it is not known yet who can decode it: `advance` finds out."""
 
 
-async def process(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-    """Process one message until nothing is left to do for it; then its offset may be committed."""
-    while not turn.is_complete:
-        turn = await advance(service, turn)
-    return turn
+class MessageProcessor:
+    """Carries out one decision at a time, and is the only one that commits. It knows no rule and keeps no state."""
 
+    def __init__(self, service: ServiceRuntime) -> None:
+        self.service = service
+        self.repository = ProgressRepository(service)
+        self.runner = HandlerRunner(self.repository)
+        self.failures = FailureHandler(self.repository)
 
-async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-    """Carry out one decision, up to one read or write of the progress.
+    def begin(
+        self,
+        message: Message,
+        position: Position,
+        cached: tuple[SagaProgress, int] | None,
+        measurements: Measurements | None = None,
+    ) -> ProcessingState:
+        """Return the first state of a message, with the cached progress.
 
-    A refused write is no error: the next decision is made on the progress as it is by then.
-    """
-    action: Action = RELOAD
-    try:
-        if turn.bad:
-            turn = judge_decodable(service, turn)
-        if turn.progress is not None:  # else nothing can be decided, and most messages are the first of their saga here
-            now = progress_repository.decision_time(service)
-            if turn.progress.deadlines:
-                now = await add_log_progress(service, turn, now)
-            action = choose_next_action(read_progress(service, turn, now.ms), service.roles, turn, now, turn.is_current)
+        The message that starts a young saga needs no read: its progress is assumed to be empty, and the first write
+        inserts it.
+        """
+        service = self.service
+        p, cas = cached or (None, 0)
+        if p is None:
+            now, started = service.decision_time(), message.started
+            if message.type in service.starts and (started is None or started >= now.forgotten):
+                p = journal.new_progress(service.name, message.saga, service.version)
+                if started is not None and started > now.future:
+                    self._report_future(message, started)
+        elif p.started is None and service.is_older_than_retention(message):
+            p, cas = None, 0
+        # Asked only where the message may have to wait: one that can never be decoded waits for nothing.
+        bad = NO_HANDLERS
+        if message.started is None or message.type in service.roles.joined:
+            try:
+                bad = service.find_undecodable(message)
+            except SchemaUnasked:
+                bad = UNJUDGED
+        return ProcessingState(
+            message=message,
+            position=position,
+            bad=bad,
+            progress=p,
+            cas=cas,
+            measurements=measurements or Measurements(),
+        )
+
+    async def process(self, state: ProcessingState) -> ProcessingState:
+        """Process one message until nothing is left to do for it; then its offset may be committed."""
+        while not state.is_complete:
+            state = await self.advance(state)
+        return state
+
+    async def advance(self, state: ProcessingState) -> ProcessingState:
+        """Carry out one decision, up to one read or write of the progress.
+
+        A refused write is no error: the next decision is made on the progress as it is by then.
+        """
+        service = self.service
+        action: Action = RELOAD
+        try:
+            if state.bad:  # a schema may have been deployed meanwhile
+                state = replace(state, bad=service.find_undecodable(state.message))
+            if state.progress is not None:  # else nothing can be decided
+                now = service.decision_time()
+                if state.progress.deadlines:
+                    now = await self._add_log_progress(state, now)
+                p = self.read_progress(state, now.ms)
+                action = choose_next_action(p, service.roles, state, now, state.is_current)
+            state = await self._carry_out(state, action)
+        except Superseded:
+            return state.drop_progress()
+        except SchemaUnasked as why:
+            await service.schemas.ask(why.id, service.ports.ask_registry)
+            return state
+        except TooLarge as why:
+            return await self._give_up_oversized(state, action, why)
+        return state if state.is_complete or not self._is_finished(state, action) else replace(state, is_complete=True)
+
+    async def _carry_out(self, state: ProcessingState, action: Action) -> ProcessingState:
+        """Carry out an action. Raises `Superseded` and `TooLarge` for a write that is refused."""
+        commit = self.repository.commit
         match action:
-            case RunHandler():
-                turn = await handler_runner.run(service, turn, action)
-            case Complete() | ForwardTimer() | AwaitLog():
-                return await end_with_timer(service, turn, action)
+            case RunHandler() | Compensate():
+                return await self._run(state, self._request(action))
+            case Complete():
+                return replace(state, is_complete=True)
             case LoadProgress():
-                return await progress_repository.load(service, turn)
-            case RecallOverflow():
-                return await overflow_store.recall(service, turn)
-            case Compensate():
-                turn = await handler_runner.compensate(service, turn, action)
-            case Abort():
-                turn = await abort.abort_run(service, turn, action)
-            case ApplyCommand():
-                service.schemas.doubt()
-                heeds = await encrypt_answer(service, turn, action)
-                turn = await progress_repository.commit(service, turn, apply_command, heeds)
-            case TouchDeadline() | RescheduleTimer():
-                turn = await progress_repository.commit(service, turn, record_without_handler, action)
+                return await self.repository.load(state)
             case RecordDecision():
-                turn = await progress_repository.commit(service, turn, record_decision, action)
-    except (Superseded, SchemaUnasked) as why:
-        return await _decide_again(service, turn, why)
-    except TooLarge as why:
-        return await _give_up_oversized(service, turn, action, why)
-    return replace(turn, is_complete=True) if _is_finished(service, turn) else turn
+                return await commit(state, record_decision, action)
+            case ForwardTimer() | AwaitLog():
+                return await self._end_with_timer(state, action)
+            case TouchDeadline() | RescheduleTimer():
+                return await commit(state, record_without_handler, action)
+            case Abort():
+                request = await prepare_abort(self.service, state, action)
+                if action.intent.undo_with:
+                    return await self._run(state, request)
+                return await commit(state, record_abort, action, request.remains, ())
+            case RecallOverflow():
+                return await self.repository.overflow.recall(state)
+            case ApplyCommand():
+                self.service.schemas.doubt()
+                command = await encrypt_answer(self.service, state, action)
+                return await commit(state, apply_command, command)
+
+    def read_progress(self, state: ProcessingState, now_ms: int) -> SagaProgress | None:
+        """Return the progress as this version of the service reads it, without the runs that are held back.
+
+        The first message of the queue is decoded again if it could not be decoded when it came: this version may know
+        its schema.
+        """
+        p, service = state.progress, self.service
+        if p is None or not (state.recalled or state.held_back or p.queue):
+            return p
+        p = hold_back(state.loaded_progress, state.held_back, now_ms) if state.held_back else state.loaded_progress
+        if not p.queue or p.queue[0].bad is None:
+            return p
+        head = p.queue[0]
+        bad = service.why_undecodable(service.roles.handlers[head.handler], head.message)
+        return replace(p, queue=(replace(head, bad=bad), *p.queue[1:]))
+
+    def _is_finished(self, state: ProcessingState, action: Action) -> bool:
+        """Return True if nothing is left to do and one more decision would only confirm it.
+
+        A deadline that became due meanwhile is something to do.
+        """
+        p = state.progress
+        if p is None or not state.is_current or isinstance(action, LoadProgress | RecallOverflow):
+            return False
+        if not is_message_complete(p, self.service.roles, state):
+            return False
+        return not p.deadlines or not is_deadline_overdue(p, self.service.ports.clock.now_ms())
+
+    async def _give_up_oversized(self, state: ProcessingState, action: Action, why: TooLarge) -> ProcessingState:
+        """Make a dead letter of a message whose progress the store refuses as too large, or reject the command.
+
+        Raises `why` again if neither a handler nor a command is at fault.
+        """
+        if isinstance(action, ApplyCommand):
+            return await self.failures.reject_oversized_command(state, action.command, why)
+        if not isinstance(action, HandlerAction):
+            raise why
+        reaction = await self.failures.give_up_oversized(state, action, why)
+        if not isinstance(reaction, Write):
+            return reaction
+        try:
+            return await self._write(reaction)
+        except TooLarge:
+            return await self.failures.give_up_unwritten(state, action, why)
+        except Superseded:
+            return state.drop_progress()
+
+    # ---------------------------------------------------------------- runs
+
+    def _request(self, action: RunHandler | Compensate) -> RunRequest:
+        """Make the request to run a handler on its messages, to continue an intent, or to run a compensation."""
+        name, handlers = action.role.name, self.service.handlers
+        if isinstance(action, Compensate):
+            return RunRequest(action=action, handler=handlers[action.name], run=("undo", name, action.result.event.id))
+        if (intent := action.intent) is not None:
+            action, cause = replace(action, message=intent.message), intent.cause
+        else:
+            cause = compute_cause(action.parts[: len(action.role.takes)], action.goes_on)
+        return RunRequest(action=action, handler=handlers[name], run=("do", name, cause))
+
+    async def _run(self, state: ProcessingState, request: RunRequest) -> ProcessingState:
+        """Run a handler if an operator's controls admit it, and record how it ended."""
+        if state.deaths:
+            return await self._write_run(request, self.failures.give_up_poisonous(state, request))
+        service = self.service
+        clock, controls = service.ports.clock, service.controls
+        if clock.monotonic_s() >= controls.until_s:
+            await control_log.refresh(service, state.position)
+        if not controls.stops:
+            return await self._attempt(state, request)
+        begun = request.open_intent(state.loaded_progress)
+        refusal = admit(
+            service.name, controls.in_force, request.action, has_begun=begun is not None, now_ms=clock.now_ms()
+        )
+        if isinstance(refusal, Divert):
+            return await self._write_run(request, self.failures.divert(state, request, refusal))
+        limiter = service.limiters.get(request.action.name)
+        if refusal is None and limiter is not None and limiter.is_needed:
+            try:
+                permit = await limiter.enter(state.position, clock.monotonic_s() + STAYS_S)
+            except CallNotAdmitted as why:
+                refusal = Wait(describe_exception(why.why), why.left_s)
+            else:
+                try:
+                    return await self._attempt(state, request)
+                finally:
+                    limiter.leave(permit, failed=False)
+        if refusal is None:
+            return await self._attempt(state, request)
+        intent = _add_answers(begun, state, request)
+        return await self._write_run(request, await self.failures.postpone(state, request, refusal, intent))
+
+    async def _attempt(self, state: ProcessingState, request: RunRequest) -> ProcessingState:
+        """Run a handler once, and record its result or react to its failure."""
+        outcome = await self.runner.run(state, request)
+        if isinstance(outcome, RunResult):
+            context = outcome.context
+            try:
+                after = await self.repository.commit(context.turn, record_run, self.service, request, outcome)
+            except TooLarge as why:  # what the run leaves behind, on top of what is there
+                outcome = self.runner.failed(context, why)
+            except Superseded:  # decided again; what is answered already is not asked for again
+                return self.runner.carry(context).drop_progress()
+            else:
+                return after.drop_carried(request.run)
+        if isinstance(outcome, RunSuperseded):
+            return outcome.state
+        try:
+            return await self._write_run(request, await self.failures.react(request, outcome))
+        except Superseded:
+            earlier = outcome.state.attempts_of(request.run)
+            return outcome.state.carry(request.run, outcome.reusable_answers, earlier).drop_progress()
+
+    async def _write_run(self, request: RunRequest, reaction: ProcessingState | Write) -> ProcessingState:
+        """Write what follows from how a run ended, if anything does; then nothing of the attempt is carried on."""
+        if not isinstance(reaction, Write):
+            return reaction
+        state = (await self._write(reaction)).drop_carried(request.run)
+        held_back = reaction.held_back
+        return state if held_back is None else replace(state, held_back=(*state.held_back, held_back))
+
+    async def _write(self, write: Write) -> ProcessingState:
+        return await self.repository.commit(write.state, write.record)
+
+    # ---------------------------------------------------------------- timers
+
+    async def forward_timer(self, state: ProcessingState, action: ForwardTimer) -> ProcessingState:
+        """Publish the timer again for a later time, and complete the message."""
+        service, p, due_ms, unknown_ms = self.service, state.loaded_progress, action.due_ms, action.unknown_ms
+        timer = state.message.id if p.wake is None else p.wake.id
+        record = outbox.timer_record(service, p.saga, timer, due_ms, unknown_ms=unknown_ms)
+        await outbox.send(service, state.position, [record])
+        if unknown_ms:
+            wait_s = (due_ms - service.ports.clock.now_ms()) / 1000
+            kept = TimerKept(service=service.name, saga=p.saga, timer=timer, again_s=wait_s)
+            service.ports.outage_watch.report(kept)
+            state.measurements.outcomes.append(("", "kept", "this store knows no such saga"))
+        return replace(state, is_complete=True)
+
+    async def _end_with_timer(self, state: ProcessingState, action: ForwardTimer | AwaitLog) -> ProcessingState:
+        """Complete the message: its timer is forwarded, or kept until the log has been handled far enough.
+
+        If another worker has the partitions of the saga, the timer is forwarded to it: only that worker knows how far
+        they have been handled.
+        """
+        if isinstance(action, ForwardTimer):
+            return await self.forward_timer(state, action)
+        if not self.service.ports.assignment.is_at_home(state.message.saga, state.position):
+            return await self.forward_timer(state, ForwardTimer(action.due_ms))
+        return replace(state, is_complete=True, awaited_log=action)
+
+    async def _add_log_progress(self, state: ProcessingState, now: Now) -> Now:
+        """Add to `now` how far the log was handled, if a deadline is due: the event that closes it may lie there."""
+        p = state.loaded_progress
+        if not is_deadline_overdue(p, now.ms):
+            return now
+        due_ms = max(k.due_ms for k in p.deadlines if k.due_ms <= now.ms)
+        handled_ms = await self.service.ports.assignment.handled_ms(p.saga, due_ms)
+        for k in p.deadlines:
+            if now.ms >= k.due_ms > handled_ms:
+                self._report_grace(p, k, now.ms)
+        return replace(now, handled_ms=handled_ms)
+
+    def _report_grace(self, p: SagaProgress, k: PendingMessage, now_ms: int) -> None:
+        """Report a deadline that runs because its grace is over, although the log was not handled up to it."""
+        service, watch = self.service, self.service.ports.outage_watch
+        grace_ms = service.roles.handlers[k.handler].grace_ms
+        if grace_ms is None or now_ms < k.due_ms + grace_ms or not watch.is_news(f"{p.saga} {k.handler} {k.due_ms}"):
+            return
+        why = f"the grace of {k.handler} is over, {grace_ms / 1000:g} s after due time: the log was not handled so far"
+        watch.report(DeadlinePassedLog(service=service.name, saga=p.saga, topic=None, partition=None, error=why))
+
+    def _report_future(self, message: Message, started: str) -> None:
+        """Report, once, a saga that begins far ahead of this worker's clock."""
+        service, watch = self.service, self.service.ports.outage_watch
+        if watch.is_news(f"{message.saga} begins at {started}"):
+            watch.report(
+                StartInFuture(
+                    service=service.name,
+                    saga=message.saga,
+                    message=message.id,
+                    type=message.type,
+                    begins=started,
+                    ahead_s=(from_iso(started) - service.ports.clock.now_ms()) / 1000,
+                )
+            )
 
 
-async def _decide_again(
-    service: ServiceRuntime, turn: ProcessingState, why: Superseded | SchemaUnasked
-) -> ProcessingState:
-    """Drop what is known to be outdated, or ask the schema registry, so that the next decision can be made."""
-    if isinstance(why, Superseded):
-        return turn.drop_progress()
-    await service.schemas.ask(why.id, service.ports.ask_registry)
-    return turn
+def _add_answers(begun: Intent | None, state: ProcessingState, request: RunRequest) -> Intent | None:
+    """Return an open intent with the answers received since; `None` if nothing has begun."""
+    calls = state.results_of(request.run)
+    return begun if begun is None or len(calls) <= len(begun.calls) else replace(begun, calls=calls)
 
 
-async def _give_up_oversized(
-    service: ServiceRuntime, turn: ProcessingState, action: Action, why: TooLarge
-) -> ProcessingState:
-    """Make a dead letter of a message whose progress the store refuses as too large, or reject the command.
-
-    Raises `why` again if neither a handler nor a command is at fault.
-    """
-    if isinstance(action, ApplyCommand):
-        return await failure_handling.reject_oversized_command(service, turn, action.command, why)
-    if not isinstance(action, HandlerAction):
-        raise why
-    return await failure_handling.give_up_oversized(service, turn, action, why)
-
-
-def _is_finished(service: ServiceRuntime, turn: ProcessingState) -> bool:
-    """Return True if nothing is left to do and one more decision would only confirm it.
-
-    A deadline that became due meanwhile is something to do.
-    """
-    p = turn.progress
-    if p is None or not turn.is_current or not is_message_complete(p, service.roles, turn):
-        return False
-    return not p.deadlines or not is_deadline_overdue(p, service.ports.clock.now_ms())
-
-
-# -------------------------------------------------------------------- timers
-
-
-async def forward_timer(service: ServiceRuntime, turn: ProcessingState, action: ForwardTimer) -> ProcessingState:
-    """Publish the timer again for a later time, and complete the message."""
-    p, due_ms, unknown_ms = turn.loaded_progress, action.due_ms, action.unknown_ms
-    wake = turn.message.id if p.wake is None else p.wake.id
-    record = progress_repository.timer_record(service, p.saga, wake, due_ms, unknown_ms=unknown_ms)
-    await progress_repository.send(service, turn.position, [record])
-    if unknown_ms:
-        wait_s = (due_ms - service.ports.clock.now_ms()) / 1000
-        service.ports.outage_watch.report(TimerKept(service=service.name, saga=p.saga, timer=wake, again_s=wait_s))
-        turn.measurements.outcomes.append(("", "kept", "this store knows no such saga"))
-    return replace(turn, is_complete=True)
-
-
-async def add_log_progress(service: ServiceRuntime, turn: ProcessingState, now: Now) -> Now:
-    """Add to `now` how far the log has been handled, if a deadline is due: an event that closes it may lie there."""
-    p = turn.loaded_progress
-    if not is_deadline_overdue(p, now.ms):
-        return now
-    due_ms = max(k.due_ms for k in p.deadlines if k.due_ms <= now.ms)
-    handled_ms = await service.ports.assignment.handled_ms(p.saga, due_ms)
-    for k in p.deadlines:
-        if now.ms >= k.due_ms > handled_ms:
-            _report_grace(service, p, k, now.ms)
-    return replace(now, handled_ms=handled_ms)
-
-
-def _report_grace(service: ServiceRuntime, p: SagaProgress, k: PendingMessage, now_ms: int) -> None:
-    """Report a deadline that runs because its grace is over, although the log was not handled up to its due time."""
-    grace_ms, watching = service.roles.handlers[k.handler].grace_ms, service.ports.outage_watch
-    if grace_ms is None or now_ms < k.due_ms + grace_ms or not watching.is_news(f"{p.saga} {k.handler} {k.due_ms}"):
-        return
-    why = f"the grace of {k.handler} is over, {grace_ms / 1000:g} s after its due time: the log was not handled so far"
-    watching.report(DeadlinePassedLog(service=service.name, saga=p.saga, topic=None, partition=None, error=why))
+def record_run(
+    p: SagaProgress, context: WriteContext, service: ServiceRuntime, request: RunRequest, result: RunResult
+) -> Commit:
+    """Record a run that came to its end, or that continues later."""
+    saga, delta = result.context, result.changed_state
+    state, intent, action, answers = saga.turn, saga.intent, request.action, saga.replay.answers
+    if isinstance(action, Abort):
+        return record_abort(p, context, action, request.remains, answers)
+    if service.migrations:
+        encrypt_state = partial(saga.codec.encrypt, what=STATE)
+        p, delta = recorded_values.migrate_progress(service, p, delta, saga.codec.older_state, encrypt_state)
+    if request.handler.may_wait and not intent.time:  # nothing else says how long it saw itself waiting
+        context = replace(context, now_ms=saga.time_ms)
+    failed = state.attempts_of(request.run)
+    emitted = [
+        Message(
+            id=identity_of_own(
+                service.name,
+                ids.event_id(event.type, service.name, p.saga, request.handler.name, intent.cause, index),
+                service.contracts[event.type].owner,
+            ),
+            type=event.type,
+            schema=event.schema,
+            saga=p.saga,
+            source=service.name,
+            time=context.time,
+            value=event.value,
+            started=p.started or state.message.started,
+            trace=action.message.trace,
+            principal=journal.determine_principal(p, state.message),
+        )
+        for index, event in enumerate(result.events)
+    ]
+    details = TransitionDetails(
+        message=action.message,
+        cause=intent.cause,
+        parts=intent.parts,
+        attempt=count_failures_before(p, action)[0] + len(failed) + 1,
+        failures=failed[-HISTORY_MAX:],
+        delta=delta,
+        events=emitted,
+        calls=answers,
+    )
+    if isinstance(action, Compensate):
+        return complete_compensation(p, context, action.role, action.result, details)
+    if request.handler.may_wait:
+        details = replace(details, shown=tuple(m.id for m in details.parts[len(action.role.takes) :]))
+    if result.suspended is not None:
+        details = replace(details, reason=_describe_suspension(result.suspended))
+        return journal.suspend_run(p, context, action.role, details, result.suspended)
+    return journal.complete_run(p, context, action.role, details)
 
 
-async def end_with_timer(
-    service: ServiceRuntime, turn: ProcessingState, action: Complete | ForwardTimer | AwaitLog
-) -> ProcessingState:
-    """Complete the message; a timer is forwarded, or kept until the log has been handled.
-
-    If another worker has the partitions of the saga, the timer is forwarded to it: only that worker knows how far they
-    have been handled.
-    """
-    if isinstance(action, Complete):
-        return replace(turn, is_complete=True)
-    if isinstance(action, ForwardTimer):
-        return await forward_timer(service, turn, action)
-    if not service.ports.assignment.is_at_home(turn.message.saga, turn.position):
-        return await forward_timer(service, turn, ForwardTimer(action.due_ms))
-    return replace(turn, is_complete=True, awaited_log=action)
+def _describe_suspension(c: SuspendedRun) -> str:
+    """Describe when a suspended run continues, or which event continues it."""
+    return f"it goes on at {iso(c.due_ms)}{', or with ' if c.until else ''}{' or '.join(c.until)}"

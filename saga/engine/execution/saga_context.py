@@ -1,92 +1,141 @@
-"""Saga as a running handler sees it: steps, updates and reads are recorded, and answered to a rerun without a call."""
+"""The saga as a running handler sees it: steps, updates and reads are recorded, and replayed to a rerun."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace as with_
 
+from saga.contracts.sensitive_fields import collect_secrets
 from saga.declarations.annotations import returns_of
-from saga.declarations.limits import MARK
-from saga.declarations.values import DocumentKind, Reaction
+from saga.declarations.limits import MARK, Limits
+from saga.declarations.values import DocumentKind, Resource
 from saga.encryption.sensitive_fields import find_marks, find_secrets, mark
 from saga.engine import recorded_values
-from saga.engine.errors import Halted, NotDeterministic, wrap_base_exception
+from saga.engine.errors import Halted, NotDeterministic, describe_exception, wrap_base_exception
 from saga.engine.execution import abort_actions, call_arguments, control_log, document_updates
-from saga.engine.execution.redaction import Hiding
-from saga.engine.execution.step_replay import Recalling
-from saga.engine.execution.value_codec import STATE, ValueCodec
-from saga.engine.persistence import overflow_store, progress_repository
+from saga.engine.execution.runs import RunRequest
+from saga.engine.execution.step_replay import StepReplay
+from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
+from saga.engine.limits import CallNotAdmitted
+from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.ports import ExternalCall, RunScope
-from saga.engine.processing_state import ProcessingState, RunKey
-from saga.engine.recorded_values import changed_fields, encode_recorded, fields_of, flag_named, replay_result
-from saga.engine.service_runtime import ServiceRuntime
-from saga.errors import Permanent, StoreError, TooLarge
+from saga.engine.processing_state import ProcessingState
+from saga.engine.recorded_values import (
+    changed_fields,
+    encode_recorded,
+    fields_of,
+    flag_named,
+    record_answer,
+    replay_result,
+)
+from saga.engine.service_runtime import UsedResource
+from saga.errors import BadInput, BreakerOpen, KeyMissing, NewerHandler, Permanent, StoreError, TooLarge, UnknownSchema
+from saga.messages import Event
+from saga.policies.last_good import LastGoodCache
+from saga.policies.retry import RETRY, Retry, Rule, rule_for
 from saga.progress import ids, journal
-from saga.progress.document import AbortAction, Intent, StepRecord, SuspendedRun
+from saga.progress.document import AbortAction, Intent, StepRecord
+from saga.progress.failed_attempts import READ_S_MIN
 from saga.support.clock import from_iso, iso
+from saga.telemetry.events import FellBack, StepDone
+from saga.view import Saga
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class RunningSaga(Recalling, Hiding):
-    """One run of a handler on one cause. Made for each attempt."""
+REMEMBERED = "remembered"
+"""Way by which an answer came that was given before."""
+
+UNDEPLOYED = Rule(UnknownSchema.__name__, Retry(attempts_max=10, delay_s_first=READ_S_MIN, in_place_s=0))
+"""Rules for a message of a schema that is not deployed here, whatever others say. It is tried without end: people are
+told after each so many attempts."""
+NEWER = Rule(NewerHandler.__name__, RETRY)
+"""Rules for a run that a newer version of its handler began, whatever others say: it waits for a release."""
+
+
+class SagaContext(Saga[Any]):
+    """One run of a handler on one cause. Made for each attempt.
+
+    Nothing is called before the intent to call it is in the store: see `_begin`.
+    """
 
     failure: Exception | None = None
     """Failure of a step, and with it of this attempt, even if the handler catches it."""
     halt: BaseException | None = None
-    left = False
-    """True if it is left as by a crash: nobody waits for what the handler did not wait for, except for writes."""
-    ended = False
+    """Reason why this attempt ends as by a crash."""
+    is_abandoned = False
+    """True if the attempt is left as by a crash: only writes under way are waited for."""
+    has_ended = False
     """True if nothing of it begins any more."""
-    _one_run: RunScope | None = None
+    given: Mapping[str, object] = MappingProxyType({})
+    """Arguments that the handler was given."""
+    failed_on: Resource | None = None
+    """Resource on which the failed step was a call."""
+    called_failure: BaseException | None = None
+    """Exception of what the step called, or that it gave no answer; `None`: it failed otherwise."""
+    postponed_s: float | None = None
+    """Seconds after which to try again, if that step was not admitted: the attempt does not count."""
+    _refused_answer: tuple[int, float] | None = None
+    """Number of the call that the handler was told to be refused, and seconds after which to try it again."""
+    _scope: RunScope | None = None
     _state: Any = None
     _time_ms = 0
-    _numbers: dict[str, int]
-    outages = 0
-    """Outages that had been told when it began."""
     _written = b""
     """Arguments of the call that is asked for, as JSON."""
-    older_state: Mapping[str, Any] = MappingProxyType({})
-    """State of an older version that is to be migrated, opened."""
-    _undo_with: tuple[AbortAction, ...] = ()
+    _digest = ""
+    """Digest of these arguments, made without a key."""
+    _abort_actions: tuple[AbortAction, ...] = ()
 
-    def __init__(  # what a run consists of
+    def __init__(
         self,
-        service: ServiceRuntime,
+        repository: ProgressRepository,
         turn: ProcessingState,
-        handler: Reaction,
-        run: RunKey,
+        request: RunRequest,
         intent: Intent,
-        goes_on: SuspendedRun | None,
-        seals: ValueCodec,
-        state: dict[str, Any],
-        begun_s: float,
+        codec: ValueCodec,
     ) -> None:
-        """`intent`: as it is open in the progress, or as it will be written before the first step. `goes_on`: the run
-        of which this is the next turn. `state`: that of the intent, opened. `begun_s`: time at which the run began."""
-        self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
-        self.seals, self.goes_on, self.begun_s = seals, goes_on, begun_s
-        self.calls, self._numbers, self.seen, self.hides = [], {}, [], []
+        """`intent`: as it is open in the progress, or as it will be written before the first step. `codec`: has the
+        state of the intent, decrypted."""
+        self.service = service = repository.service
+        self.repository, self.turn, self.request, self.intent, self.codec = repository, turn, request, intent, codec
+        self.handler, self.run = request.handler, request.run
+        self.continued = request.action.goes_on
+        self.begun_s = service.ports.clock.monotonic_s()
         self.outages = service.ports.outage_watch.outages
-        if intent.calls or intent.begins is not None or turn.results:  # else nothing is known yet
-            self._learn(intent, turn.results_of(run))
+        """Outages that had been reported when it began."""
+        self.seen: list[tuple[Any, object]] = []
+        """Values with sensitive parts that steps, reads and updates gave, each with its type."""
+        self.hides: list[str] = []
+        """Other texts that are hidden in what is reported of it."""
+        self._numbers: dict[str, int] = {}
+        self.replay = StepReplay(self.handler.name, intent.handler_version, self.handler.version, codec.may_be_same)
+        if intent.calls or intent.begins is not None or turn.results:  # else nothing is recorded yet
+            self.replay.load(intent, turn.results_of(self.run))
         if service.state is not None:
-            version, id_ = intent.version, turn.message.saga
-            self._given = recorded_values.migrate_fields(service, state, version, id_) if service.migrations else state
-            self._state = service.state_of(self._given)
+            fields = codec.state
+            if service.migrations:
+                fields = recorded_values.migrate_fields(service, fields, intent.version, turn.message.saga)
+            self._fields = fields
+            self._state = service.state_of(fields)
             self._before = fields_of(self._state)
 
     @property
-    def answers(self) -> tuple[StepRecord, ...]:
-        """All calls with their answers, those last that a person gave."""
-        return (*self.calls, *self._said.values()) if self._said else tuple(self.calls)
+    def reusable_answers(self) -> tuple[StepRecord, ...]:
+        """Step results that a rerun can reuse. Without a persisted intent nothing can be reused."""
+        return tuple(self.replay.calls) if self.intent.begins is not None else ()
+
+    @property
+    def until_s(self) -> float:
+        """Time at which the handler's timeout is over."""
+        return self.begun_s + self.handler.timeout_s
 
     @property
     def time_ms(self) -> int:
@@ -96,7 +145,7 @@ class RunningSaga(Recalling, Hiding):
         return self._time_ms
 
     def _now_ms(self) -> int:
-        now_ms, c = self.service.ports.clock.now_ms(), self.goes_on
+        now_ms, c = self.service.ports.clock.now_ms(), self.continued
         if c is None:
             return now_ms
         # This worker's clock may be behind the one by which the turn before was made, or this one found to be due.
@@ -105,7 +154,7 @@ class RunningSaga(Recalling, Hiding):
 
     @property
     def elapsed(self) -> timedelta:
-        return timedelta(milliseconds=0 if self.goes_on is None else self.time_ms - self.goes_on.first_ms)
+        return timedelta(milliseconds=0 if self.continued is None else self.time_ms - self.continued.first_ms)
 
     @property
     def version(self) -> int:
@@ -117,8 +166,8 @@ class RunningSaga(Recalling, Hiding):
 
     @property
     def has_begun(self) -> bool:
-        """True if it has asked for a step, an update or a read."""
-        return self._one_run is not None
+        """True if it has asked for a step, an update, a read or a flag."""
+        return self._scope is not None
 
     @property
     def state(self) -> Any:
@@ -128,7 +177,7 @@ class RunningSaga(Recalling, Hiding):
     def state(self, state: Any, /) -> None:
         self._state = state
 
-    def delta(self) -> dict[str, Any]:
+    def changed_state(self) -> dict[str, Any]:
         """The fields of the state that this run has changed."""
         if self.service.state is None and self._state is None:
             return {}
@@ -137,12 +186,12 @@ class RunningSaga(Recalling, Hiding):
                 f"{self.handler.name} assigned {self._state!r} to saga.state: it must be an instance of "
                 f"{'the state= of Service(...)' if self.service.state is None else self.service.state.__name__}"
             )
-        changed = changed_fields(self._before, self._state, lambda new: self.service.state_of({**self._given, **new}))
+        changed = changed_fields(self._before, self._state, lambda new: self.service.state_of({**self._fields, **new}))
         marks = self.service.state_marks
         return (
             changed
             if marks is None or not changed
-            else self.seals.encrypt(marks.change(self._state, changed, mark), STATE)
+            else self.codec.encrypt(marks.change(self._state, changed, mark), STATE)
         )
 
     def idempotency_key(self, name: str, /) -> str:
@@ -165,39 +214,41 @@ class RunningSaga(Recalling, Hiding):
         except Permanent as why:
             self.failure = self.failure or why
             raise
-        self._undo_with += (with_(self.seals.encrypt_abort_call(self.handler.name, said), after=self._next),)
+        self._abort_actions += (
+            with_(self.codec.encrypt_abort_call(self.handler.name, said), after=self.replay.position),
+        )
 
     @property
-    def taken_back_with(self) -> tuple[AbortAction, ...]:
+    def abort_actions(self) -> tuple[AbortAction, ...]:
         """Calls that take this run back. A rerun that has not come as far as an earlier one goes by that."""
         known = self.intent.undo_with if self.intent.kind == "do" else ()
-        return self._undo_with if len(self._undo_with) >= len(known) else known
+        return self._abort_actions if len(self._abort_actions) >= len(known) else known
 
     async def step(self, call: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        async with self._one_at_a_time():
-            answered, type_ = await self._or_failed(self._stepped(call, args, kwargs))
-            return await self._given_back(answered, type_, self.service.expected_errors[self.handler.name])
+        async with self._exclusive():
+            answered, type_ = await self._or_fail(self._make_step(call, args, kwargs))
+            return await self._replay_result(answered, type_, self.service.expected_errors[self.handler.name])
 
-    async def _stepped(
+    async def _make_step(
         self, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[StepRecord, Any]:
         """The answer as it is recorded, and the type as which it is given back."""
         name = getattr(call, "__name__", type(call).__name__)
-        asked, type_ = self._asked("step", name, args, kwargs), returns_of(call)
-        answered = self._recalled(asked)
+        asked, type_ = self._describe_call("step", name, args, kwargs), returns_of(call)
+        answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
-            asked = self.with_arguments(asked, self._written, call, args, kwargs)
+            asked = self._describe_arguments(asked, self._written, call, args, kwargs)
             used = self.service.used_resources.get(type(getattr(call, "__self__", None)))
             step = ExternalCall(self.turn.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets)
             limits = getattr(call, MARK, None)
             if limits is None and (used is None or not used.limiter.is_needed):
                 await self._begin(asked)
                 timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
-                answered = await self.made(step, used, timeout_s)
+                answered = await self.call_external(step, used, timeout_s)
             else:
-                answered = await self.let_through(step, used, limits)
+                answered = await self.call_when_admitted(step, used, limits)
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
-            self.calls.append(await self._light(answered) if large else answered)
+            self.replay.calls.append(await self._store_claim(answered) if large else answered)
         return answered, type_
 
     async def update(
@@ -209,11 +260,11 @@ class RunningSaga(Recalling, Hiding):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Any:
-        async with self._one_at_a_time():
-            answered, type_ = await self._or_failed(self._updated(kind, key, change, args, kwargs))
-            return await self._given_back(answered, type_, self._declared(kind).expected_errors)
+        async with self._exclusive():
+            answered, type_ = await self._or_fail(self._make_update(kind, key, change, args, kwargs))
+            return await self._replay_result(answered, type_, self._document_kind(kind).expected_errors)
 
-    async def _updated(
+    async def _make_update(
         self,
         kind: type[Any],
         key: str,
@@ -221,13 +272,13 @@ class RunningSaga(Recalling, Hiding):
         args: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> tuple[StepRecord, Any]:
-        declared = self._declared(kind)
+        declared = self._document_kind(kind)
         name = getattr(change, "__name__", type(change).__name__)
-        asked = self._asked("update", name, args, kwargs, document=f"{declared.collection}/{key}")
+        asked = self._describe_call("update", name, args, kwargs, document=f"{declared.collection}/{key}")
         type_ = document_updates.result_of(change, declared.kind)
-        answered = self._recalled(asked)
+        answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
-            asked = self.with_arguments(asked, self._written, change, args, kwargs, first=1)
+            asked = self._describe_arguments(asked, self._written, change, args, kwargs, first=1)
             await self._begin(asked)
             update = document_updates.Update(
                 declared=declared,
@@ -240,44 +291,44 @@ class RunningSaga(Recalling, Hiding):
                 kwargs=kwargs,
                 until_s=self.until_s,
                 seen=self.seen,
-                close=partial(self._seal_answer, asked),
+                close=partial(self._encrypt_answer, asked),
             )
             with self.turn.measurements.span("store", f"update {declared.collection}"):
                 marker = await self._shielded(document_updates.apply(self.service, self.turn.position, update))
             answered = with_(asked, answer=marker.answer, value=marker.value)
-            self.calls.append(answered)
+            self.replay.calls.append(answered)
         return answered, type_
 
     async def read(self, kind: type[Any], key: str, /) -> Any:
-        async with self._one_at_a_time():
-            return await self._given_back(*await self._or_failed(self._looked_up(kind, key)), ())
+        async with self._exclusive():
+            return await self._replay_result(*await self._or_fail(self._read_document(kind, key)), ())
 
-    async def _looked_up(self, kind: type[Any], key: str) -> tuple[StepRecord, Any]:
-        declared = self._declared(kind)
-        asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
-        answered = self._recalled(asked)
+    async def _read_document(self, kind: type[Any], key: str) -> tuple[StepRecord, Any]:
+        declared = self._document_kind(kind)
+        asked = self._describe_call("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
+        answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
             with self.turn.measurements.span("store", f"read {declared.collection}"):
-                value = await self._of_store(document_updates.read(self.service, self.turn.position, declared, key))
+                value = await self._or_halt(document_updates.read(self.service, self.turn.position, declared, key))
             said = encode_recorded(value, declared.collection, "the document read by", declared.kind | None)
-            answered = with_(asked, value=self._seal_answer(asked, said))
+            answered = with_(asked, value=self._encrypt_answer(asked, said))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
-            self.calls.append(await self._light(answered) if large else answered)
+            self.replay.calls.append(await self._store_claim(answered) if large else answered)
         return answered, declared.kind | None
 
     async def flag(self, name: str, /) -> bool:
-        async with self._one_at_a_time():
-            return bool(await self._given_back(await self._or_failed(self._switched(name)), bool, ()))
+        async with self._exclusive():
+            return bool(await self._replay_result(await self._or_fail(self._read_flag(name)), bool, ()))
 
-    async def _switched(self, name: str) -> StepRecord:
-        asked = self._asked("read", flag_named(name), (), {}, document=f"flag/{name}")
-        answered = self._recalled(asked)
+    async def _read_flag(self, name: str) -> StepRecord:
+        asked = self._describe_call("read", flag_named(name), (), {}, document=f"flag/{name}")
+        answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
-            on = await self._of_store(control_log.is_on(self.service, self.turn.position, name, self.turn.message.saga))
-            self.calls.append(answered := with_(asked, value=encode_recorded(on, name, "the flag")))
+            on = await self._or_halt(control_log.is_on(self.service, self.turn.position, name, self.turn.message.saga))
+            self.replay.calls.append(answered := with_(asked, value=encode_recorded(on, name, "the flag")))
         return answered
 
-    async def _or_failed(self, work: Coroutine[object, object, T]) -> T:
+    async def _or_fail(self, work: Coroutine[object, object, T]) -> T:
         """Await an answer. All else fails this attempt, even if the handler catches it."""
         try:
             return await work
@@ -300,22 +351,22 @@ class RunningSaga(Recalling, Hiding):
             self.service.name, self.turn.message.saga, self._whose, self.intent.cause, call.name, call.number
         )
 
-    def _one_at_a_time(self) -> AbstractAsyncContextManager[object]:
+    def _exclusive(self) -> AbstractAsyncContextManager[object]:
         """Gate of this run: its steps never overlap, one begun during another waits."""
-        if self._one_run is None:
-            self._one_run = self.service.ports.make_run_scope()
-        return self._one_run.gate
+        if self._scope is None:
+            self._scope = self.service.ports.make_run_scope()
+        return self._scope.gate
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         """Return when nothing of this run is under way; nothing of it begins any more."""
-        self.ended = True
-        if self._one_run is not None and self.left:
-            await self._one_run.wait_for_writes()
-        elif self._one_run is not None:
-            async with self._one_run.gate:  # a step that the handler did not wait for comes to its end
-                await self._one_run.wait_for_writes()
+        self.has_ended = True
+        if self._scope is not None and self.is_abandoned:
+            await self._scope.wait_for_writes()
+        elif self._scope is not None:
+            async with self._scope.gate:  # a step that the handler did not wait for comes to its end
+                await self._scope.wait_for_writes()
 
-    def _declared(self, kind: type[Any]) -> DocumentKind:
+    def _document_kind(self, kind: type[Any]) -> DocumentKind:
         declared = self.service.documents.get(kind)
         if declared is None:
             raise Permanent(
@@ -324,11 +375,11 @@ class RunningSaga(Recalling, Hiding):
             )
         return declared
 
-    def _asked(
+    def _describe_call(
         self, kind: Any, name: str, args: Sequence[object], kwargs: Mapping[str, object], document: str | None = None
     ) -> StepRecord:
         """The call as it is compared with what is recorded."""
-        if self.ended:
+        if self.has_ended:
             raise Permanent(f"{self.handler.name} asks for {kind} {name!r} after its end: await what it begins")
         if self.halt is not None:
             raise self.halt
@@ -337,8 +388,10 @@ class RunningSaga(Recalling, Hiding):
         self._numbers[name] = number = self._numbers.get(name, 0) + 1
         self._written = call_arguments.encode_arguments(name, args, kwargs)
         self._digest = call_arguments.digest_of(self._written)
-        input_ = self.seals.digest(self._digest)
-        return self._as_begun(StepRecord(kind=kind, name=name, number=number, input=input_, document=document))
+        input_ = self.codec.digest(self._digest)
+        return self.replay.as_begun(
+            StepRecord(kind=kind, name=name, number=number, input=input_, document=document), self._digest
+        )
 
     async def _begin(self, asked: StepRecord) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
@@ -347,7 +400,7 @@ class RunningSaga(Recalling, Hiding):
         except Halted as halt:
             self.halt = halt
             raise
-        begun = self._begun_before
+        begun = self.replay.begun_before
         if begun is not None and begun.instead == asked.instead:
             return  # its intent is there
         if begun is not None:  # it may have happened, and another way could do it twice
@@ -355,18 +408,17 @@ class RunningSaga(Recalling, Hiding):
                 f"{self.handler.name} has begun {begun.instead!r} for step {begun.name!r} (number {begun.number}), and "
                 "this code has no such way: put its fallback back"
             )
-        hand = progress_repository.write_context(self.service, self.turn, appends=False)
-        intent = with_(self.intent, begins=asked, calls=self.answers, time=self.intent.time or iso(self.time_ms))
-        if self._undo_with:
-            intent = with_(intent, undo_with=self.taken_back_with)
-        await self._shielded(self._save(intent, journal.open_intent(self.turn.loaded_progress, hand, intent)))
+        intent = with_(self.intent, begins=asked, calls=self.replay.answers, time=self.intent.time or iso(self.time_ms))
+        if self._abort_actions:
+            intent = with_(intent, undo_with=self.abort_actions)
+        await self._shielded(self._save(intent))
 
-    async def _save(self, intent: Intent, written: journal.Commit) -> None:
-        self.turn = await progress_repository.checkpoint(self.service, self.turn, written)
-        # Only now: what is not written binds no rerun.
-        self.intent, self._open, self._recorded = intent, intent.begins, len(self.calls)
+    async def _save(self, intent: Intent) -> None:
+        self.turn = await self.repository.open_intent(self.turn, intent)
+        self.intent = intent  # only now: what is not written binds no rerun
+        self.replay.saved(intent.begins)
 
-    async def _of_store(self, work: Awaitable[T]) -> T:
+    async def _or_halt(self, work: Awaitable[T]) -> T:
         """Trouble of the store is no failure of the handler: the turn ends as by a crash, and the lane tells."""
         try:
             return await work
@@ -378,19 +430,19 @@ class RunningSaga(Recalling, Hiding):
 
     def _shielded(self, work: Coroutine[object, object, Any]) -> Coroutine[object, object, Any]:
         """Await a write: a timeout abandons the await, never the write."""
-        assert self._one_run is not None
-        return self._of_store(self._one_run.write(work))
+        assert self._scope is not None
+        return self._or_halt(self._scope.write(work))
 
-    def _light(self, answered: StepRecord) -> Coroutine[object, object, StepRecord]:
+    def _store_claim(self, answered: StepRecord) -> Coroutine[object, object, StepRecord]:
         """A large answer without its value, once that is durable elsewhere."""
-        return self._shielded(overflow_store.store_claim(self.service, self.turn, answered))
+        return self._shielded(self.repository.overflow.store_claim(self.turn, answered))
 
-    async def _given_back(self, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+    async def _replay_result(self, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """Give a recorded result, as the first run and every rerun see it."""
         if call.claim:
-            call = await self._or_failed(self._of_store(overflow_store.load_claim(self.service, self.turn, call)))
+            call = await self._or_fail(self._or_halt(self.repository.overflow.load_claim(self.turn, call)))
         if find_marks(type_) is not None or call.by is not None:
-            call = await self._or_failed(self._of_store(self.seals.decrypt_call(self.run, call)))
+            call = await self._or_fail(self._or_halt(self.codec.decrypt_call(self.run, call)))
         if call.by is not None:  # sealed as a whole, whatever its type
             self.hides += find_secrets(msgspec.json.decode(call.value))
         try:
@@ -401,3 +453,206 @@ class RunningSaga(Recalling, Hiding):
         except Permanent as why:
             self.failure = why
             raise
+
+    # ---------------------------------------------------------------- external calls
+
+    async def call_when_admitted(
+        self, step: ExternalCall, used: UsedResource | None, limits: Limits | None
+    ) -> StepRecord:
+        """Make a call when its own limits let it through, and then those of its resource. Nothing is written before.
+
+        Its own turn comes first: who waited for it with a place at the resource would keep others from that."""
+        timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
+        if limits is not None and limits.timeout_s is not None:
+            timeout_s = limits.timeout_s
+        at, latest_s = self.turn.position, self.until_s - min(timeout_s, self.handler.timeout_s / 2)
+        begun = self.replay.begun_before
+        if begun is not None and begun.instead and limits is not None:
+            return await self._call_fallback(step, limits, timeout_s)
+        memory = None if limits is None else self.service.memory_of(limits, used)
+
+        async def make() -> StepRecord:
+            await self._begin(step.record)
+            return await self.call_external(step, used, timeout_s, memory)
+
+        def at_resource() -> Awaitable[StepRecord]:
+            if used is None or not used.limiter.is_needed:
+                return make()
+            return used.limiter.through(make, at, latest_s, self._is_fault)
+
+        own = None if limits is None else self.service.limiter_of(step.record.name, limits, used)
+        try:
+            if own is None:
+                return await at_resource()
+            if used is not None:
+                used.limiter.check_closed()  # who would be refused there takes no turn here
+            return await own.through(at_resource, at, latest_s, self._has_failed)
+        except CallNotAdmitted as refusal:
+            if begun is None:  # else it may have happened, and another way could do it twice
+                remembered = None if memory is None else self._recall_last_good(step, memory)
+                if remembered is not None:
+                    return remembered
+                if limits is not None and limits.fallback is not None and memory is None:
+                    return await self._call_fallback(step, limits, timeout_s)
+                if used is not None and isinstance(refusal.why, used.resource.expected_errors):
+                    self._refused_answer = (len(self.replay.calls), refusal.left_s)
+                    return record_answer(step.record, refusal.why, used.resource.expected_errors)
+            self.postponed_s = refusal.left_s
+            raise refusal.why from None
+
+    def _encrypt_answer(self, asked: StepRecord, value: Raw) -> Raw:
+        """Seal what is marked in the answer to a call."""
+        return self.codec.encrypt_raw(value, place_of_call(self.run, asked))
+
+    def _recall_last_good(self, step: ExternalCall, memory: LastGoodCache[Raw]) -> StepRecord | None:
+        """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""
+        value = memory.recall(self._digest, self.service.ports.clock.monotonic_s())
+        if value is None:
+            return None
+        self._report_fallback(step, REMEMBERED)
+        return with_(step.record, value=self._encrypt_answer(step.record, value), instead=REMEMBERED)
+
+    async def _call_fallback(self, step: ExternalCall, limits: Limits, timeout_s: float) -> StepRecord:
+        """Call the function that stands in for a call, under an intent that says so: a rerun goes the same way."""
+        other = limits.fallback
+        assert callable(other)
+        asked = with_(step.record, instead=other.__name__)
+        resource = getattr(step.call, "__self__", None)
+        call = other if resource is None else getattr(resource, other.__name__)
+        await self._begin(asked)
+        self._report_fallback(step, asked.instead)
+        return await self.call_external(with_(step, record=asked, call=call), None, timeout_s)
+
+    def _report_fallback(self, step: ExternalCall, instead: str) -> None:
+        self.service.ports.outage_watch.report(
+            FellBack(
+                service=self.service.name,
+                saga=self.turn.message.saga,
+                handler=self.handler.name,
+                step=step.record.name,
+                instead=instead,
+            )
+        )
+
+    def _is_fault(self, why: BaseException) -> bool | None:
+        """Return whether it is a resource's fault that a call failed; `None`: nobody knows."""
+        if isinstance(why, Exception) and self.failed_on is not None:
+            return not isinstance(why, self.retry_rule(why).retry.never)
+        is_late = isinstance(why, asyncio.CancelledError) and self.service.ports.clock.monotonic_s() >= self.until_s
+        return True if is_late else None
+
+    def _has_failed(self, why: BaseException) -> bool | None:
+        """Return that a call has failed, which says how long it lasted; `None`: it was refused, or given up."""
+        return True if self.called_failure is not None and isinstance(why, Exception) else self._is_fault(why)
+
+    async def call_external(
+        self, step: ExternalCall, used: UsedResource | None, timeout_s: float, memory: LastGoodCache[Raw] | None = None
+    ) -> StepRecord:
+        """Make the call itself, within its time. `memory`: takes note of what it gives."""
+        asked = step.record
+        clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
+        spans, answers = self.turn.measurements.spans, self.service.expected_errors[self.handler.name]
+        try:
+            with self.turn.measurements.span("step", asked.name, answers=answers) as span:
+                if spans is not None:
+                    step = with_(step, trace=spans.header(span))
+                value = await clock.within(timeout_s, self.service.ports.call_external(step))
+        except answers as why:
+            answered = record_answer(asked, why, answers)
+            took_ms = (clock.monotonic_s() - began) * 1000
+            answered = with_(answered, ms=round(took_ms))
+        except BaseException as why:
+            self.failed_on, self.called_failure = None if used is None else used.resource, why
+            if not isinstance(why, TimeoutError):
+                raise
+            self.called_failure = TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s")
+            raise self.called_failure from why
+        else:
+            now_s = clock.monotonic_s()
+            took_ms = (now_s - began) * 1000
+            given = encode_recorded(value, asked.name, "what it returned by", returns_of(step.call))
+            if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
+                memory.learn(self._digest, given, now_s)
+            answered = with_(asked, value=self._encrypt_answer(asked, given), ms=round(took_ms))
+        self.service.ports.outage_watch.report(
+            StepDone(
+                service=self.service.name,
+                saga=self.turn.message.saga,
+                handler=self.handler.name,
+                step=asked.name,
+                ms=took_ms,
+            )
+        )
+        return answered
+
+    def withdraw_refused_answer(self, why: Exception) -> None:
+        """Take back the answer that a breaker is open, if the handler fails with it: then the attempt is postponed.
+
+        An answer that a written intent holds stays.
+        """
+        if self._refused_answer is None or not isinstance(why, BreakerOpen):
+            return
+        number, left_s = self._refused_answer
+        if self.replay.recorded <= number:
+            del self.replay.calls[number:]
+            self.postponed_s = left_s
+
+    def retry_rule(self, why: Exception) -> Rule:
+        """Rules for trying it again: those of a resource only if it is a step on it that failed."""
+        if isinstance(why, NewerHandler):
+            return NEWER
+        if isinstance(why, UnknownSchema):
+            return UNDEPLOYED
+        used = self.failed_on
+        return rule_for(why, self.handler.retry, None if used is None else used.rule, self.service.declared.retry)
+
+    # ---------------------------------------------------------------- redaction
+
+    def _state_secrets(self) -> list[str]:
+        """Texts of the sensitive fields of its state, as it was and as it is now."""
+        marks = self.service.state_marks
+        if marks is None:
+            return []
+        return [*marks.texts(self.service.state_of(self._fields)), *marks.texts(self._state)]
+
+    def secrets(self) -> list[str]:
+        """Texts of all sensitive values that this run has been given: they are hidden in what is said of it."""
+        texts = []
+        if self.service.sensitive:
+            events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
+            texts = [text for event in events for text in collect_secrets(event)]
+        texts += self.hides
+        texts += self._state_secrets()
+        for type_, value in self.seen:
+            if (marks := find_marks(type_)) is not None:
+                texts += marks.texts(value)
+        return texts
+
+    def _describe_arguments(
+        self,
+        asked: StepRecord,
+        written: bytes,
+        call: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        first: int = 0,
+    ) -> StepRecord:
+        """The call with its arguments for people, if they are short; `written`: the same as JSON. A run that was given
+        anything sensitive, be it a boolean, keeps them to itself: in what its handler makes of that, nobody could find
+        it again."""
+        if len(written) > call_arguments.BYTES_MAX or not (args or kwargs) or any(self.secrets()):
+            return asked
+        return with_(asked, arguments=call_arguments.describe_arguments(call, args, kwargs, first=first))
+
+    def _events(self) -> list[Event]:
+        """Events of a run that is not handed them: it takes another one's place."""
+        found = []
+        for part in self.intent.parts:
+            with suppress(BadInput, KeyError, KeyMissing):
+                found.append(self.service.decode(self.handler.name, part))
+        return found
+
+    def describe(self, why: Exception) -> str:
+        """Words of an exception without the sensitive values of this run."""
+        return describe_exception(why, self.secrets())

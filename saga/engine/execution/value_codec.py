@@ -4,6 +4,7 @@ subject. Without keys nothing is sealed, and what others have sealed fails the a
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,20 +26,19 @@ from saga.encryption.text import (
     key_name_of,
     recorded_place,
 )
+from saga.engine.execution.runs import EncodedEvent
 from saga.engine.foreign_values import WriterOf, decode_single_object
-from saga.engine.persistence.progress_repository import retry_while_unavailable
-from saga.engine.processing_state import ProcessingState, RunKey
+from saga.engine.persistence.outbox import retry_while_unavailable
+from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing, Permanent
 from saga.messages import Event, Message, Position, Record
 from saga.messaging.envelope import type_of
 from saga.messaging.operator_commands import Command
 from saga.progress.actions import AnswerStep, CommandDecision, RejectCommand
-from saga.progress.document import AbortAction, Intent, StepRecord
+from saga.progress.document import AbortAction, Intent, RunKey, SagaProgress, StepRecord
 from saga.progress.operator_commands import make_answered_record
 
-if TYPE_CHECKING:
-    from saga.encryption.keys import SubjectKey
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
 
@@ -56,9 +56,23 @@ class ValueCodec:
     trouble: KeyMissing | Permanent | None = None
     """Reason that something which the run is handed cannot be opened."""
 
-    def __init__(self, service: ServiceRuntime, turn: ProcessingState) -> None:
+    older_state: Mapping[str, Any] = MappingProxyType({})
+    """State of an older version that is to be migrated, decrypted."""
+
+    def __init__(self, service: ServiceRuntime, turn: ProcessingState, state: dict[str, Any] | None = None) -> None:
         self._service, self._turn = service, turn
+        self.state: dict[str, Any] = state or {}
+        """State that the handler is given, decrypted."""
         self._known: dict[str, SubjectKey | None] = {}
+
+    async def open(self, handler: str, intent: Intent, p: SagaProgress) -> None:
+        """Decrypt the state for a run, and get the keys of its messages. Raises `KeyMissing` and `Permanent`."""
+        service = self._service
+        if service.ports.keys is not None or (service.is_private and _may_be_encrypted(intent)):
+            await self.begin(handler, intent)
+            self.state = await self.decrypt_state(intent.state, intent.version)
+        if service.migrations and p.version != service.version:
+            self.older_state = await self.decrypt_state(p.state, p.version)
 
     async def begin(self, handler: str, intent: Intent) -> None:
         """Get the keys for a run that is handed this. Raises `KeyMissing`, before a key is made for its subject: that
@@ -114,7 +128,7 @@ class ValueCodec:
 
     # ------------------------------------------------------------ messages
 
-    def open_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
+    def decrypt_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
         """Messages with their sealed fields opened. Raises `BadInput`, and why there is a key missing for the run."""
         if self.trouble is not None:
             raise self.trouble
@@ -130,14 +144,14 @@ class ValueCodec:
             value = encryption.decrypt_fields(value, library, part.saga, keys)
         return replace(part, value=value)
 
-    async def encrypt_event(self, event: Event, type_: str, schema: str, value: bytes) -> tuple[str, str, bytes]:
+    async def encrypt_event(self, event: Event, type_: str, schema: str, value: bytes) -> EncodedEvent:
         """Event as it goes out. Raises `Permanent` for one that is too large by that."""
         keys = self._service.ports.keys
         if keys is not None and type_ in self._service.sensitive:
             key = await self._ask_keys(keys.get_or_create_key, encryption.subject_of_event(event))
             value = encryption.encrypt_fields(value, binding_of(type(event)).version, self._turn.message.saga, key)
             self._service.check_size(type_, value)
-        return type_, schema, value
+        return EncodedEvent(type_, schema, value)
 
     # ------------------------------------------------------------ digests
 
@@ -266,6 +280,11 @@ def place_of_call(run: RunKey, call: StepRecord) -> str:
     """Place of the answer to a call, for what is sealed in it. Whatever was recorded of it is given back to this run
     and this call alone."""
     return repr((*run, call.kind, call.name, call.number))
+
+
+def _may_be_encrypted(intent: Intent) -> bool:
+    """Return whether a run may be given anything that others have encrypted: a look at the bytes of its messages."""
+    return bool(intent.state or intent.calls) or any(find_key_names(part.value) for part in intent.parts)
 
 
 def _argument(handler: str, said: AbortAction, place: int | str) -> str:

@@ -20,13 +20,12 @@ from saga.encryption.port import Keys
 from saga.engine.consumer.record_router import route_record
 from saga.engine.errors import Halted
 from saga.engine.execution import value_codec
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import FixedClock, RecordingPublisher, StaticAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
 from saga.engine.prepared_service import PreparedService
-from saga.engine.processing_state import ProcessingState, RunKey
+from saga.engine.processing_state import ProcessingState
 from saga.engine.progress_cache import OverflowCache
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import Conflict, Exists, SagaError
@@ -38,6 +37,7 @@ from saga.progress.document import (
     FailedAttempt,
     Intent,
     PendingMessage,
+    RunKey,
     SagaProgress,
     StepRecord,
     SuspendedRun,
@@ -338,13 +338,15 @@ async def _made(
     ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = make_service_runtime(witnessed.service, witnessed.resources, ports)
     message = await value_codec.encrypt_message(service, message, position)
-    turn: ProcessingState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
+    turn: ProcessingState = MessageProcessor(service).begin(
+        message, position, (step.before, int(bool(step.before.transitions)))
+    )
     turn = with_(turn, is_current=True)
     if step.run is not None:
         turn = turn.carry(step.run, step.calls, step.failures)
     try:
         while not turn.is_complete and turn.progress is not None:  # what is to be read anew is another progress
-            turn = await advance(service, turn)
+            turn = await MessageProcessor(service).advance(turn)
     except RerunWritten:
         return store.progress
     except _RerunFailed:

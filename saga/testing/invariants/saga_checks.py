@@ -10,11 +10,10 @@ from msgspec import Raw, Struct
 from saga.engine.errors import NotDeterministic, describe_exception
 from saga.engine.execution import document_updates as business
 from saga.engine.execution.document_updates import Marker
-from saga.engine.execution.external_calls import REMEMBERED
-from saga.engine.processing_state import RunKey
+from saga.engine.execution.saga_context import REMEMBERED
 from saga.errors import BreakerOpen
 from saga.progress import ids
-from saga.progress.document import StepRecord, Transition
+from saga.progress.document import RunKey, StepRecord, Transition
 from saga.progress.handlers import HandlerRole, HandlerRoles
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, ProgressLife, RecordedIntent, SagaCase, SagaCases, Violation

@@ -15,8 +15,7 @@ from saga.broker.port import RECORD_BYTES_MAX
 from saga.clients.events import to_record
 from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.record_router import BadRecord, route_record
-from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import process
+from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import FixedClock, StaticAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import dead_letters
@@ -173,7 +172,7 @@ class Shop:
             self.held.sort(key=lambda held: held[1].due_ms)
             service, wake, position = self.held.pop(0)
             self.clock.now = max(self.clock.now, wake.due_ms)
-            await process(service, begin(service, wake, position, None))
+            await MessageProcessor(service).process(MessageProcessor(service).begin(wake, position, None))
 
     async def _take(self, service: ServiceRuntime, record: Record) -> None:
         """Take a record as `saga.engine.consumer.poll_loop` does."""
@@ -187,7 +186,7 @@ class Shop:
             if isinstance(taken, Wake):
                 self.held.append((service, taken, position))
             else:
-                await process(service, begin(service, taken, position, None))
+                await MessageProcessor(service).process(MessageProcessor(service).begin(taken, position, None))
 
     def evidence(self, spoiled: frozenset[str] = frozenset()) -> Evidence:
         witnessed = {}

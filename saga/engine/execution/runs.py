@@ -1,0 +1,137 @@
+"""Runs of handlers as values: what is to run, and why an attempt failed."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from saga.declarations.values import Reaction
+from saga.engine.errors import NotDeterministic, find_origin
+from saga.engine.processing_state import ProcessingState
+from saga.engine.recorded_values import list_answerable_calls
+from saga.errors import BadInput, KeyMissing, NewerHandler, Permanent, TooLarge, UnknownSchema
+from saga.policies.blame import Blame, blame_of
+from saga.policies.retry import Rule
+from saga.progress.actions import Abort, Compensate, RunHandler
+from saga.progress.decisions import find_run_intent
+from saga.progress.document import AbortAction, Intent, RunKey, SagaProgress, StepRecord
+from saga.progress.failed_attempts import Failure
+
+
+class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
+    """What to run: a handler on its messages, a compensation on the result it undoes, or the abort of a run."""
+
+    action: RunHandler | Compensate | Abort
+    handler: Reaction
+    run: RunKey
+    remains: list[str] = []
+    """What an abort leaves for a person to put right: it adds to the list while it runs."""
+
+    @property
+    def version(self) -> int:
+        """Version of the handler under which it runs, if nothing of it has begun yet."""
+        c = self.action.goes_on
+        return self.handler.version if c is None else c.handler_version
+
+    def open_intent(self, p: SagaProgress) -> Intent | None:
+        """Return the open intent of the run; `None` if nothing of it has begun."""
+        return find_run_intent(p, self.run) if p.intents else None
+
+    def make_intent(self, p: SagaProgress) -> Intent:
+        """Make the intent that is written before the first step."""
+        kind, name, cause = self.run
+        return Intent(
+            handler=name,
+            kind=kind,
+            name=self.handler.name if kind == "undo" else "",
+            cause=cause,
+            message=self.action.message,
+            parts=self.action.parts,
+            state=p.state,
+            version=p.version,
+            handler_version=self.version,
+            time="",
+        )
+
+
+class EncodedEvent(NamedTuple):
+    """An event that a handler emitted, as it is published."""
+
+    type: str
+    schema: str
+    value: bytes
+
+
+class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
+    """An attempt that has failed, and what decides what follows from it."""
+
+    state: ProcessingState
+    """State after the last checkpoint of the attempt."""
+    error: Exception
+    reason: str
+    """Words of the error, without sensitive values."""
+    secrets: tuple[str, ...]
+    """Sensitive values that the handler was given."""
+    rule: Rule
+    """Retry rules that hold for it."""
+    is_of_call: bool
+    """True if what a step called has raised it."""
+    postponed_s: float | None
+    """Seconds after which to try again, if a limit or a breaker refused a call: the attempt does not count."""
+    duration_s: float
+    outages: int
+    """Outages that had been reported when the attempt began."""
+    reusable_answers: tuple[StepRecord, ...]
+    """Step results that a rerun can reuse."""
+    answers: tuple[StepRecord, ...]
+    """All step results."""
+    abort_actions: tuple[AbortAction, ...]
+    recorded: tuple[StepRecord, ...]
+    """Calls that the intent holds."""
+
+    @property
+    def blame(self) -> Blame | None:
+        """Who can mend it; `None`: what a rollout brings by itself is nobody's to mend."""
+        if isinstance(self.error, UnknownSchema | NewerHandler):
+            return None
+        return self.blame_of_error
+
+    @property
+    def blame_of_error(self) -> Blame:
+        """Who can mend the error, whatever a rollout may bring."""
+        return blame_of(type(self.error), called=self.is_of_call)
+
+    @property
+    def where(self) -> str | None:
+        """Place in the service's code that raised it."""
+        return find_origin(self.error)
+
+    @property
+    def failure(self) -> Failure:
+        """What the decision about it needs to know."""
+        error = self.error
+        waits_for: Literal["schema", "key", "release"] | None = next(
+            (name for kind, name in _AWAITED.items() if isinstance(error, kind)), None
+        )
+        return Failure(
+            reason=self.reason,
+            rule=self.rule,
+            waits_for=waits_for,
+            is_final=isinstance(error, BadInput | NotDeterministic | TooLarge),
+            is_permanent=isinstance(error, (Permanent, *self.rule.retry.never)),
+        )
+
+    @property
+    def disputed(self) -> tuple[tuple[str, int], ...]:
+        """Steps and reads that a person may answer whatever is recorded: this release cannot go by the record."""
+        if isinstance(self.error, NewerHandler):
+            return list_answerable_calls(self.recorded)
+        return self.error.disputed if isinstance(self.error, NotDeterministic) else ()
+
+
+_AWAITED: Mapping[type[Exception], Literal["schema", "key", "release"]] = {
+    UnknownSchema: "schema",
+    KeyMissing: "key",
+    NewerHandler: "release",
+}
+"""Failures that end by themselves, once what the run waits for is deployed or restored."""

@@ -1,0 +1,137 @@
+"""Publish records and dead letters, and retry while store or broker cannot be reached."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Literal, ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from saga.engine.persistence import dead_letters
+from saga.engine.service_runtime import ServiceRuntime
+from saga.errors import Ambiguous, BrokerUnavailable, StoreError, StoreUnavailable
+from saga.messages import Outgoing, Position
+from saga.messaging import envelope, timers
+from saga.progress.document import DeadLetterRecord, SagaProgress, Transition, build_messages
+from saga.telemetry.events import WriteRefused
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
+"""Shortest and longest pause between two attempts while store or broker cannot be reached."""
+REFUSED_S_MAX = 30.0
+"""Longest pause between two attempts to publish a dead letter that the log refuses."""
+REFUSED = BrokerUnavailable("a dead letter is refused in every form")
+OFFERING = "publish a dead letter"
+
+
+async def retry_while_unavailable(
+    service: ServiceRuntime,
+    position: Position,
+    operation: str,
+    act: Callable[P, Awaitable[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Return what `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
+    anything is counted."""
+    pause_s, away, ports = WAIT_S_FIRST, None, service.ports
+    while True:
+        began = ports.clock.monotonic_s()
+        try:
+            value = await act(*args, **kwargs)
+        except (StoreUnavailable, BrokerUnavailable) as why:
+            away = why
+            ports.outage_watch.unavailable(operation, why)
+            await ports.assignment.pause(pause_s * (0.5 + ports.clock.chance()), position)
+            pause_s = min(pause_s * 2, WAIT_S_MAX)
+        except Ambiguous:
+            ports.outage_watch.answer_lost()
+            raise
+        else:
+            if operation != "get" and (load := ports.outage_watch.load) is not None:
+                now = ports.clock.monotonic_s()
+                load.took(now - began, now)
+            if away is not None:
+                ports.outage_watch.recovered(away)
+            return value
+
+
+def report_refused_write(
+    service: ServiceRuntime, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
+) -> None:
+    """Report a refused write, for those who count them."""
+    kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
+    service.ports.outage_watch.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
+
+
+def send(service: ServiceRuntime, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
+    """Publish records. Returns when all are acknowledged."""
+    return retry_while_unavailable(service, position, "publish", service.ports.publisher.publish, outgoing)
+
+
+async def send_dead_letter(service: ServiceRuntime, position: Position, whole: Outgoing) -> None:
+    """Return when the dead letter is acknowledged: whole, or with as much of the original as the log takes. While it is
+    refused in every form it waits, and people are told."""
+    ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
+    while (
+        refusal := await offer_dead_letter(service, whole, lambda form: send(service, position, [form]))
+    ) is not None:
+        was_refused = True
+        ports.outage_watch.unavailable(OFFERING, refusal)
+        await ports.assignment.pause(pause_s, position)
+        pause_s = min(pause_s * 2, REFUSED_S_MAX)
+    if was_refused:
+        ports.outage_watch.recovered(REFUSED)
+
+
+async def offer_dead_letter(
+    service: ServiceRuntime, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
+) -> BrokerUnavailable | None:
+    """Offer the dead letter to the log once: whole, then in ever smaller forms. `None` once it is acknowledged, else
+    why it is not."""
+    refusal = REFUSED
+    for form in dead_letters.forms(whole, service.ports.publisher.record_bytes_max):
+        try:
+            await publish(form)
+        except BrokerUnavailable as why:  # for a smaller one, too
+            return why
+        except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be handled must not end who handles
+            refusal = BrokerUnavailable(f"{REFUSED}: {type(why).__name__}: {why}")
+        else:
+            return None
+    return refusal
+
+
+def report_dead_letter(service: ServiceRuntime, saga: str, letter: DeadLetterRecord) -> None:
+    """Report a dead letter or an escalation to people."""
+    moment = dead_letters.moment(service.name, saga, letter, service.contracts.get(letter.message.type))
+    if moment is not None:
+        service.ports.outage_watch.report(moment)
+
+
+def timer_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, unknown_ms: int = 0) -> Outgoing:
+    """Make the record of a timer that is published now."""
+    now_ms = service.ports.clock.now_ms()
+    return timers.to_record(service.name, saga, id_, due_ms, now_ms, unknown_ms=unknown_ms)
+
+
+def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> list[Outgoing]:
+    """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
+    so a repeat has the same bytes."""
+    contracts = service.contracts
+    said = build_messages(p, entry)
+    if (tracing := service.ports.outage_watch.tracing) is not None:
+        said = [replace(m, trace=tracing.handed_on(m)) for m in said]
+    records = [envelope.to_record(m, contracts[m.type]) for m in said]
+    if not entry.letters:  # nearly always
+        return records
+    return records + [
+        dead_letters.letter(
+            service.name,
+            letter,
+            entry.time,
+            f"transition {entry.n} of {service.name} in saga {p.saga}",
+            contracts.get(letter.message.type),
+        )
+        for letter in entry.letters
+    ]

@@ -1,0 +1,59 @@
+"""Admission: whether a run may begin, or has to wait or be diverted because of an operator's control. Pure."""
+
+from typing import NamedTuple
+
+from saga.messaging import active_controls
+from saga.messaging.active_controls import InForce
+from saga.messaging.controls import Noted
+from saga.policies.turns import AWAY_S_MAX
+from saga.progress.actions import HandlerAction, RunHandler
+from saga.support.clock import from_iso
+
+
+class Wait(NamedTuple):
+    """A run that may not begin or continue now: a pause, a limit or an open breaker holds it up."""
+
+    reason: str
+    left_s: float
+    """Seconds after which to ask again."""
+    where: str | None = None
+    """Place in the service's code that asked."""
+    grows: bool = False
+    """True if nobody knows how long it takes: each pause is as long as it has waited, up to a minute."""
+
+
+class Divert(NamedTuple):
+    """A message that an operator sends to the dead letters instead of its handler."""
+
+    reason: str
+
+
+def admit(
+    service: str, controls: InForce, action: HandlerAction, *, has_begun: bool, now_ms: int
+) -> Wait | Divert | None:
+    """Decide whether a run may begin or continue; `None` if it may.
+
+    `has_begun`: True if the run has an open intent. What has begun is never diverted, for it may have had effects; nor
+    is a compensation, a deadline or a suspended run, which must not be lost. They can only be paused.
+    """
+    pause = active_controls.pause_of(controls, service, action.name, now_ms)
+    if pause is not None:
+        return Wait(active_controls.words_of(service, pause), _pause_left_s(pause, now_ms))
+    if not is_divertible(action, has_begun=has_begun):
+        return None
+    assert isinstance(action, RunHandler)
+    route = active_controls.route_of(controls, action.name, {m.type for m in action.parts}, now_ms)
+    return None if route is None else Divert(active_controls.words_of(service, route))
+
+
+def is_divertible(action: HandlerAction, *, has_begun: bool) -> bool:
+    """Return True if nothing of a run has begun, and nothing is lost if it never runs."""
+    return isinstance(action, RunHandler) and action.goes_on is None and not action.role.is_deadline and not has_begun
+
+
+def _pause_left_s(pause: Noted, now_ms: int) -> float:
+    """Return the seconds until a pause is over, or has to be looked at again: operators wait for the end of a pause."""
+    left_s = AWAY_S_MAX / 2  # spreading can double it
+    if pause.switch.until is None:
+        return left_s
+    return min(left_s, max(0.0, (from_iso(pause.switch.until) - now_ms) / 1000))
