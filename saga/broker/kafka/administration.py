@@ -71,23 +71,25 @@ from saga.support.clock import Clock
 
 T = TypeVar("T")
 ASK_S = 10.0
-"""Longest time of each question, all its requests together."""
+"""Timeout of each operation, with all its requests."""
 BROKER = 4
-"""Code of brokers as what settings are asked of, beside `TOPIC`."""
+"""Protocol code of the resource type broker; see `TOPIC`."""
 SEARCH_S = 180.0
-"""Longest search for what can be read behind what cannot."""
+"""Longest search for the first readable record after an unreadable one."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
-"""Codes by which brokers refuse to tell us settings."""
+"""Error codes of brokers that do not let us see settings."""
 NOT_THERE = UnknownTopicOrPartitionError.errno
-"""Code by which a broker says that it does not know a topic."""
+"""Error code of a broker that does not know a topic."""
 LOOK_S, AGAIN_S = 0.1, 0.2
 PROBE = Topic(PROBED, partitions=1, retention_days=1)
 """Topic to which `stamp` writes."""
 
 
 class KafkaAdministration(KafkaBroker):
-    """Broker on Kafka that can do more: it is let in as services are. See `saga.broker.administration.Administration`
-    for the promises."""
+    """A broker on Kafka with the operations of tools; it connects as services do.
+
+    See `saga.broker.administration.Administration` for the promises.
+    """
 
     can_add_partitions = True
 
@@ -140,7 +142,7 @@ class KafkaAdministration(KafkaBroker):
         await self._retry(lambda: self._wait_until_visible(topic, lambda found: found.partitions == partitions), doing)
 
     async def _wait_until_visible(self, topic: str, is_changed: Callable[[TopicDescription], bool]) -> None:
-        """Return when the brokers that we ask know of a change, too: it is the controller that has acknowledged it."""
+        """Wait until the other brokers know a change that the controller has acknowledged."""
         while (found := (await self._describe_topics([topic])).get(topic)) is None or not is_changed(found):
             await self._clock.sleep(LOOK_S)
 
@@ -166,7 +168,7 @@ class KafkaAdministration(KafkaBroker):
         return await self._describe_groups(sorted(names))
 
     async def _describe_groups(self, names: Iterable[str]) -> Mapping[str, GroupDescription]:
-        """Groups by name."""
+        """Describe groups, by name."""
         found: dict[str, GroupDescription] = {}
         for name in names:
             node = await self._client.coordinator_lookup(0, name)
@@ -220,7 +222,7 @@ class KafkaAdministration(KafkaBroker):
             yield KafkaReader(consumer, positions, log_ids, self._clock)
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
-        """Search what is behind it, further and further, then nearer: brokers find a record by those before."""
+        """Search later offsets with growing steps, then halve the range: brokers seek from earlier records."""
         try:
             return await self._clock.within(SEARCH_S, self._find_unreadable(TopicPartition(*partition), offset))
         except FAILED as why:
@@ -300,8 +302,7 @@ class KafkaAdministration(KafkaBroker):
         return None if controller is None else int(controller.nodeId)
 
     async def _retry(self, ask: Callable[[], Awaitable[T]], doing: str, *, again: bool = True) -> T:
-        """Ask until there is an answer: a cluster that is new has nobody who knows of groups yet. `again`: whether to
-        ask more than once."""
+        """Retry until there is an answer, unless `again` is false: a new cluster has no group coordinator yet."""
         deadline_s = self._clock.monotonic_s() + ASK_S
         while True:
             try:
@@ -314,7 +315,7 @@ class KafkaAdministration(KafkaBroker):
             await self._clock.sleep(AGAIN_S)
 
     async def _send(self, request: Request, node: int | None = None) -> Any:
-        """Send a request; the fields of its answer only aiokafka knows."""
+        """Send a request to a broker, any one by default."""
         client = self._client
         try:
             return await client.send(client.get_random_node() if node is None else node, request)
@@ -327,8 +328,10 @@ class KafkaAdministration(KafkaBroker):
     async def _fetch_settings(
         self, kind: int, names: Collection[str], node: int | None = None
     ) -> Mapping[str, Mapping[str, str]]:
-        """Settings of those whose settings we may see. Raises `BrokerUnavailable` for a topic that another broker has
-        told of and the one that is asked does not know: it is new, or gone."""
+        """Fetch settings, without those that we may not see.
+
+        Raises `BrokerUnavailable` for a topic that this broker does not know, because it was just created or deleted.
+        """
         if not names:
             return {}
         answer = await self._send(DescribeConfigsRequest([(kind, name, None) for name in names], False), node)
@@ -369,7 +372,7 @@ def _describe_member(client: str, host: str) -> str:
 
 
 def _decode_topics(told: bytes) -> Iterable[str]:
-    """Topics that a member said it reads; nothing for one that has not said anything yet."""
+    """Decode the topics that a member subscribes to; none while it joins."""
     return ConsumerProtocol.METADATA.decode(told).subscription if told else ()
 
 
@@ -381,19 +384,21 @@ def _check(answers: Iterable[tuple[int, str | None]], doing: str) -> None:
 
 GET_MS = 100
 TRIAL_S = 8.0
-"""Longest time of one place: a broker that hands out nothing is asked several times."""
+"""Longest attempt to read at one offset; a fetch without records is repeated."""
 
 
 class Probe:
-    """Probe: a consumer of no group, and the partition that it tries."""
+    """Try to read a partition at different offsets, with a consumer without a group."""
 
     def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition, clock: Clock) -> None:
         self._consumer, self._place, self._clock = consumer, place, clock
         self._fetching: IsolatingFetcher = isolate_partitions(consumer, clock, lambda: None)
 
     async def find_record(self, offset: int) -> int | str:
-        """Offset of the first record from there on, or of the end; or why it cannot be read. Raises
-        `BrokerUnavailable`."""
+        """Return the offset of the first record at or after `offset`, or the end; or the reason why it is unreadable.
+
+        Raises `BrokerUnavailable`.
+        """
         _, end = (await fetch_bounds(self._consumer, [self._place]))[self._place]
         self._consumer.assign([self._place])
         self._fetching.begin()
@@ -410,7 +415,7 @@ class Probe:
         raise BrokerUnavailable(f"Kafka: nothing of {self._place.topic}/{self._place.partition} comes from {offset} on")
 
     async def fetch_size(self, offset: int) -> int | None:
-        """Size of the batch that lies there, as it says itself, if the broker hands it out."""
+        """Return the size of the batch at this offset by its own header, if the broker returns the batch."""
         client, (topic, number) = self._consumer._client, self._place
         request = FetchRequest(GET_MS, 1, FETCH_BYTES, 0, [(topic, [(number, offset, FETCH_BYTES)])])
         response = await client.send(client.cluster.leader_for_partition(self._place), request)
@@ -425,9 +430,9 @@ class Probe:
 
 
 BOUNDS_S = 10.0
-"""Longest wait for the bounds of a partition of which nothing is left at our offset."""
+"""Longest wait for the bounds of a partition whose log does not reach our offset."""
 SLICE_S = 0.5
-"""Time after which it is looked whether a partition has anything left at our offset."""
+"""Pause between checks for partitions whose log does not reach our offset."""
 
 
 class KafkaReader:
@@ -476,7 +481,7 @@ class KafkaReader:
         return self._fetching.stalled_partitions()
 
     async def _look_at_logs(self) -> None:
-        """Begin anew with topics that were deleted and created again."""
+        """Restart topics that were deleted and created again."""
         topics = {partition.topic for partition in self._begun}
         replaced = await self._fetching.log_ids.learn(topics, self._consumer._client)
         places = [TopicPartition(*partition) for partition in self._begun if partition.topic in replaced]
@@ -485,7 +490,7 @@ class KafkaReader:
                 self._fetching.resume_at(place, begin)
 
     async def _go_on(self) -> None:
-        """Go on where there is something: in front of it all was removed, or the log has lost what was read."""
+        """Continue at the oldest record where records expired, or where the log lost records that were read."""
         for place, offset in list(self._fetching.out_of_range.items()):
             begin, end = (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, [place])))[place]
             self._fetching.resume_at(place, offset if begin <= offset <= end else begin)
