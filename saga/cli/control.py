@@ -62,34 +62,37 @@ def _make_flag(percent: float | None, saga: str | None, until: str | None) -> Sw
     "wanted",
     _make_flag,
     click.option(
-        "--percent", type=click.FloatRange(0, 100), help="Share of the sagas for which it is on; of one saga all."
+        "--percent",
+        type=click.FloatRange(0, 100),
+        help="Percentage of sagas for which it is on. Default with --for: 100.",
     ),
-    click.option("--for", "saga", metavar="SAGA", help="Only for this saga: it wins over the share."),
-    click.option("--until", metavar="TIME", help="Unset again from then on: 90s, 2h, 3d, or RFC 3339."),
+    click.option("--for", "saga", metavar="SAGA", help="Only for this saga; overrides the percentage."),
+    click.option("--until", metavar="TIME", help="When the flag is unset again: 90s, 2h, 3d, or RFC 3339."),
 )
 @operator_options
 @deployment_options
 def flag(service: str, name: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """Set flag NAME of SERVICE, for a share of its sagas or for one.
+    """Set flag NAME of SERVICE, for a percentage of its sagas or for one saga.
 
-    A saga that is in a share is in every larger one of that flag. Workers look after five seconds at the latest.
+    If the percentage is raised, sagas that had the flag keep it. Workers apply it within five seconds.
 
     \b
-    Exit code 0: it is in the service's book.
-    Exit code 1: the service has not come to it yet: does it run? The wish stays, and is heeded when it does.
-    Exit code 2: asked wrongly, or something cannot be used; what to do is on standard error.
+    Exit code 0: it is in the control log of the service.
+    Exit code 1: the service has not applied it yet: does it run? The request stays, and is applied when it does.
+    Exit code 2: wrong arguments, or something cannot be used; what to do is on standard error.
     """
     _switch(service, replace(wanted, flag=name), operator, deployment)
 
 
 handler_option = click.option("--handler", help="For this handler, compensation or deadline.")
 until_option = click.option(
-    "--until", "--for", "until", metavar="TIME", help="Ends by itself then: 90s, 2h, 3d, or RFC 3339."
+    "--until", "--for", "until", metavar="TIME", help="When it expires: 90s, 2h, 3d, or RFC 3339."
 )
 
 
 def _switching(kind: str, *options: Option, off: bool = False, check: Callable[..., dict[str, Any]] = dict) -> Option:
-    """Arguments and options of a command that switches something; the command gets the `Switch`."""
+    """Make the decorator with the arguments and options of a command that sets a control; the command gets the
+    `Switch`."""
 
     def make(**given: Any) -> Switch:
         fields = {"off": off, **check(**given)}
@@ -104,7 +107,7 @@ def _switching(kind: str, *options: Option, off: bool = False, check: Callable[.
 
 
 def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """Have a service switch something, and print its answer."""
+    """Publish the request for a control, wait for the service's answer and print it."""
     sent = asyncio.run(operator_commands.send_switch(service, wanted, operator, deployment))
     entry = asyncio.run(operator_commands.wait_for_entry(service, sent, deployment, operator.wait_s))
     if entry is None:
@@ -118,15 +121,15 @@ def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deploy
 @control.command()
 @_switching("pause", handler_option, until_option)
 def pause(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """Have a handler of SERVICE begin nothing, or the whole service.
+    """Pause a handler of SERVICE, or the whole service.
 
-    Within five seconds no message begins a run of it any more, nor does a rerun of what had begun. Events are read on
-    and kept in their order; deadlines wait as well. A compensation waits if it is named, or with the whole service.
+    Within five seconds no run of it begins or is repeated any more. Events are still read and kept in order, and
+    deadlines wait. Compensations go on, unless one is named with --handler or the whole service is paused.
 
     \b
-    Exit code 0: it is in the service's book.
-    Exit code 1: the service has not come to it yet: does it run? The wish stays, and is heeded when it does.
-    Exit code 2: asked wrongly, or the service refuses it; why is on standard error.
+    Exit code 0: it is in the control log of the service.
+    Exit code 1: the service has not applied it yet: does it run? The request stays, and is applied when it does.
+    Exit code 2: wrong arguments, or the service refuses it; why is on standard error.
     """
     _switch(service, wanted, operator, deployment)
 
@@ -134,9 +137,9 @@ def pause(service: str, wanted: Switch, operator: Operator, deployment: Deployme
 @control.command()
 @_switching("pause", handler_option, off=True)
 def resume(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """End a pause: of a handler of SERVICE, or that of the whole service.
+    """End the pause of a handler of SERVICE, or of the whole service.
 
-    What was paused goes on within a minute. Handlers that were paused by themselves stay so when the service goes on.
+    Paused runs go on within a minute. Handlers with a pause of their own stay paused when the service goes on.
 
     \b
     Exit codes: as `saga control pause`.
@@ -162,9 +165,9 @@ def _make_limit(off: bool, **given: Any) -> dict[str, Any]:
     check=_make_limit,
 )
 def limit(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """Limit a resource or a handler of SERVICE, in the place of what is declared: less, or more.
+    """Override the declared limits of a resource or a handler of SERVICE, by lower or higher ones.
 
-    What is not given stays as declared. Limits are those of each process: two workers let twice as many through.
+    Limits that are not given stay as declared. They hold for each process: two workers let through twice as many.
 
     \b
     Exit codes: as `saga control pause`.
@@ -183,18 +186,18 @@ def _make_route(to: str | None, off: bool, **given: Any) -> dict[str, Any]:
 @control.command()
 @_switching(
     "route",
-    click.option("--handler", help="The messages of this handler."),
+    click.option("--handler", help="Messages for this handler."),
     click.option("--event", help="Messages of this event, for every handler."),
-    click.option("--to", type=click.Choice(["dead"]), help="Where they go: they become dead letters at once."),
-    click.option("--off", is_flag=True, help="End it."),
+    click.option("--to", type=click.Choice(["dead"]), help="Target of the route: dead letters."),
+    click.option("--off", is_flag=True, help="End the route."),
     until_option,
     check=_make_route,
 )
 def route(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Send messages of SERVICE to the dead letters, instead of running their handler.
 
-    Their sagas wait, as behind each dead letter. End the route, and replay them: saga dead replay SERVICE --class
-    person. What has begun is brought to its end; compensations and deadlines cannot be routed.
+    Their sagas are blocked, as by every dead letter. Later end the route and replay them: saga dead replay SERVICE
+    --class person. Runs that have begun are finished; compensations and deadlines cannot be routed.
 
     \b
     Exit codes: as `saga control pause`.
@@ -207,10 +210,10 @@ def route(service: str, wanted: Switch, operator: Operator, deployment: Deployme
 @read_stores_option
 @json_option
 def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
-    """Show what is switched in SERVICE now.
+    """Show the flags, pauses, limits and routes that are active in SERVICE.
 
     \b
-    Exit code 0: shown, even if it is nothing.
+    Exit code 0: shown, even if there are none.
     Exit code 2: no store, or one that cannot be read.
     """
     clock, deployment = SystemClock(), Deployment(stores=addresses, warn=print_error)
@@ -229,7 +232,7 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
                 f"{service}  {active_controls.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}"
             )
     if now.unknown:
-        print_lines(f"{service} has switches that this version does not know: {', '.join(now.unknown)}", err=True)
+        print_lines(f"{service} has controls that this version does not know: {', '.join(now.unknown)}", err=True)
 
 
 # -------------------------------------------------------------------- audit
@@ -246,32 +249,37 @@ def _make_filter(kinds: tuple[str, ...], saga: str | None, who: str | None, sinc
     "asked",
     _make_filter,
     click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only this kind. May be repeated."),
-    click.option("--saga", metavar="ID", help="Only what was done about this saga."),
-    click.option("--who", help="Only what this operator has done."),
-    click.option("--since", metavar="TIME", help="Only from then on: 90s, 30m, 2h, 3d ago, or RFC 3339."),
+    click.option("--saga", metavar="ID", help="Only actions about this saga."),
+    click.option("--who", help="Only actions of this operator."),
+    click.option("--since", metavar="TIME", help="Only actions since then: 90s, 30m, 2h, 3d ago, or RFC 3339."),
 )
 @click.option(
-    "--limit", type=click.IntRange(1, LIMIT_MAX), default=1000, show_default=True, help="At most so many, the newest."
+    "--limit",
+    type=click.IntRange(1, LIMIT_MAX),
+    default=1000,
+    show_default=True,
+    help="Largest number of actions; the newest.",
 )
 @deployment_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each act, instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line instead of text.")
 def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, as_json: bool) -> None:
-    """Print what operators have changed in a service, and check the record.
+    """Print what operators have done in SERVICE, oldest first, and verify the records.
 
-    Of SERVICE, oldest first: when, what, who, why, what became of it, and what shows that. Switched are flags, pauses,
-    limits and routes, moved are positions.
+    For each action: when, what, who, why, its result, and what proves it. Actions are controls (flags, pauses, limits
+    and routes), commands about dead letters, and moves of offsets.
 
-    Switches stand in the service's book, and what became of a command in the history of its saga (`history`). Both are
-    chains: an entry that was changed, added or removed in between shows. Compare the last digest of the book with one
-    that you noted elsewhere, to see that none was removed at the end.
+    Controls are in the control log of the service (`book`), and results of commands in the history of their saga
+    (`history`). Both are hash chains: an entry that was changed, added or removed in the middle is found. To find out
+    whether entries at the end of the control log were removed, compare its last digest with one that you kept
+    elsewhere.
 
-    Moves of positions, and commands that no history tells of (any more), are shown by a topic alone (`topic`): whoever
-    may write there can have made them. What is removed at the beginning of a topic is found, but not what it said. Who
-    somebody is the broker knows, who asks for a password; `--who` is the name that was given.
+    Moves of offsets, and commands that are in no history (any more), are proved by a topic alone (`topic`): any client
+    that may write there can have forged them. Records removed at the beginning of a topic are noticed, but lost. The
+    name is the one given by `--who`; only the broker, which asks for a password, knows the real user.
 
     \b
-    Exit code 0: printed, and nothing speaks against it.
-    Exit code 1: it was tampered with, or may not be all of it; the reason is on standard error.
+    Exit code 0: printed, and no contradiction was found.
+    Exit code 1: records were tampered with, or some may be missing; the reason is on standard error.
     Exit code 2: no store, or one that cannot be read.
     """
     found = asyncio.run(read_audit(service, deployment, asked))
@@ -284,7 +292,7 @@ def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, 
         if len(found.entries) > limit:
             print_lines(f"and {len(found.entries) - limit} older: see --limit")
         book = found.book
-        print_lines(f"the book has {len(book.entries)} switches, the last digest is {controls.digest_of(book)}")
+        print_lines(f"the control log has {len(book.entries)} entries, the last digest is {controls.digest_of(book)}")
     for note in found.notes:
         print_error(note)
     for reason in found.wrong:
@@ -294,10 +302,10 @@ def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, 
 
 
 def _in_json(act: AuditEntry) -> dict[str, object]:
-    told = {name: value for name, value in asdict(act).items() if name != "entry"}
+    fields = {name: value for name, value in asdict(act).items() if name != "entry"}
     if act.entry is None:
-        return told
-    return asdict(act.entry) | told | {"switch": asdict(act.entry.switch)}
+        return fields
+    return asdict(act.entry) | fields | {"switch": asdict(act.entry.switch)}
 
 
 def _format_entry(act: AuditEntry) -> str:

@@ -133,18 +133,18 @@ def show(saga: str, deployment: Deployment, as_json: bool) -> None:
     """
     selection = Selection(sagas=(saga,), limit=LIMIT_MAX, only_dead=True)
     found = asyncio.run(find_attention(selection, deployment))
-    told = [each for each in found.items if each.letter.saga == saga]
+    items = [each for each in found.items if each.letter.saga == saga]
     if as_json:
-        print_json({"letters": [attention_to_json(each) for each in reversed(told)]})
-    for each in reversed(told) if not as_json else ():
+        print_json({"letters": [attention_to_json(each) for each in reversed(items)]})
+    for each in reversed(items) if not as_json else ():
         print_lines(f"{each.letter.what}  {each.letter.id}", *(f"  {line}" for line in _lines(each.letter, each.state)))
-    if not told:
+    if not items:
         print_lines(f"saga {saga} has no dead letter and no escalation", err=True)
         raise click.exceptions.Exit(1)
 
 
 def _lines(letter: DeadLetter, now: str) -> Sequence[str]:
-    said = {
+    fields = {
         "now": now if now != "-" else None,
         "time": letter.time,
         "service": letter.service,
@@ -159,7 +159,7 @@ def _lines(letter: DeadLetter, now: str) -> Sequence[str]:
         "state": letter.state,
         "lies at": letter.whole,
     }
-    lines = [f"{name:<9}{text}" for name, text in said.items() if text]
+    lines = [f"{name:<9}{text}" for name, text in fields.items() if text]
     lines += [f"{'call':<9}{call}" for call in letter.calls]
     lines += [f"{'through':<9}{place}" for place in letter.stack]
     return [
@@ -328,45 +328,46 @@ def _print_state(letter: DeadLetter, what: str, why: str, as_json: bool) -> None
 
 CODES = """
     \b
-    Exit code 0: done, or told.
+    Exit code 0: done, or printed with --dry-run.
     Exit code 1: nothing is selected, or a command was refused, failed again, or was not answered in time: see its line.
-    Exit code 2: asked wrongly, or something cannot be used; what to do is on standard error.
+    Exit code 2: wrong arguments, or something cannot be used; what to do is on standard error.
 """
 
 replay = _command(
     "replay",
-    """Have SERVICE try dead letters again, when their cause is mended.
+    """Have SERVICE handle dead letters again, once their cause is fixed.
 
     \b
     saga dead replay payment --saga order-17 --who ada --why "the bank is back"
 
-    A handler goes on where it was: steps and updates that have answered are not made again, and those that are have
-    the keys they had. What waits behind it in its saga follows, in order. What dies again is another dead letter.
+    A handler goes on where it was: recorded results of steps and updates are reused, and other calls get the same
+    idempotency keys as before. Then the queued messages of its saga follow, in order. A run that fails again becomes
+    another dead letter.
 
-    A message that was older than the service's retention blocks nothing, and nothing of it is kept. With --older it is
-    handled as if it came now, as the first of a new saga if nothing is known: look first whether it was handled then.
-    Of what says something else than what was handled the first counts: it is never handled.
+    A message older than the service's retention blocks nothing, and the service keeps nothing of it. With --older it is
+    handled as if it came now, as the first of a new saga if the service has no progress. Check first that it was not
+    handled at its time. A message that contradicts one that was handled is never handled.
 
     \b
-    saga dead replay payment --all --dry-run --code services.payment --who ada --why "is it mended?"
+    saga dead replay payment --all --dry-run --code services.payment --who ada --why "is it fixed?"
 
-    With --dry-run and --code nothing is sent: the code of today runs here, on a copy of the saga and of the documents
-    that it asks for. What is recorded is answered from the record; at the first call that is not, it ends, and says
-    which call it would make. It tells the transitions, the state before and after, and the events that would follow.
-    Code of a handler that goes outside without a step does so here, too.
+    With --dry-run and --code nothing is sent: the present code of MODULE runs here, on a copy of the saga and of the
+    documents that it reads. Recorded results are reused; at the first call without one the rehearsal ends, and says
+    which call it would make. It prints the transitions, the state before and after, and the events that would follow.
+    A handler that calls an external system without a step does so here, too.
 """
     + CODES,
 )
 discard = _command(
     "discard",
-    """Have SERVICE never handle dead letters, and go on with what waits behind them.
+    """Have SERVICE give up dead letters for good, and go on with the messages queued behind them.
 
     \b
     saga dead discard audit --saga order-17 --who ada --why "a test order"
 
-    What the run had begun stands, and is told as an escalation, call by call, to be put right by hand. Refused, because
-    others count on it: a compensation, a handler that an outcome sets off, and any at the service that decides how
-    sagas end, unless a deadline is open there that ends this one.
+    Calls that the run made stay as they are; an escalation lists them, to be corrected by hand. Some dead letters
+    cannot be discarded, because other services depend on them: those of a compensation, those of a handler that reacts
+    to an outcome, and all at the service that decides how sagas end, unless an open deadline there ends this saga.
 """
     + CODES,
 )
@@ -409,8 +410,8 @@ async def _rehearse_all(
 def _print_rehearsal(done: RehearsalResult, as_json: bool) -> None:
     letter = done.letter
     if as_json:
-        told = {**asdict(done), "letter": letter.id, "emitted": list(map(fields_of, done.emitted))}
-        print_json({"service": letter.service, "saga": letter.saga, **told})
+        fields = {**asdict(done), "letter": letter.id, "emitted": list(map(fields_of, done.emitted))}
+        print_json({"service": letter.service, "saga": letter.saga, **fields})
         return
     print_lines(f"{letter.service}  {letter.saga}  {letter.handler}")
     print_lines(
@@ -420,8 +421,8 @@ def _print_rehearsal(done: RehearsalResult, as_json: bool) -> None:
         before, after = done.before.get(name), done.after.get(name)
         if before != after:
             print_lines(f"  state    {name}: {_text(before)} -> {_text(after)}")
-    for said in done.emitted:
-        print_lines(f"  emits    {said.type} {said.problem if said.fields is None else _text(said.fields)}")
+    for event in done.emitted:
+        print_lines(f"  emits    {event.type} {event.problem if event.fields is None else _text(event.fields)}")
     for document in done.documents:
         print_lines(f"  changes  {document}")
     if done.stops is not None:
@@ -470,20 +471,20 @@ def _make_resolve_selection(saga: str, service: str | None, handler: str | None)
 
 
 @click.command(
-    help="""Say what a step of SAGA did, where the service cannot know it, and have it go on; or close escalations.
+    help="""Give the result of a step of SAGA that the service cannot know, and go on; or close escalations.
 
     \b
     saga dead resolve order-17 --step charge --answered '"ch-1"' --who ada --why "it is in the bank's list"
     saga dead resolve order-17 --step charge --raised Declined --args '["no money"]' --who ada --why "the bank says so"
     saga dead resolve order-17 --escalation dead-4c87... --who ada --why "refunded by hand"
 
-    With --step: the handler of the dead letter that blocks SAGA is run again, and where it asks for this step it gets
-    this answer, whatever its arguments, and no call is made; a step that it does not ask for any more is left out. That
-    is the cure for "not deterministic", and where nobody knows whether a call has happened. Look at the outside first:
-    what you say is taken for true, and is undone as such. Refused are steps and exceptions that the run does not wait
-    for; the line says for which it does.
+    With --step: the handler of the dead letter that blocks SAGA runs again. Where it calls this step it gets this
+    result, whatever the arguments, and no call is made; a recorded step that it does not call any more is left out. Use
+    it after "not deterministic", or if it is not known whether a call has happened. Check the external system first:
+    your answer is taken as true, and compensated as such. A step or exception for which the run does not wait is
+    refused; the line says for which it waits.
 
-    With --escalation: nothing runs; it is on record that its calls are put right.
+    With --escalation: nothing runs; it is recorded that the calls were corrected.
 """
     + CODES
 )
@@ -562,21 +563,21 @@ async def _escalations(selection: Selection, ids: Sequence[str], deployment: Dep
 
 
 @click.command(
-    help="""Have SERVICE try parked sagas at once, and not wait for their next attempt.
+    help="""Have SERVICE retry parked runs at once, instead of at the time of their next attempt.
 
     \b
     saga dead release payment --handler reserve --who ada --why "the bank is back"
     saga dead release payment --saga order-17 --dry-run --who ada --why "who waits?"
 
-    A run that failed waits, up to an hour, and its saga behind it. Once the cause is mended, say so here: the run goes
-    on where it was, with what is recorded, under the keys it had, and what is queued behind it follows. It is an
-    attempt as any other: one that fails is counted, and parked again. What waits by itself, a deadline before its time
-    or a handler that returned Later, is not hurried; nor is what a person has paused, or an open breaker holds back.
+    A failed run waits up to an hour for its next attempt, and its saga waits, too. Once the cause is fixed, release it:
+    the run goes on where it was, with recorded results and the same idempotency keys, and then the queued messages
+    follow. It is an ordinary attempt: if it fails, it is counted and parked again. Not released are deadlines before
+    their time, handlers that returned Later, and runs that a pause or an open breaker holds back.
 
     \b
-    Exit code 0: done, or told.
-    Exit code 1: none is meant, or one was refused, failed again, or was not answered in time; its line says so.
-    Exit code 2: asked wrongly, or something cannot be used; what to do is on standard error.
+    Exit code 0: done, or printed with --dry-run.
+    Exit code 1: nothing is selected, or a run was refused, failed again, or was not answered in time: see its line.
+    Exit code 2: wrong arguments, or something cannot be used; what to do is on standard error.
 """
 )
 @selection_options(

@@ -28,13 +28,13 @@ DONE = {"create": "created", "retention": "changed", "dates": "changed", "partit
 def topics() -> None:
     """Plan, create and read topics.
 
-    The contracts say of each topic how many partitions it has and how long its records are kept (topic.json, beside the
+    The contracts define how many partitions each topic has and how long its records are kept (topic.json, beside the
     schemas). Dead letters, on <service>.dead, are kept for ever.
 
     \b
-    Exit code 0: all topics are so, or can be made so.
-    Exit code 1: something is refused.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 0: all topics are as defined, or can be made so.
+    Exit code 1: a change is refused.
+    Exit code 2: wrong arguments, or the broker cannot be used.
     """
 
 
@@ -43,14 +43,14 @@ def topics() -> None:
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
-    """Tell what `saga topics apply` would do, and do nothing.
+    """Print what `saga topics apply` would do, without doing it.
 
     For example `saga topics plan services.payment services.order`.
 
     \b
-    Exit code 0: told; it can be done, or all is as wanted.
-    Exit code 1: something of it would be refused; each line says why.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 0: all changes can be made, or none is needed.
+    Exit code 1: a change would be refused; its line says why.
+    Exit code 2: wrong arguments, or the broker cannot be used.
     """
     _print_result(asyncio.run(_plan_or_apply(modules, broker, apply=False)), as_json, applied=False)
 
@@ -60,16 +60,16 @@ def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
-    """Make the topics as the contracts want them. Again and again, at any time: what is so stays so.
+    """Create and change topics so that they match the contracts. Running it again changes nothing.
 
-    Missing topics are made, records are kept for as long as the contracts say, and the broker dates them. More
-    partitions are given only while nobody reads or publishes there and everything has been handled, because keys change
-    their partition; fewer never. Stop other programs that publish there yourself: nobody knows of them.
+    It creates missing topics, sets their retention, and has the broker date the records. It adds partitions only while
+    no client consumes or publishes there and all records are handled, because keys change their partition; it never
+    removes any. Stop other programs that publish there yourself: saga does not know of them.
 
     \b
-    Exit code 0: all topics are as the contracts want them.
-    Exit code 1: something is refused, each line says why; nothing was changed.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 0: all topics match the contracts.
+    Exit code 1: a change is refused, its line says why; nothing was changed.
+    Exit code 2: wrong arguments, or the broker cannot be used.
     """
     steps = asyncio.run(_plan_or_apply(modules, broker, apply=True))
     _print_result(steps, as_json, applied=not any(step.refused for step in steps))
@@ -78,7 +78,7 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 async def _plan_or_apply(modules: Sequence[str], address: str | None, *, apply: bool) -> list[TopicStep]:
     settings = Settings.from_environment(broker=address)
     wanted = collect_needs(wiring.load_services(modules), settings.told)
-    if not apply and missing_broker_file(settings) is not None:  # to ask it would make it
+    if not apply and missing_broker_file(settings) is not None:  # opening it would create it
         return topic_plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
     async with open_administration(settings, SystemClock()) as broker:
         steps = await topic_plans.plan_topics(wanted, broker)
@@ -89,11 +89,11 @@ async def _plan_or_apply(modules: Sequence[str], address: str | None, *, apply: 
 
 def _print_result(steps: Sequence[TopicStep], as_json: bool, *, applied: bool) -> None:
     if as_json:
-        told = [
+        rows = [
             {"topic": step.topic.name, "doing": step.doing, "says": step.says, "refused": step.refused}
             for step in steps
         ]
-        print_json({"applied": applied, "topics": told})
+        print_json({"applied": applied, "topics": rows})
     else:
         _print_steps(steps, applied)
     if any(step.refused for step in steps):
@@ -114,33 +114,33 @@ def _print_steps(steps: Sequence[TopicStep], applied: bool) -> None:
 
 @click.command()
 @click.argument("what", metavar="TOPIC|SAGA_ID")
-@click.option("--since", metavar="TIME", help="From then on: 90s, 30m, 2h, 3d ago, or 2026-11-22T16:00:00Z.")
+@click.option("--since", metavar="TIME", help="Begin then: 90s, 30m, 2h, 3d ago, or 2026-11-22T16:00:00Z.")
 @click.option(
-    "--follow/--no-follow", default=True, help="Go on with what comes, until Ctrl-C; or end with what is there."
+    "--follow/--no-follow", default=True, help="Go on with new records until Ctrl-C, or end at the present end."
 )
-@click.option("--saga", "as_saga", is_flag=True, help="It is a saga's id, even if a topic is called so.")
+@click.option("--saga", "as_saga", is_flag=True, help="The name is a saga id, even if a topic has it, too.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line, instead of text.")
 def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str | None, as_json: bool) -> None:
-    """Print the records of TOPIC, or of one saga in all topics, as they come.
+    """Print the records of TOPIC, or of one saga in all topics, as they arrive.
 
-    SAGA_ID means that saga, in the topics of all contracts. A line for each record: when it was appended,
-    topic/partition/offset, the saga, the event and its source, its id; and below it its fields, read by contracts/, of
-    whichever version and form. What a contract calls sensitive is ***, and what cannot be read says why. Of letters
-    (<service>.dead) it is what they say. A topic is printed in the order of each partition, a saga in the order of each
-    topic: an effect in another topic may stand above its cause.
+    SAGA_ID selects that saga in the topics of all contracts. Each record is a line with the time at which it was
+    appended, topic/partition/offset, saga, event, source and id. Below are its fields, decoded by the contracts folder
+    for any version and encoding; sensitive fields are ***. If a record cannot be decoded, the reason is there instead;
+    for a record on <service>.dead its kind and reason. Records are in order within each partition; an effect in another
+    topic may come above its cause.
 
     \b
     saga topics tail payments --since 10m
     saga topics tail order-17 --no-follow
 
-    Without --since it is what comes from now on; with --no-follow, or of a saga, all that is there. It joins no
-    consumer group, and no service notices.
+    Without --since it begins with new records; with --no-follow, or for a saga, with the oldest ones. It joins no
+    consumer group and does not disturb services.
 
     \b
     Exit code 0: printed, or left with Ctrl-C.
     Exit code 1: with --no-follow: there is no such record.
-    Exit code 2: neither a topic nor contracts, or the broker cannot be read.
+    Exit code 2: there is neither such a topic nor contracts, or the broker cannot be read.
     """
     clock = SystemClock()
     begin_ms = None if since is None else parse_since_ms("--since", since, clock)
@@ -148,11 +148,11 @@ def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str 
     if (file := missing_broker_file(settings)) is not None:
         raise ConfigurationError("nothing to tail:", [f"there is no file {file}: nothing was published there yet"])
     with suppress(KeyboardInterrupt):
-        said = asyncio.run(
+        has_records = asyncio.run(
             _print_records(what, settings, begin_ms, follow, as_saga, print_record_as_json if as_json else print_record)
         )
-        if not said:
-            print_lines(f"no record of {what} is there", err=True)
+        if not has_records:
+            print_lines(f"there is no record of {what}", err=True)
             raise click.exceptions.Exit(1)
 
 
@@ -164,19 +164,19 @@ async def _print_records(
     as_saga: bool,
     show: Callable[[TailedRecord], None],
 ) -> bool:
-    """Print until the end; true if there was anything."""
+    """Print records until the end; return whether there was any."""
     library, trouble = find_contracts()
     if library is None:
         print_error(f"no values are shown: {trouble}")
-    said = False
+    has_records = False
     async with open_administration(settings, SystemClock()) as broker:
         what = await resolve_target(name, broker, library, as_saga=as_saga)
         if begin_ms is None and (what.saga is not None or not follow):
             begin_ms = 0
         async for seen in tailed(what, broker, library, print_error, since_ms=begin_ms, follow=follow):
             show(seen)
-            said = True
-    return said
+            has_records = True
+    return has_records
 
 
 def print_record_as_json(seen: TailedRecord) -> None:
@@ -185,11 +185,11 @@ def print_record_as_json(seen: TailedRecord) -> None:
 
 
 def print_record(seen: TailedRecord) -> None:
-    """Print a record for people, in one line or two."""
+    """Print a record as text, in one line or two."""
     place = f"{seen.topic}/{seen.partition}/{seen.offset}"
-    said = f"{seen.type or '?'} from {seen.source or '?'}"
+    event = f"{seen.type or '?'} from {seen.source or '?'}"
     lines = [
-        f"{seen.time}  {place}  {seen.key if seen.key is not None else '(no key)'}  {said}  {seen.id or ''}".rstrip()
+        f"{seen.time}  {place}  {seen.key if seen.key is not None else '(no key)'}  {event}  {seen.id or ''}".rstrip()
     ]
     if seen.fields is not None:
         lines.append(f"    {json.dumps(seen.fields, ensure_ascii=False)}")

@@ -29,42 +29,47 @@ TRIED_AGAIN = "tried again"
 
 @dataclass(frozen=True, slots=True)
 class AttentionItem:
-    """A letter, and the present state of the message that it is about."""
+    """A dead letter, escalation or failing run, with its present state."""
 
     letter: DeadLetter
     state: str
-    """State now: `blocks` the saga; `dropped`, `replayed`, `discarded` or `resolved`; `goes on` or `over`, of a
-    compensation that fails; `tried again`, of a run that fails; `-`: it blocks nothing."""
+    """`blocks`: it blocks its saga. `dropped`, `replayed`, `discarded` or `resolved`: it has ended. `goes on` or
+    `over`: a failing compensation is still retried, or has ended. `tried again`: a failing run is retried. `-`: it
+    blocks nothing."""
 
     @property
     def is_open(self) -> bool:
-        """True if somebody still has to do something about it."""
+        """True if an operator still has to act."""
         if self.letter.what == "escalation":
             return self.state not in ("resolved", "over")
         return self.state in ("blocks", "goes on", TRIED_AGAIN)
 
     @property
     def has_no_end(self) -> bool:
-        """True for a message that was refused, and is in no saga's way: nothing tells whether its sender has mended
-        it."""
+        """True for a rejected message that blocks no saga: it is not known whether its sender has fixed the cause."""
         return self.letter.what == "dead letter" and self.state == "-"
 
 
 class Attention(NamedTuple):
-    """Everything that needs a person."""
+    """Everything that needs an operator."""
 
     items: Sequence[AttentionItem]
-    """Letters, newest first."""
+    """Dead letters, escalations and failing runs, newest first."""
     sagas: Sequence[ListedSaga]
-    """Sagas that are blocked."""
+    """Blocked sagas."""
     more: bool
-    """True if there is more than was asked for."""
+    """True if there is more than the limit."""
 
 
 async def find_attention(selection: Selection, deployment: Deployment, *, with_ended: bool = True) -> Attention:
-    """Everything that needs a person, as far as it is chosen; of the letters those that are meant. `with_ended`:
-    those, too, about which nobody has to do anything any more. Raises `NoStore` if there is none and no service is
-    named."""
+    """Find everything in the selection that needs an operator.
+
+    Args:
+        with_ended: Include what needs no operator any more.
+
+    Raises:
+        NoStore: There is no store, and the selection names no service.
+    """
     async with AsyncExitStack() as stack:
         try:
             sources = await stack.enter_async_context(deployment.open_stores(selection.services))
@@ -93,30 +98,33 @@ async def _collect(
                 break
             sagas.append(each)
             blocking += await _blocking_in_saga(each, sources, deployment.warn)
-    said = {letter.id for letter in found.letters}
-    letters = [*found.letters, *(letter for letter in blocking if letter.id not in said)]
+    on_topics = {letter.id for letter in found.letters}
+    letters = [*found.letters, *(letter for letter in blocking if letter.id not in on_topics)]
     ended = {letter.ends: letter.what for letter in letters}
     letters = [letter for letter in letters if selection.matches(letter)]
     blocked = {letter.id for letter in blocking}
-    told = list[AttentionItem]()
+    items = list[AttentionItem]()
     for letter in sorted(letters, key=lambda letter: letter.time, reverse=True):
         one = AttentionItem(letter, await _find_state(letter, sources, blocked, ended))
         if not (with_ended or one.is_open or one.has_no_end):
             continue
-        if len(told) == selection.limit:
-            return Attention(told, sagas, True)
-        told.append(one)
-    return Attention(told, sagas, more)
+        if len(items) == selection.limit:
+            return Attention(items, sagas, True)
+        items.append(one)
+    return Attention(items, sagas, more)
 
 
 async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga | None]:
-    """Sagas that are chosen. Where a store cannot list them, those of which letters tell: all that are blocked have
-    one, on a topic that is kept for ever."""
+    """List the selected sagas; `None` after the last one if there are more than the limit.
+
+    If a store cannot list its sagas, list those with a record on `<service>.dead`: every blocked saga has one, and
+    these topics are kept for ever.
+    """
     try:
         async for each in list_sagas(selection, deployment):
             yield each
         return
-    except NoListing:  # it comes before the first
+    except NoListing:  # raised before the first saga
         async with deployment.open_stores(selection.services) as sources:
             found = await read_dead_letters(
                 [source.service for source in sources], deployment.broker_settings, deployment.clock
@@ -130,22 +138,23 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def find_too_old(selection: Selection, deployment: Deployment) -> list[DeadLetter]:
-    """Dead letters of what came too late, which block nothing and have not been replayed. Raises `NoStore`."""
+    """Find dead letters of messages older than the retention, which block nothing and were not replayed. Raises
+    `NoStore`."""
     found = await find_attention(selection, deployment)
     letters = (each.letter for each in found.items if each.state == "-" and each.letter.what == "dead letter")
     return [letter for letter in letters if letter.saga and letter.reason.startswith(TOO_OLD)]
 
 
 class BlockingDeadLetter(NamedTuple):
-    """Dead letter that blocks a saga now."""
+    """A dead letter that blocks its saga now."""
 
     letter: DeadLetter
     replays: int
-    """Times that dead letters of the saga were replayed in this service."""
+    """How many dead letters of the saga were replayed in this service so far."""
 
 
 async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter]:
-    """Dead letters that block sagas, as the stores have them: sagas newest first. Raises `NoStore`."""
+    """Find the dead letters that block sagas according to the stores, newest saga first. Raises `NoStore`."""
     async with deployment.open_stores(selection.services) as sources:
         async for each in _list_blocked(selection, deployment):
             if each is None:
@@ -158,7 +167,7 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetter]:
-    """Dead letters of a saga that its progresses know, whether the log has them or not."""
+    """Return the dead letters and failing runs in the progress of a saga, be they on the topic or not."""
     found = []
     for source in sources:
         p = await _try_read_progress(each.saga, source, warn)
@@ -176,7 +185,7 @@ def _failing_runs(p: SagaProgress, warn: Warn) -> list[DeadLetter]:
 
 
 async def _try_read_progress(saga: str, source: ServiceStore, warn: Warn) -> SagaProgress | None:
-    """Progress of a saga, if the service knows it and it can be read."""
+    """Read the progress of a saga; `None` if the service has none, or it cannot be read, which is reported."""
     try:
         document = await read_document(source, saga)
         return None if document is None else decode_progress(source, saga, document)
@@ -188,50 +197,51 @@ async def _try_read_progress(saga: str, source: ServiceStore, warn: Warn) -> Sag
 async def add_owners(
     found: Sequence[BlockingDeadLetter], service: str, deployment: Deployment
 ) -> list[BlockingDeadLetter]:
-    """These dead letters, each with the owner of its contract: that only the topic says."""
-    told = await read_dead_letters([service], deployment.broker_settings, deployment.clock)
-    if told.problem:
-        deployment.warn(f"some records of the topic {service}.dead cannot be read: {told.problem}")
-    owners = {letter.id: letter.owner for letter in told.letters}
+    """Add the owner of its contract to each dead letter. Only the topic has it, not the progress."""
+    on_topic = await read_dead_letters([service], deployment.broker_settings, deployment.clock)
+    if on_topic.problem:
+        deployment.warn(f"some records of the topic {service}.dead cannot be read: {on_topic.problem}")
+    owners = {letter.id: letter.owner for letter in on_topic.letters}
     return [each._replace(letter=replace(each.letter, owner=owners.get(each.letter.id))) for each in found]
 
 
 async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: Warn) -> list[DeadLetter]:
-    """Dead letters that block a saga, each as the transition says that wrote it: in the progress, or in an archive."""
+    """Return the dead letters that block a saga, with the details of the transition, in the progress or in an archive,
+    that made each of them one."""
     blocks = [kept for kept in (*p.queue, *p.compensating) if kept.dead]
-    said: Mapping[str, DeadLetter] = {}
+    recorded: Mapping[str, DeadLetter] = {}
     try:
-        said = _recorded_letters(p, p.transitions, blocks)
-        if p.first and any(kept.dead not in said for kept in blocks):
-            said = _recorded_letters(p, (await add_archives(source.store, p)).transitions, blocks)
+        recorded = _find_recorded_letters(p, p.transitions, blocks)
+        if p.first and any(kept.dead not in recorded for kept in blocks):
+            recorded = _find_recorded_letters(p, (await add_archives(source.store, p)).transitions, blocks)
     except (UnreadableHistory, *UNREADABLE) as why:
         warn(f"saga {p.saga} in {source.service}: a transition cannot be read: {why}")
-    return [said.get(kept.dead or "") or _unexplained_letter(p, kept) for kept in blocks]
+    return [recorded.get(kept.dead or "") or _make_unexplained_letter(p, kept) for kept in blocks]
 
 
-def _recorded_letters(
+def _find_recorded_letters(
     p: SagaProgress, transitions: Sequence[Raw], blocks: Sequence[PendingMessage]
 ) -> Mapping[str, DeadLetter]:
-    """Letters of these messages that the transitions hold, by id."""
+    """Find the dead letters of these messages in the transitions, by id."""
     wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetter]()
     for entry in map(decode_transition, reversed(transitions)):
         if not wanted:
             break
         for dead in entry.letters:
             if (kept := wanted.pop(dead.id, None)) is not None:
-                letter = _unexplained_letter(p, kept)
+                letter = _make_unexplained_letter(p, kept)
                 found[dead.id] = replace(letter, time=entry.time, **{**asdict(dead), "message": letter.message})
     return found
 
 
-def _unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetter:
-    """Dead letter of which nothing tells any more why it is one."""
+def _make_unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetter:
+    """Make a dead letter from a pending message alone, without the details of the transition."""
     return DeadLetter(
         service=p.service,
         id=kept.dead or "",
         what="dead letter",
         time="",
-        reason="nobody can tell: the transition that made it one cannot be read",
+        reason="not known: the transition in which the message was given up cannot be read",
         remedy="",
         saga=p.saga,
         type=kept.message.type,
@@ -265,21 +275,24 @@ async def _read_summary(letter: DeadLetter, sources: Sequence[ServiceStore]) -> 
     if source is None or not letter.saga:
         return None
     seen = await read_summary(source, letter.saga)
-    return seen.progress if seen is not None else None  # damaged: a list of sagas tells so
+    return seen.progress if seen is not None else None  # a damaged progress is reported where sagas are listed
 
 
 # -------------------------------------------------------------------- parked runs
 
 
 WHAT = "parked"
-"""Kind of these letters: they are on no topic, and need nobody."""
+"""Kind of an item for a parked run. It is on no topic, and needs no operator."""
 FAILING = "failing"
-"""Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
+"""Kind of an item for a parked run that fails because of the service's own code: it needs a release with a fix."""
 
 
 async def list_parked_runs(selection: Selection, deployment: Deployment) -> AsyncIterator[DeadLetter]:
-    """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
-    the last attempt, its reason what that said, and until when. Raises `NoStore`."""
+    """List the selected parked runs as `DeadLetter` values, newest saga first.
+
+    The id is that of the parked run, the time that of the last attempt, and the reason its error with the time of the
+    next attempt. Raises `NoStore`.
+    """
     async with deployment.open_stores(selection.services) as sources:
         async for each in _list_parked(selection, sources, deployment):
             if each is None:
@@ -294,12 +307,13 @@ async def list_parked_runs(selection: Selection, deployment: Deployment) -> Asyn
 async def _list_parked(
     selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment
 ) -> AsyncIterator[ListedSaga | None]:
-    """Sagas that are chosen. Where a store cannot list them, those that have a wake to come: whatever is parked has."""
+    """List the selected sagas. If a store cannot list its sagas, list those with a pending timer: every parked run has
+    one."""
     try:
         async for each in list_sagas(selection, deployment):
             yield each
         return
-    except NoListing:  # it comes before the first
+    except NoListing:  # raised before the first saga
         sagas = dict[str, None]()
         for source in sources:
             async for saga in _list_sagas_with_timers(source.service, deployment):
@@ -310,7 +324,7 @@ async def _list_parked(
 
 
 async def _list_sagas_with_timers(service: str, deployment: Deployment) -> AsyncIterator[str]:
-    """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
+    """List the sagas with a timer that the service has not handled. Raises `SagaError` if the broker cannot be read."""
     async with open_administration(deployment.broker_settings, deployment.clock) as broker:
         positions = (await broker.describe_group(service)).positions
         for topic in await broker.count_partitions(list(tiers_of(service))):
@@ -331,21 +345,21 @@ async def _list_parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> l
 
 
 def find_failing(p: SagaProgress) -> list[DeadLetter]:
-    """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
+    """Find the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
     found = [_to_dead_letter(p, run) for run in find_parked_runs(p)]
     return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
 
 
 def _to_dead_letter(p: SagaProgress, run: ParkedRun) -> DeadLetter:
     last = next((e for e in map(decode_transition, reversed(p.transitions)) if _matches(e, p, run)), None)
-    said = f"`saga sagas show {p.saga}` tells why" if last is None else (last.reason or "")
-    again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
+    error = f"`saga sagas show {p.saga}` shows why" if last is None else (last.reason or "")
+    again = "checked each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
     return DeadLetter(
         service=p.service,
         id=run.id,
         what=WHAT,
         time="" if last is None else last.time,
-        reason=f"{said}; {again}",
+        reason=f"{error}; {again}",
         remedy="",
         saga=p.saga,
         type=run.message.type,
@@ -357,7 +371,8 @@ def _to_dead_letter(p: SagaProgress, run: ParkedRun) -> DeadLetter:
 
 
 def _matches(entry: Transition, p: SagaProgress, run: ParkedRun) -> bool:
-    """True for the transition that parked it. Of several compensations of one outcome each has a name of its own."""
+    """Return whether this transition parked the run. Several compensations of one outcome are told apart by the name of
+    their intent."""
     if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
         return False
     if not run.undoes:

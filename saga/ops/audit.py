@@ -1,8 +1,7 @@
-"""Audit of a service: what people switched, replayed, discarded, resolved or moved in it, when and why, and what shows
-that it is so.
+"""Audit of a service: which controls, commands and moves of offsets operators made, when and why, and what proves it.
 
-A switch stands in the service's book, and what became of a command in the history of its saga: both are chains, which
-can be checked. What lies in a topic alone is what somebody has said, who may write there.
+Controls are in the control log of the service, and the results of commands in the history of their saga. Both are hash
+chains that can be verified. An entry that is only on a topic proves no more than that some client wrote it there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,9 +32,9 @@ from saga.support.clock import Clock, from_iso
 from saga.support.printable import counted
 
 ACTS_MAX = 100_000
-"""Acts of a kind that are kept in memory, at most: of more only the newest are."""
+"""Largest number of entries of a kind that are kept in memory: beyond it only the newest."""
 MOVES_MAX = 100
-"""Positions of one move that are told, at most."""
+"""Largest number of offsets of one move that are listed."""
 Kind: TypeAlias = Literal["switch", "replay", "discard", "resolve", "release", "move"]
 KINDS: tuple[Kind, ...] = ("switch", "replay", "discard", "resolve", "release", "move")
 Shows: TypeAlias = Literal["book", "history", "topic"]
@@ -44,37 +43,38 @@ NOT_LOGGED = "not in the service's book: it has not come to it, or had no room"
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
-    """One thing that a person has done to a service."""
+    """One action of an operator."""
 
     time: str
     kind: Kind
     who: str | None
-    """Name that the person gave; `None`: nothing tells it any more."""
+    """Name that the operator gave; `None`: it is not known any more."""
     why: str
     what: str
     became: str
     shown_by: Shows
-    """Thing that tells it: the `book` or the `history` of the saga, both chains; or a `topic`, and nothing else."""
+    """What proves it: the control log (`book`) or the `history` of the saga, both hash chains; or only a `topic`."""
     saga: str | None = None
     entry: Noted | None = None
-    """Entry of the book, of a switch that is in there."""
+    """Entry of the control log, for a control that is in it."""
 
 
 class Audit(NamedTuple):
-    """All that people have done to a service."""
+    """All actions of operators in a service."""
 
     entries: Sequence[AuditEntry]
-    """Acts, oldest first."""
+    """Actions, oldest first."""
     book: Book
+    """Control log of the service."""
     wrong: Sequence[str]
-    """Reasons for which this may not be all of it, or not as it was."""
+    """Why entries may be missing or forged."""
     notes: Sequence[str]
-    """Other things that people should know of it."""
+    """Other remarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Acts that are asked for: those for which all that is given holds."""
+    """Selects entries: those that match every field that is set."""
 
     kinds: Sequence[str] = ()
     saga: str | None = None
@@ -82,7 +82,7 @@ class AuditFilter:
     since_ms: int = 0
 
     def matches(self, act: AuditEntry) -> bool:
-        """True if the act is asked for."""
+        """True if the entry is selected."""
         return (
             (not self.kinds or act.kind in self.kinds)
             and self.saga in (None, act.saga)
@@ -92,8 +92,8 @@ class AuditFilter:
 
 
 def _parse_ms(time: str) -> int:
-    """Milliseconds since 1970 of a time that somebody has said; of one that is none the last there can be: it is
-    shown."""
+    """Convert a time from a record to milliseconds since 1970. A malformed time counts as the latest possible one, so
+    that the entry is shown."""
     try:
         return from_iso(time)
     except (ValueError, OverflowError):
@@ -102,21 +102,21 @@ def _parse_ms(time: str) -> int:
 
 @dataclass(slots=True)
 class _TopicRecords:
-    """Records of a service's topics, as far as they tell of people."""
+    """Operators' actions on the topics of a service, by id."""
 
     commands: dict[str, Command] = field(default_factory=dict)
     controls: dict[str, Control] = field(default_factory=dict)
     ends: dict[str, DeadLetter] = field(default_factory=dict)
     moves: dict[str, AuditEntry] = field(default_factory=dict)
     others: int = 0
-    """Records on the topic of commands that are none."""
+    """Number of records on the topic of commands that are no commands."""
     wrong: list[str] = field(default_factory=list)
 
 
 async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -> Audit:
-    """Find what people have done to a service, as far as it is asked for. Raises `SagaError` if there is no store of
-    it, or its book cannot be read."""
-    said = await read_topic_records(service, deployment.broker_settings, deployment.clock)
+    """Read the selected actions of operators in a service. Raises `SagaError` if the service has no store, or its
+    control log cannot be read."""
+    records = await read_topic_records(service, deployment.broker_settings, deployment.clock)
     async with deployment.open_stores((service,)) as sources:
         source = next((source for source in sources if source.service == service), None)
         if source is None:
@@ -125,90 +125,97 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
             )
         there = await source.store.get(ARCHIVES, controls.book_key(service))
         book = controls.decode(service, None if there is None else there.content)
-        acts = [*_audit_controls(book, said), *said.moves.values()]
+        acts = [*_audit_controls(book, records), *records.moves.values()]
         histories: dict[str, Mapping[str, Transition]] = {}
-        meant = [command for command in said.commands.values() if asked.saga in (None, command.saga)]
-        acts += [await _audit_command(command, source, histories, said) for command in meant]
-    orphans = list(_applied_without_command(said))
+        meant = [command for command in records.commands.values() if asked.saga in (None, command.saga)]
+        acts += [await _audit_command(command, source, histories, records) for command in meant]
+    orphans = list(_applied_without_command(records))
     if orphans:
-        said.wrong.append(
+        records.wrong.append(
             f"{counted(len(orphans), 'end')} of dead letters on {dead_letters_of(service)} whose command is not on "
-            f"{commands_of(service)}: it was removed, or somebody has written the end"
+            f"{commands_of(service)}: the command was removed, or the end was forged"
         )
     if (broken := controls.verify(book)) is not None:
-        said.wrong.append(broken)
-    notes = [f"{counted(said.others, 'record')} on {commands_of(service)} that nobody heeds"] if said.others else []
+        records.wrong.append(broken)
+    notes = (
+        [f"{counted(records.others, 'record')} on {commands_of(service)} that are no commands, and ignored"]
+        if records.others
+        else []
+    )
     found = sorted((act for act in (*acts, *orphans) if asked.matches(act)), key=lambda act: act.time)
-    return Audit(found, book, said.wrong, notes)
+    return Audit(found, book, records.wrong, notes)
 
 
 # -------------------------------------------------------------------- what the topics have
 
 
 async def read_topic_records(service: str, settings: Settings, clock: Clock) -> _TopicRecords:
-    """Records of both topics. What cannot be read is told as a reason that something may lack."""
-    said = _TopicRecords()
+    """Read the topics of commands and of dead letters. If a part cannot be read, `wrong` says so."""
+    records = _TopicRecords()
     if (file := missing_broker_file(settings)) is not None:
-        said.wrong.append(f"commands and moves cannot be told, for there is no file {file}: name the broker")
-        return said
-    topics = dead_letters_of(service), commands_of(service)  # so: each end has its command there by then
+        records.wrong.append(f"commands and moves of offsets are unknown, as there is no file {file}: name the broker")
+        return records
+    topics = (
+        dead_letters_of(service),
+        commands_of(service),
+    )  # in this order the command of each end was written before it is read
     try:
         async with open_administration(settings, clock) as broker:
             found = await broker.count_partitions(topics)
             for topic in topics:
                 if topic in found:
-                    await _read_topic(service, topic, broker, said)
-                elif not broker.creates_topics:  # a topic that we may not read looks like one that is missing
-                    said.wrong.append(f"topic {topic} is missing, or hidden from this user, who needs Read on it")
+                    await _read_topic(service, topic, broker, records)
+                elif not broker.creates_topics:  # the broker lists no topic that this user may not read
+                    records.wrong.append(f"topic {topic} is missing, or hidden from this user, who needs Read on it")
     except SagaError as why:
-        said.wrong.append(f"not all commands and moves can be told: {why}")
-    return said
+        records.wrong.append(f"not all commands and moves of offsets could be read: {why}")
+    return records
 
 
-async def _read_topic(service: str, topic: str, broker: Administration, said: _TopicRecords) -> None:
+async def _read_topic(service: str, topic: str, broker: Administration, records: _TopicRecords) -> None:
     for partition, bounds in (await broker.fetch_bounds([topic])).items():
         if bounds.begin:
-            said.wrong.append(
-                f"{topic}/{partition.number} begins at offset {bounds.begin}: what was before is gone, and ought to be "
-                "kept for ever"
+            records.wrong.append(
+                f"{topic}/{partition.number} begins at offset {bounds.begin}: earlier records were removed, though "
+                "this topic should be kept for ever"
             )
     kept: tuple[dict[str, Command] | dict[str, Control] | dict[str, DeadLetter] | dict[str, AuditEntry], ...]
-    kept, was_full = (said.commands, said.controls, said.ends, said.moves), False
+    kept, was_full = (records.commands, records.controls, records.ends, records.moves), False
     async for record in broker.scan(topic):
         if topic == commands_of(service):
-            _add_command(service, record, said)
+            _add_command(service, record, records)
         else:
-            _add_record(service, record, said)
+            _add_record(service, record, records)
         for each in kept:
             if len(each) > ACTS_MAX:
                 del each[next(iter(each))]
                 was_full = True
     if was_full:
-        said.wrong.append(f"{topic} has more than {ACTS_MAX} of a kind: these are the newest")
+        records.wrong.append(f"{topic} has more than {ACTS_MAX} of a kind: these are the newest")
 
 
-def _add_command(service: str, record: Record, said: _TopicRecords) -> None:
+def _add_command(service: str, record: Record, records: _TopicRecords) -> None:
     try:
         if any(name == "ce_type" and value == controls.TYPE.encode() for name, value in record.headers):
             control = control_in(record)
             if control.saga != service:
                 raise BadInput("it is for another service")
-            said.controls.setdefault(control.id, control)
+            records.controls.setdefault(control.id, control)
         else:
             command = command_in(record)
-            said.commands.setdefault(command.id, command)
+            records.commands.setdefault(command.id, command)
     except BadInput:
-        said.others += 1
+        records.others += 1
 
 
-def _add_record(service: str, record: Record, said: _TopicRecords) -> None:
+def _add_record(service: str, record: Record, records: _TopicRecords) -> None:
     letter = decode_dead_letter(service, record)
     if letter is None:
         return
     if letter.what in (MOVED, STAYED):
-        said.moves[letter.id] = _audit_move(record, letter)
-    elif letter.what in ENDS and letter.what != "dropped":  # an outcome drops one, no person
-        said.ends[letter.id] = letter
+        records.moves[letter.id] = _audit_move(record, letter)
+    elif letter.what in ENDS and letter.what != "dropped":  # an outcome drops a dead letter, no operator
+        records.ends[letter.id] = letter
 
 
 class _MovedTo(Struct, frozen=True):
@@ -219,7 +226,7 @@ class _MovedTo(Struct, frozen=True):
 
 
 class _MovesRecord(Struct, frozen=True):
-    """Value of the record of a move."""
+    """Value of a record about moved offsets."""
 
     who: str
     why: str
@@ -229,35 +236,35 @@ class _MovesRecord(Struct, frozen=True):
 def _audit_move(record: Record, letter: DeadLetter) -> AuditEntry:
     became = "moved" if letter.what == MOVED else "not moved"
     try:
-        said = msgspec.json.decode(record.value or b"", type=_MovesRecord)
+        move = msgspec.json.decode(record.value or b"", type=_MovesRecord)
     except UNREADABLE:
-        what = "a move of positions, which cannot be read"
+        what = "a move of offsets, which cannot be decoded"
         return AuditEntry(
             time=letter.time, kind="move", who=None, why=letter.reason, what=what, became=became, shown_by="topic"
         )
     moves = [
         f"{m.topic}/{m.partition} {'the beginning' if m.from_ is None else m.from_} -> {m.to}"
-        for m in said.moves[:MOVES_MAX]
+        for m in move.moves[:MOVES_MAX]
     ]
-    more = [f"and {len(said.moves) - MOVES_MAX} more"] if len(said.moves) > MOVES_MAX else []
+    more = [f"and {len(move.moves) - MOVES_MAX} more"] if len(move.moves) > MOVES_MAX else []
     what = f"move of {', '.join(moves + more)}"
     return AuditEntry(
-        time=letter.time, kind="move", who=said.who, why=said.why, what=what, became=became, shown_by="topic"
+        time=letter.time, kind="move", who=move.who, why=move.why, what=what, became=became, shown_by="topic"
     )
 
 
 # -------------------------------------------------------------------- what became of it
 
 
-def _audit_controls(book: Book, said: _TopicRecords) -> Iterator[AuditEntry]:
-    """Switches in the book, and those that were wished and are not in there."""
-    noted = set[str]()
+def _audit_controls(book: Book, records: _TopicRecords) -> Iterator[AuditEntry]:
+    """Yield the controls in the control log, then those that were only requested."""
+    logged = set[str]()
     for entry in controls.entries_of(book):
-        noted.add(entry.id)
+        logged.add(entry.id)
         became = "switched" if entry.refused is None else f"refused: {entry.refused}"
         yield _audit_switch(entry.time, entry.who, entry.why, entry.switch, became, entry)
-    for control in said.controls.values():
-        if control.id not in noted:
+    for control in records.controls.values():
+        if control.id not in logged:
             yield _audit_switch(control.time, control.who, control.why, control.switch, NOT_LOGGED, None)
 
 
@@ -276,19 +283,19 @@ def _audit_switch(time: str, who: str, why: str, switch: Switch, became: str, en
 
 
 async def _audit_command(
-    command: Command, source: ServiceStore, histories: dict[str, Mapping[str, Transition]], said: _TopicRecords
+    command: Command, source: ServiceStore, histories: dict[str, Mapping[str, Transition]], records: _TopicRecords
 ) -> AuditEntry:
-    """A command, with what its saga's history says of it; else with what the topic of dead letters says."""
+    """Return a command with its result from the saga's history, or else from the topic of dead letters."""
     saga = command.saga
     if saga not in histories:
-        histories[saga] = await _read_entries(source, saga, said)
+        histories[saga] = await _read_entries(source, saga, records)
     entry = histories[saga].get(command.id)
-    end = said.ends.get(f"{command.dead}-{OUTCOMES[command.wanted]}")
+    end = records.ends.get(f"{command.dead}-{OUTCOMES[command.wanted]}")
     became = NOT_APPLIED_YET
     if entry is not None:
         became = _describe_outcome(entry)
         if entry.reason is not None and describe_request(command) not in entry.reason:
-            said.wrong.append(
+            records.wrong.append(
                 f"{_describe_command(command)}: the saga's history says {entry.reason!r}, and "
                 f"{commands_of(source.service)} says {describe_request(command)}"
             )
@@ -312,27 +319,27 @@ def _describe_outcome(entry: Transition) -> str:
     return "under way" if entry.outcome == "noted" else entry.outcome
 
 
-async def _read_entries(source: ServiceStore, saga: str, said: _TopicRecords) -> Mapping[str, Transition]:
-    """Last transition of each command in a saga's history, which is checked; none if the service does not know the saga
-    any more."""
+async def _read_entries(source: ServiceStore, saga: str, records: _TopicRecords) -> Mapping[str, Transition]:
+    """Read and verify a saga's history; return the last transition of each command, by its id. Empty if the service has
+    no progress of the saga any more."""
     try:
         history = await read_history(source, saga)
         if history is None:
             return {}
         entries = [decode_transition(raw) for raw in history.transitions]
     except (UnreadableHistory, *UNREADABLE) as why:
-        said.wrong.append(f"the history of saga {saga} cannot be read: {why}")
+        records.wrong.append(f"the history of saga {saga} cannot be read: {why}")
         return {}
     if (broken := verify_history(history.transitions, history.progress)) is not None:
-        said.wrong.append(f"the history of saga {saga} is not as it was written: {broken.what}")
+        records.wrong.append(f"the history of saga {saga} was changed: {broken.what}")
     return {entry.message: entry for entry in entries if entry.type in operator_commands.TYPES}
 
 
-def _applied_without_command(said: _TopicRecords) -> Iterator[AuditEntry]:
-    """Ends of dead letters that people must have wanted, and no command tells of."""
-    wanted = {(c.saga, f"{c.dead}-{OUTCOMES[c.wanted]}") for c in said.commands.values()}
+def _applied_without_command(records: _TopicRecords) -> Iterator[AuditEntry]:
+    """Yield the ends of dead letters that need a command, and have none on the topic."""
+    wanted = {(c.saga, f"{c.dead}-{OUTCOMES[c.wanted]}") for c in records.commands.values()}
     kinds: Mapping[str, Kind] = {"replayed": "replay", "discarded": "discard", "resolved": "resolve"}
-    for letter in said.ends.values():
+    for letter in records.ends.values():
         if (letter.saga, letter.id) not in wanted:
             yield AuditEntry(
                 time=letter.time,
@@ -347,7 +354,7 @@ def _applied_without_command(said: _TopicRecords) -> Iterator[AuditEntry]:
 
 
 def _describe_command(command: Command) -> str:
-    """A command in words: what a step is said to have answered may be sensitive, and is in the saga's history."""
+    """Describe a command, without the answer given for a step: it may be sensitive, and is in the saga's history."""
     given = command.answered
     how = ""
     if given is not None:

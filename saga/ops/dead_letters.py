@@ -1,4 +1,5 @@
-"""Letters on the topics `<service>.dead`, for people: dead letters, escalations, ends, and what was done by hand."""
+"""Records on the topics `<service>.dead`: dead letters, escalations, how dead letters ended, and offsets that an
+operator moved."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,24 +16,24 @@ from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
 RECORDS_MAX = 100_000
-"""Letters that are kept in memory, at most: of more only the newest are."""
+"""Largest number of records that are kept in memory: beyond it only the newest."""
 ENDS = ("dropped", "replayed", "discarded", "resolved")
-"""Kinds of letters that tell of the end of a dead letter: their ids are its id and this."""
+"""Kinds of records that report the end of a dead letter. Their id is the id of the dead letter, `-` and the kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One thing that people have to see."""
+    """A record on `<service>.dead`."""
 
     service: str
     id: str
     what: str
-    """Kind: `dead letter`, `escalation`, `dropped`, `replayed`, `discarded`, `resolved`, or what was done by hand."""
+    """Kind: `dead letter`, `escalation`, one of `ENDS`, or an operator's action, as a move of offsets."""
     time: str
     reason: str
     remedy: str
     saga: str | None = None
-    """Saga id; `None`: nobody can tell."""
+    """Saga id; `None`: it is not known."""
     type: str | None = None
     message: str | None = None
     handler: str | None = None
@@ -40,69 +41,76 @@ class DeadLetter:
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
     stack: tuple[str, ...] = ()
-    """Places that led there, outermost first."""
+    """Call stack of that place, outermost first."""
     blame: str | None = None
-    """Class: `data`, `code`, `outside`; `None`: nobody is to blame, or an earlier version wrote it."""
+    """Who can fix it: `data`, `code` or `outside`; `None`: no failure caused it, or an earlier version wrote it."""
     owner: str | None = None
     """Service that owns the contract of the message."""
     state: str | None = None
     """The saga's state before the run that failed, as JSON."""
     headers: tuple[tuple[str, str | None], ...] = ()
-    """Headers of the original, as they came; one may be there several times."""
+    """Headers of the original record; a name may occur several times."""
     whole: str | None = None
-    """Place of the whole original."""
+    """Topic, partition and offset of the complete original."""
     undoes: str | None = None
     """Id of the event that a failing compensation cannot undo; else `None`."""
     calls: tuple[str, ...] = ()
+    """Calls to external systems that the run made and that are not undone."""
 
     @property
     def ends(self) -> str | None:
-        """Id of the dead letter whose end this is."""
+        """Id of the dead letter whose end this record reports."""
         suffix = f"-{self.what}"
         return self.id.removesuffix(suffix) if self.what in ENDS and self.id.endswith(suffix) else None
 
 
 class DeadLetterLog(NamedTuple):
-    """Letters that a log has."""
+    """Records read from `<service>.dead`."""
 
     letters: tuple[DeadLetter, ...]
-    """Letters newest first; each once, as it was said last."""
+    """Records newest first; for each id the last one that was written."""
     problem: str | None
-    """Reason that there may be more."""
+    """Why records may be missing; `None`: all were read."""
 
 
 async def read_dead_letters(services: Collection[str], settings: Settings, clock: Clock) -> DeadLetterLog:
-    """Letters that these services have written to their topics. It reads each of them from its beginning."""
+    """Read the topics `<service>.dead` of these services from their beginning."""
     if (file := missing_broker_file(settings)) is not None:
         return DeadLetterLog((), f"no file {file}")
-    known: dict[str, DeadLetter] = {}
+    by_id: dict[str, DeadLetter] = {}
     more, trouble = False, None
     try:
         async with open_administration(settings, clock) as broker:
             topics = {dead_letters_of(service): service for service in services}
             there = await broker.count_partitions(topics)
             hidden = [] if broker.creates_topics else [topic for topic in topics if topic not in there]
-            if hidden:  # a topic that we may not read looks like one that is missing
+            if hidden:  # the broker lists no topic that this user may not read
                 trouble = f"topic {', '.join(hidden)} is missing, or hidden from this user, who needs Read on it"
             for topic in there:
                 async for record in broker.scan(topic):
                     letter = decode_dead_letter(topics[topic], record)
                     if letter is not None:
-                        known[letter.id] = letter
-                    if len(known) > 2 * RECORDS_MAX:
-                        known, more = {letter.id: letter for letter in _sort_newest_first(known.values())}, True
+                        by_id[letter.id] = letter
+                    if len(by_id) > 2 * RECORDS_MAX:
+                        by_id, more = {letter.id: letter for letter in _sort_newest_first(by_id.values())}, True
     except SagaError as why:
         trouble = str(why)
-    if more or len(known) > RECORDS_MAX:
+    if more or len(by_id) > RECORDS_MAX:
         trouble = trouble or f"there are more than {RECORDS_MAX}, these are the newest"
-    return DeadLetterLog(_sort_newest_first(known.values()), trouble)
+    return DeadLetterLog(_sort_newest_first(by_id.values()), trouble)
 
 
 async def read_originals(
     service: str, ids: Collection[str], settings: Settings, clock: Clock
 ) -> Mapping[str, Message | BadInput]:
-    """Messages of these letters, from the topic alone, by the letter's id; or why one is not whole there. Raises
-    `SagaError`: the broker cannot be used."""
+    """Read the original messages of these dead letters from `<service>.dead`.
+
+    Returns:
+        For each id that was found the message, or why it is incomplete.
+
+    Raises:
+        SagaError: The broker cannot be used.
+    """
     found: dict[str, Message | BadInput] = {}
     topic = dead_letters_of(service)
     async with open_administration(settings, clock) as broker:
@@ -116,15 +124,15 @@ async def read_originals(
 
 def _decode_original(record: Record) -> Message | BadInput:
     theirs, ours = _split_headers(record.headers)
-    said = texts_of(ours)
-    if "dead_cut" in said:
-        return BadInput(f"its original is not whole in the dead letter: it lies at {said.get('dead_whole', '?')}")
+    added = texts_of(ours)
+    if "dead_cut" in added:
+        return BadInput(f"the dead letter has only a part of the original, which is at {added.get('dead_whole', '?')}")
     type_ = texts_of(theirs).get("ce_type", "").rpartition(".")[2]
     try:
         message = envelope.to_message(record._replace(headers=theirs), type_=type_, schema="", contract=None)
     except BadInput as why:
         return why
-    return replace(message, id=said.get("dead_message") or message.id)
+    return replace(message, id=added.get("dead_message") or message.id)
 
 
 def _sort_newest_first(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
@@ -132,51 +140,52 @@ def _sort_newest_first(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
 
 
 def decode_dead_letter(service: str, record: Record) -> DeadLetter | None:
-    """Letter in a record; `None` if it is none: anybody may write to a topic."""
+    """Decode a record of `<service>.dead`; `None` if it has another form: other clients may write there, too."""
     theirs, ours = _split_headers(record.headers)
-    said = texts_of(ours)
-    if not said.get("dead_id") or not said.get("dead_what"):
+    added = texts_of(ours)
+    if not added.get("dead_id") or not added.get("dead_what"):
         return None
     of_theirs = texts_of(theirs)
-    attempts = said.get("dead_attempts", "")
+    attempts = added.get("dead_attempts", "")
     key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
     return DeadLetter(
         service=service,
-        id=said["dead_id"],
-        what=said["dead_what"],
-        time=said.get("dead_time", ""),
-        reason=said.get("dead_reason", ""),
-        remedy=said.get("dead_remedy", ""),
+        id=added["dead_id"],
+        what=added["dead_what"],
+        time=added.get("dead_time", ""),
+        reason=added.get("dead_reason", ""),
+        remedy=added.get("dead_remedy", ""),
         saga=key or None,
         type=of_theirs.get("ce_type", "").rpartition(".")[2] or None,
-        message=said.get("dead_message") or of_theirs.get("ce_id"),
-        handler=said.get("dead_handler"),
+        message=added.get("dead_message") or of_theirs.get("ce_id"),
+        handler=added.get("dead_handler"),
         attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 10 else None,
-        where=said.get("dead_where"),
+        where=added.get("dead_where"),
         stack=_decode_header(ours, "dead_stack"),
-        blame=said.get("dead_class"),
-        owner=said.get("dead_owner"),
-        state=said.get("dead_state"),
+        blame=added.get("dead_class"),
+        owner=added.get("dead_owner"),
+        state=added.get("dead_state"),
         headers=decode_headers_as_text(theirs),
-        whole=said.get("dead_whole") or said.get("dead_position"),
-        undoes=said.get("dead_undoes"),
+        whole=added.get("dead_whole") or added.get("dead_position"),
+        undoes=added.get("dead_undoes"),
         calls=_decode_header(ours, "dead_call"),
     )
 
 
 def decode_headers_as_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
-    """Headers as people read them, whatever their bytes."""
+    """Decode headers for display; bytes that are not UTF-8 become escapes."""
     return tuple(
         (name, None if value is None else value.decode("utf-8", "backslashreplace")) for name, value in headers
     )
 
 
 def _decode_header(headers: Headers, name: str) -> tuple[str, ...]:
-    """All headers of one name."""
-    return tuple(value or "" for said, value in decode_headers_as_text(headers) if said == name)
+    """Return the values of all headers with this name."""
+    return tuple(value or "" for each, value in decode_headers_as_text(headers) if each == name)
 
 
 def _split_headers(headers: Headers) -> tuple[Headers, Headers]:
-    """Headers of the original, and ours behind them: the original may have any, and names like ours among them."""
+    """Split the headers of the original from those that the service added after them. The original may have had headers
+    with the same names, so the last `dead_id` begins the added ones."""
     first = max((i for i, (name, _) in enumerate(headers) if name == "dead_id"), default=len(headers))
     return headers[:first], headers[first:]

@@ -1,4 +1,4 @@
-"""Fields of the events that a saga's transitions emitted, for `saga sagas show --values`: sensitive ones are hidden."""
+"""Decode events for display, with their sensitive fields redacted unless the reader may decrypt them."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
@@ -37,11 +37,11 @@ class EventFields(Struct, frozen=True, kw_only=True):
 
 
 EventDecoder: TypeAlias = Callable[[str, bytes, Library], bytes]
-"""Function that opens the sealed fields of an event of a saga."""
+"""Function that decrypts the encrypted fields of an event: saga id, value, library -> value."""
 
 
 async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDecoder:
-    """Opener of all events of these histories: for who is to see what is sensitive. Raises `KeysUnavailable`."""
+    """Make a decoder that decrypts the events of these histories. Fetches all their keys; raises `KeysUnavailable`."""
     names = find_key_names(
         *(event.value for history in histories for entry in history.entries for event in entry.events)
     )
@@ -62,8 +62,11 @@ async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDec
 
 
 def read_event_fields(history: SagaHistory, opens: EventDecoder | None = None) -> dict[int, list[EventFields]]:
-    """Events of each transition that emitted any. Without contracts no value is shown, not even in part: nobody could
-    tell which ones are sensitive. `opens`: shows those, too."""
+    """Return the emitted events of a history, by the number of their transition.
+
+    Without contracts no field is shown, because it is not known which ones are sensitive. With `opens` sensitive fields
+    are decrypted and shown.
+    """
     library: Library | None
     try:
         library, trouble = find_library(), ""
@@ -92,10 +95,10 @@ def _decode_event(event: EmittedEvent, saga: str, library: Library, opens: Event
 
 
 def decode_fields(value: bytes, library: Library, *, hides: bool = True) -> dict[str, object]:
-    """Fields of an event, of whichever version. `hides`: sensitive ones. Raises `BadInput`."""
+    """Decode the fields of an event of any version. `hides`: redact sensitive fields. Raises `BadInput`."""
     version = codec.identify(value, library)
     versions = library.contracts[version.name].versions
-    # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
+    # A version with an upcaster is shown as it was written: upcasters are code of services, which tools do not have.
     shown_as = version if version.number in versions[-1].upcasts else versions[-1]
     fields = codec.to_json(codec.decode(value, _get_class(shown_as, library), library))
     return redact_fields(fields, shown_as.record) if hides else fields
@@ -115,17 +118,17 @@ def _get_class(version: Version, library: Library) -> type[Event]:
 
 
 def recognize_record(record: Record, library: Library) -> tuple[Record, Recognition]:
-    """A record in binary mode, and the contract that it is of. Raises `BadInput`: nobody can tell."""
+    """Convert a record to binary mode and find its contract. Raises `BadInput` if that cannot be known."""
     if record.value is None:
-        raise BadInput("it has no value: a tombstone, which says nothing")
+        raise BadInput("it is a tombstone: it has no value")
     if record.value[:2] != codec.MARKER:
         record = in_binary_mode(record)
     return record, recognize(record, library)
 
 
 def decode_message(record: Record, library: Library) -> Message:
-    """Message in a record, of any contract of the library. `decode_value` gives its value as it is decoded. Raises
-    `BadInput`: it is none, or no contract is known of it."""
+    """Decode the message in a record; `decode_value` decodes its value. Raises `BadInput` if it is no message, or has
+    no known contract."""
     record, found = recognize_record(record, library)
     if not found.name:
         raise BadInput(f"no contract {found.unknown_type} is in {library.folder}")
@@ -137,5 +140,6 @@ def decode_message(record: Record, library: Library) -> Message:
 
 
 def decode_value(message: Message, writer: Writer | None, library: Library) -> bytes:
-    """Value of a message as a single object. `writer`: of its record. Raises `BadInput`."""
+    """Return the value of a message in Avro's single-object encoding. `writer`: that of its record. Raises
+    `BadInput`."""
     return decode_single_object(message, library, lambda id_: writer or foreign_values.writer_without_registry(id_))

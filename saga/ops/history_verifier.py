@@ -1,7 +1,7 @@
-"""Witness of histories: what services told of them, compared with what their stores hold now.
+"""Verify histories: check their hash chains, and compare them with the transition events on `saga.transitions`.
 
-A store alone cannot show that a whole earlier version lies in the place of a later one, or that nothing is left of a
-saga. The topic of transitions can, for as long as it keeps them.
+A store alone cannot show that a document was replaced by an earlier version of itself, or removed. The transition
+events can, for as long as their topic keeps them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from saga.store.port import Document
 from saga.support.clock import Clock, from_iso, iso
 
 CLOCKS_MS = 60_000
-"""Time by which clocks may differ: nothing is called removed that may have expired."""
+"""Assumed difference between clocks: a document that may have expired is not reported as removed."""
 AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga sagas rebuild"
 BY_HAND = "look at both with the topic's records, and put right what only one of them knows of"
 
@@ -38,97 +38,98 @@ class HistoryId(NamedTuple):
 
 @dataclass(slots=True)
 class PublishedHistory:
-    """Transitions of one history that were told."""
+    """Published transition events of one history."""
 
     digests: dict[int, int] = field(default_factory=dict)
-    """Number -> digest of the hash that was told."""
+    """Number of a transition -> digest of its published hash."""
     last: int = -1
-    """The highest number."""
+    """Highest number of a transition."""
     last_ms: int = 0
-    """Time of that one."""
+    """Time of the transition with the highest number."""
     kept_until_ms: int | None = None
     """Time until which its service keeps the saga; `None`: it is open, and never expires."""
     forked: int | None = None
-    """First number under which two transitions were told."""
+    """Lowest number with two different transitions."""
     rebuilt: str | None = None
-    """Time at which `saga sagas rebuild` made it anew: what was told before counts no more."""
+    """Time at which `saga sagas rebuild` rebuilt it: earlier events are ignored."""
 
 
 @dataclass(slots=True)
 class HistoryVerifier:
-    """All that was told of histories."""
+    """Published transition events of all histories, to compare stores with."""
 
     histories: dict[HistoryId, PublishedHistory] = field(default_factory=dict)
     strange: int = 0
-    """Records on the topic that are no transitions."""
+    """Records on the topic that are not transition events."""
 
-    def add(self, told: Told) -> None:
-        """Take note of a transition that was told; one may be told several times, in any order."""
-        key, mark, time_ms = HistoryId(told.service, told.saga), _digest(told.hash), from_iso(told.time)
+    def add(self, event: Told) -> None:
+        """Add a transition event. The same one may come several times, and events in any order."""
+        key, digest, time_ms = HistoryId(event.service, event.saga), _digest(event.hash), from_iso(event.time)
         seen = self.histories.get(key)
-        if seen is None or (told.number == 0 and (_is_rebuilt(seen, told) or _is_id_reused(seen, mark, time_ms))):
-            seen = self.histories[key] = PublishedHistory(rebuilt=told.anew)
-        known = seen.digests.setdefault(told.number, mark)
-        if known != mark and (seen.forked is None or told.number < seen.forked):
-            seen.forked = told.number
-        if told.number >= seen.last:
-            seen.last, seen.last_ms = told.number, time_ms
-            seen.kept_until_ms = None if told.kept_s is None else time_ms + told.kept_s * 1000
+        if seen is None or (event.number == 0 and (_is_rebuilt(seen, event) or _is_id_reused(seen, digest, time_ms))):
+            seen = self.histories[key] = PublishedHistory(rebuilt=event.anew)
+        first = seen.digests.setdefault(event.number, digest)
+        if first != digest and (seen.forked is None or event.number < seen.forked):
+            seen.forked = event.number
+        if event.number >= seen.last:
+            seen.last, seen.last_ms = event.number, time_ms
+            seen.kept_until_ms = None if event.kept_s is None else time_ms + event.kept_s * 1000
 
     def compare(self, history: HistoryId, transitions: Sequence[Raw]) -> "Contradiction | None":
-        """The first contradiction between what was told and a whole history that agrees with itself."""
+        """Return the first contradiction between the published events and a complete history with a valid hash chain;
+        `None` if there is none."""
         seen = self.histories.get(history)
         if seen is None:
             return None
         if seen.forked is not None:
             n = seen.forked
             what = (
-                f"two transitions {n} were written, one after another: the store lost one that it had acknowledged, "
-                "or an earlier version was put in the place of a later one while the service ran"
+                f"two different transitions {n} were written: the store lost one that it had acknowledged, or the "
+                "document was replaced by an earlier version while the service ran"
             )
             return Contradiction(HistoryDefect(n, what), BY_HAND)
         for n, raw in enumerate(transitions):
-            if seen.digests.get(n, mark := _digest(sha256(bytes(raw)).hexdigest())) != mark:
-                what = f"transition {n} is not the one that was told: another history is in the place of this one"
+            if seen.digests.get(n, digest := _digest(sha256(bytes(raw)).hexdigest())) != digest:
+                what = f"transition {n} is not the published one: this history was replaced by another one"
                 return Contradiction(HistoryDefect(n, what), AGAIN)
         count = len(transitions)
         if seen.last >= count:
             what = (
-                f"transition {seen.last} was told, of {iso(seen.last_ms)}, and only {count} are there: an earlier "
-                "version is in the place of a later one"
+                f"transition {seen.last} was published, of {iso(seen.last_ms)}, and the store has only {count}: the "
+                "document was replaced by an earlier version"
             )
             return Contradiction(HistoryDefect(count, what), AGAIN)
         return None
 
     def is_published(self, history: HistoryId, count: int) -> bool | None:
-        """True if the last of so many transitions was told; `None` if none of this history was."""
+        """Return whether the last of `count` transitions was published; `None` if no transition of this history was."""
         seen = self.histories.get(history)
         return None if seen is None else seen.last >= count - 1
 
     def is_rebuilt(self, history: HistoryId) -> bool:
-        """True if `saga sagas rebuild` said that it made the history anew."""
+        """Return whether the published events come from `saga sagas rebuild`."""
         seen = self.histories.get(history)
         return seen is not None and seen.rebuilt is not None
 
     def find_removed(self, history: HistoryId, now_ms: int) -> "Contradiction | None":
-        """The contradiction that there is no document of a history, if it cannot have expired by now."""
+        """Return a contradiction for a history without a document, unless the document may have expired by now."""
         seen = self.histories[history]
         until_ms = seen.kept_until_ms
         if until_ms is not None and now_ms > until_ms - CLOCKS_MS:
             return None
         kept = "it is open, and never expires" if until_ms is None else f"it is kept until {iso(until_ms)}"
-        what = f"nothing is there of it, and transition {seen.last} was told, of {iso(seen.last_ms)}: {kept}"
+        what = f"the store has no document, and transition {seen.last} was published, of {iso(seen.last_ms)}: {kept}"
         return Contradiction(HistoryDefect(seen.last, what), AGAIN)
 
     def histories_of(self, services: Sequence[str], saga: str | None) -> Iterator[HistoryId]:
-        """Histories of these services, of all sagas or of one."""
+        """Yield the published histories of these services, of all sagas or of one."""
         for history in self.histories:
             if history.service in services and saga in (None, history.saga):
                 yield history
 
 
 class Contradiction(NamedTuple):
-    """Difference between what was told and what is there, and what to do."""
+    """Difference between the published events and the store, and what to do."""
 
     broken: HistoryDefect
     todo: str
@@ -138,20 +139,20 @@ def _digest(hash_: str) -> int:
     return int.from_bytes(blake2b(hash_.encode(), digest_size=8).digest())
 
 
-def _is_rebuilt(seen: PublishedHistory, told: Told) -> bool:
-    """True for the first transition of a history that was made anew, as `saga sagas rebuild` tells it."""
-    return told.anew is not None and told.anew != seen.rebuilt
+def _is_rebuilt(seen: PublishedHistory, event: Told) -> bool:
+    """Return whether this first event begins a history that `saga sagas rebuild` rebuilt."""
+    return event.anew is not None and event.anew != seen.rebuilt
 
 
-def _is_id_reused(seen: PublishedHistory, mark: int, time_ms: int) -> bool:
-    """True for the first transition of a saga whose id was used before, and forgotten."""
+def _is_id_reused(seen: PublishedHistory, digest: int, time_ms: int) -> bool:
+    """Return whether this first event begins a new saga whose id belonged to an expired one."""
     until_ms = seen.kept_until_ms
-    return seen.digests.get(0) != mark and until_ms is not None and time_ms > until_ms - CLOCKS_MS
+    return seen.digests.get(0) != digest and until_ms is not None and time_ms > until_ms - CLOCKS_MS
 
 
 async def read_published_histories(settings: Settings, clock: Clock, saga: str | None = None) -> HistoryVerifier | str:
-    """All that the topic still tells of histories, of all sagas or of one; or the reason that there is no witness.
-    Raises `SagaError` for a broker that cannot be read."""
+    """Read the transition events of all sagas or of one; return a reason instead if there can be none. Raises
+    `SagaError` if the broker cannot be read."""
     topic = settings.told
     if topic is None:
         return "SAGA_TRANSITIONS is off"
@@ -167,9 +168,9 @@ async def read_published_histories(settings: Settings, clock: Clock, saga: str |
             except BadInput:
                 found.strange += 1
                 continue
-            for told in several:
-                if saga in (None, told.saga):
-                    found.add(told)
+            for event in several:
+                if saga in (None, event.saga):
+                    found.add(event)
     return found
 
 
@@ -181,7 +182,7 @@ NOT_COMPARED = "nobody was asked"
 
 @dataclass(frozen=True, slots=True)
 class BrokenHistory:
-    """A history that is not what was written."""
+    """A history with a defect."""
 
     saga: str
     service: str
@@ -193,26 +194,26 @@ class BrokenHistory:
 
 @dataclass(slots=True)
 class VerificationReport:
-    """Histories that were looked at, and everything wrong that was found."""
+    """Counts of the verified histories, and every defect that was found."""
 
     histories: int = 0
     """One for each saga and service."""
     transitions: int = 0
     services: list[str] = field(default_factory=list)
     older: int = 0
-    """Histories that an older version of the toolkit began or went on with: not bound to their saga, and of their
-    snapshots only the state is known."""
+    """Histories with transitions of an older version of saga, without integrity digests: they are not bound to their
+    saga, and of their snapshots only the state is verified."""
     broken: list[BrokenHistory] = field(default_factory=list)
     alone: str | None = None
-    """Reason that there is no witness: what the services told was not compared."""
+    """Why histories were not compared with published events; `None`: they were."""
     witnessed: int = 0
-    """Histories whose last transition was told, as it is there."""
+    """Histories whose last transition was published, and is the same in the store."""
     in_part: int = 0
-    """Histories of which transitions were told, and not the last."""
+    """Histories of which some transitions were published, but not the last one."""
     rebuilt: int = 0
-    """Histories that `saga sagas rebuild` made anew: what was told of them before was not compared."""
+    """Histories that `saga sagas rebuild` rebuilt: they were not compared with earlier events."""
     strange: int = 0
-    """Records among what was told that are no transitions."""
+    """Records on the topic that are not transition events."""
 
 
 async def verify_histories(
@@ -233,7 +234,7 @@ async def verify_stores(
     saga: str | None = None,
     witness: HistoryVerifier | str = NOT_COMPARED,
 ) -> VerificationReport:
-    """Everything wrong with the histories of these services, as `verified` finds it."""
+    """Check the histories in these stores, as `verify_histories` does."""
     found = VerificationReport()
     if isinstance(witness, str):
         found.alone, witness = witness, HistoryVerifier()
@@ -260,7 +261,7 @@ def _broken_history(history: HistoryId, why: Contradiction) -> BrokenHistory:
 
 
 async def _verify_saga(found: VerificationReport, source: ServiceStore, saga: str, witness: HistoryVerifier) -> bool:
-    """Return whether there is something of the saga."""
+    """Verify one saga in one service; return whether the service has a document of it."""
     try:
         document = await read_document(source, saga)
     except UnreadableHistory as why:
@@ -275,7 +276,7 @@ async def _verify_saga(found: VerificationReport, source: ServiceStore, saga: st
 async def _verify_document(
     found: VerificationReport, source: ServiceStore, saga: str, document: Document, witness: HistoryVerifier
 ) -> None:
-    """Count one history, and what is wrong with it."""
+    """Verify one history, and add it and its first defect to the report."""
     found.histories += 1
     n, what, history = None, None, HistoryId(source.service, saga)
     try:
@@ -283,11 +284,11 @@ async def _verify_document(
         found.transitions += len(whole.transitions)
         p = whole.progress
         if (p.saga, p.service) != (saga, source.service):
-            what = f"it is of saga {p.saga} in {p.service}, under the key of another"
+            what = f"the document belongs to saga {p.saga} in {p.service}, but is under the key of another one"
         elif broken := verify_history(whole.transitions, p):
             n, what = broken.n, broken.what
-        elif (told := witness.compare(history, whole.transitions)) is not None:
-            found.broken.append(_broken_history(history, told))
+        elif (contradiction := witness.compare(history, whole.transitions)) is not None:
+            found.broken.append(_broken_history(history, contradiction))
             return
         else:
             found.older += not has_digests(whole.entries)

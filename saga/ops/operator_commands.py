@@ -1,4 +1,7 @@
-"""Commands to services about dead letters, escalations and parked runs: sent through the log, answered in histories."""
+"""Send operator commands about dead letters, escalations and parked runs, and requests for controls.
+
+They are records on `<service>.commands`. The answers are read from the histories of sagas and from the control log.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +31,11 @@ from saga.progress.document import SagaProgress, Transition, decode_transition
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
-"""Replays of one saga in one service after which each more has to be asked for by name: a loop helps nobody."""
+"""Replays of one saga in one service after which a further one needs `--again`, to stop endless loops of replays."""
 OUTCOMES: Mapping[Wanted, str] = {
     "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
 }  # fmt: skip
-"""Outcome of each command that is done."""
+"""Outcome of each command that was carried out."""
 NONE: Mapping[str, Message] = MappingProxyType({})
 
 
@@ -48,23 +51,23 @@ class CommandRequest:
 
 @dataclass(frozen=True, slots=True)
 class SentCommand:
-    """Command that is in the log."""
+    """A published command."""
 
     dead_letter: DeadLetter
     message: str
-    """Name of the command in the saga's history."""
+    """Id of the command in the saga's history."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """State of a command."""
+    """What became of a command."""
 
     sent: SentCommand
     outcome: str
-    """`replayed`, `discarded`, `resolved`, `released`, `ignored`; empty: the service has not come to it yet."""
+    """`replayed`, `discarded`, `resolved`, `released`, `ignored`; empty: the service has not handled it yet."""
     reason: str
     after: str = ""
-    """Outcome of what was tried again, if there is one already."""
+    """Outcome of the repeated run, if it has ended."""
 
 
 async def send_commands(
@@ -73,10 +76,16 @@ async def send_commands(
     deployment: Deployment,
     originals: Mapping[str, Message] = NONE,
 ) -> list[SentCommand]:
-    """Return when all commands are durable. `originals`: messages that go with them, by the letter's id.
+    """Publish a command for each dead letter, and return when all are durable.
 
-    Raises `SagaError`: a broker that cannot be used, a topic that is missing; `BadInput` for a text that is too long.
-    Then any of them may have been sent: sent again they do no harm.
+    After an exception some commands may have been published. Publishing them again does no harm.
+
+    Args:
+        originals: Messages to send along, by the id of the dead letter.
+
+    Raises:
+        BadInput: A text is too long, or a dead letter has no saga.
+        SagaError: The broker cannot be used, or a topic is missing.
     """
     settings, clock = deployment.broker_settings, deployment.clock
     now_ms, keys = clock.now_ms(), wiring.keys_of(settings, clock)
@@ -96,14 +105,14 @@ async def send_commands(
 
 
 async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys | None) -> CommandRequest:
-    """Seal the answer that a wish gives, as it lies in the log; the service seals it for the run then. With the key of
-    the saga, for whom the run is about cannot be told here. Raises `BadInput` for a saga that was forgotten."""
+    """Encrypt the answer in a request for the log, with the key of the saga: the subject of the run is not known here.
+    The service encrypts it again for the run. Raises `BadInput` if the saga's key was erased."""
     given = wish.answered
     if keys is None or given is None or given.raised is not None or letter.saga is None:
         return wish
     key = await keys.get_or_create_key(letter.saga)
     if key is None:
-        raise BadInput(f"saga {letter.saga} was forgotten: nothing can be sealed for it, and no answer is sent")
+        raise BadInput(f"the key of saga {letter.saga} was erased: the answer cannot be encrypted, and was not sent")
     place = recorded_place(letter.service, letter.saga, given.place(letter.id))
     value = msgspec.json.encode(mark(key.seal_recorded(given.value.encode(), place))).decode()
     return replace(wish, answered=structs.replace(given, value=value))
@@ -111,9 +120,7 @@ async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys |
 
 def _encode_command(letter: DeadLetter, wish: CommandRequest, now_ms: int, original: Message | None) -> Outgoing:
     if not letter.saga:
-        raise BadInput(
-            f"dead letter {letter.id} belongs to no saga: nothing of it can be replayed, discarded or resolved"
-        )
+        raise BadInput(f"dead letter {letter.id} belongs to no saga: it cannot be replayed, discarded or resolved")
     return operator_commands.to_record(
         letter.service,
         letter.saga,
@@ -128,8 +135,8 @@ def _encode_command(letter: DeadLetter, wish: CommandRequest, now_ms: int, origi
 
 
 def _make_command_id(record: Outgoing) -> str:
-    said = texts_of(record.headers)
-    return identity(OPERATOR, said["ce_id"], said["ce_type"], "")
+    headers = texts_of(record.headers)
+    return identity(OPERATOR, headers["ce_id"], headers["ce_type"], "")
 
 
 async def wait_for_answers(
@@ -153,11 +160,11 @@ async def wait_for_answers(
                 break
             await clock.sleep(LOOK_EVERY_S)
     for each in left:
-        yield CommandAnswer(each, "", f"{each.dead_letter.service} has not come to it yet: does it run?")
+        yield CommandAnswer(each, "", f"{each.dead_letter.service} has not handled it yet: does it run?")
 
 
 async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> CommandAnswer | None:
-    """Answer in the progress; `None` while there is none."""
+    """Find the answer in the saga's progress; `None` while there is none."""
     if source is None or not sent.dead_letter.saga:
         return None
     try:
@@ -178,18 +185,20 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
 def _find_replay_answer(
     sent: SentCommand, entry: Transition, later: Sequence[Transition], p: SagaProgress
 ) -> CommandAnswer | None:
-    """Answer once what is tried again has come to an end; `None` before."""
+    """Return the answer once the repeated run has ended; `None` before."""
     ends = ("handled", "compensated", "dead", "retrying")
     end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
     if end is not None:
         return CommandAnswer(sent, entry.outcome, entry.reason or "", end)
-    if not (p.intents or p.queue or p.compensating):  # closed meanwhile, or ignored: nothing is left to wait for
+    if not (
+        p.intents or p.queue or p.compensating
+    ):  # the saga has ended meanwhile, or the run was ignored: nothing to wait for
         return CommandAnswer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
     return None
 
 
 def describe_answer(answer: CommandAnswer) -> str:
-    """State of a command."""
+    """Describe what became of a command in a few words."""
     if answer.outcome == "ignored":
         return "refused"
     if answer.outcome and answer.after:
@@ -201,15 +210,15 @@ def describe_answer(answer: CommandAnswer) -> str:
 
 
 async def send_switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> str:
-    """Return when the wish is durable: its name in the service's book. Raises `SagaError`."""
+    """Publish a request for a control, and return its id in the control log once it is durable. Raises `SagaError`."""
     clock = deployment.clock
     record = controls.to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
     async with wiring.broker_of(None, clock, deployment.broker_settings) as broker:
         topic = commands_topic(service)
         if broker.creates_topics and not await broker.count_partitions(
             [topic.name]
-        ):  # a wish would make it, and wait for ever
-            raise ConfigurationError("nothing was sent:", [f"no service {service!r} has ever run here: see its name"])
+        ):  # publishing would create the topic, and no service would ever read it
+            raise ConfigurationError("nothing was sent:", [f"no service {service!r} has ever run here: check its name"])
         problems = await find_topic_problems([topic], broker, writes=[topic.name])
         if problems:
             raise ConfigurationError(
@@ -220,7 +229,7 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
 
 
 async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s: float) -> Noted | None:
-    """Entry that the service writes of the wish, which it may refuse; `None`: nothing within so many seconds."""
+    """Wait for the service's entry in the control log, which may be a refusal; `None` if it does not come in time."""
     clock = deployment.clock
     until_s = clock.monotonic_s() + wait_s
     while True:
@@ -239,7 +248,7 @@ async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s
 
 
 async def read_control_log(service: str, deployment: Deployment) -> Book:
-    """The service's book. Raises `SagaError` if there is no store of it, or it cannot be read."""
+    """Read the control log of a service. Raises `SagaError` if the service has no store, or it cannot be read."""
     async with deployment.open_stores((service,)) as sources:
         book = await _find_control_log(service, sources)
     if book is None:

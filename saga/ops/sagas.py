@@ -32,14 +32,16 @@ from saga.support.printable import counted
 
 OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
-"""Quiet time after which a part of an ended saga waits for nothing: nobody is left who could send the other one."""
+"""Time without changes after which a pending part of a fan-in counts as left over once its saga has ended: no service
+is left that could send the other part."""
 LOOKED_AT_MAX = 20_000
-"""Most documents of a service that are looked at to list the newest, in a store that knows no order of time."""
+"""Largest number of documents of a service that are read to list the newest sagas, in a store without an order by
+time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SagaSummary:
-    """A progress at a glance, or the reason that it cannot be read."""
+    """Summary of a progress, or the reason that it cannot be read."""
 
     source: ServiceStore
     saga: str
@@ -52,18 +54,18 @@ class SagaSummary:
 
     @property
     def rank(self) -> str:
-        """Text by which newer sagas rank higher: when they began; a saga without a start ranks highest."""
+        """Sort key by start time: newer sagas rank higher, and a saga without a start ranks highest."""
         return (self.progress and self.progress.started) or "~"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSaga:
-    """One saga, as the services that know it see it."""
+    """One saga, with its status in each service."""
 
     saga: str
     statuses: tuple[ServiceStatus, ...]
     damaged: tuple[SagaSummary, ...] = ()
-    """Progresses of it that cannot be read."""
+    """Its progresses that cannot be read."""
     now_ms: int = 0
 
     @property
@@ -76,7 +78,7 @@ class ListedSaga:
 
     @property
     def principals(self) -> tuple[str, ...]:
-        """Principals that began it, as the services know: one, or none; several if more than one event began it."""
+        """Principals that started it: at most one, unless several events started it."""
         return tuple(dict.fromkeys(s.principal for s in self.statuses if s.principal))
 
     @property
@@ -85,19 +87,22 @@ class ListedSaga:
 
     @property
     def open(self) -> dict[str, int]:
-        """Counts by sort, over all services, of all that is kept and to which something can still happen."""
+        """Number of open items of each kind in all services."""
         counts = {sort: sum(getattr(s, sort) for s in self.statuses) for sort in OPEN}
         counts["waiting"] -= self._left_over(any(counts[sort] for sort in OPEN if sort != "waiting"))
         return {sort: count for sort, count in counts.items() if count}
 
     @property
     def left(self) -> int:
-        """Parts of fan-ins to which nothing can happen any more: they are forgotten with the memory."""
+        """Number of pending parts of fan-ins that can never run any more. They expire with the progress."""
         return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
-        """Number of waiting parts that belong to a saga that is over. Who ended it may have forgotten it since, or keep
-        it in another store: that it failed others know, too."""
+        """Count the pending parts that are left over because the saga has ended.
+
+        The service that ended it may have expired its progress, or have another store; so a failure that any service
+        knows counts as an end, too.
+        """
         is_over = self.outcome is not None or any(s.has_failed for s in self.statuses)
         if not is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
             return 0
@@ -136,7 +141,7 @@ async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncItera
 
 
 async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
-    """Progress of a saga at a glance; `None` if the service does not know it."""
+    """Read the summary of a saga's progress; `None` if the service has none."""
     try:
         document = await read_document(source, saga)
     except UnreadableHistory as why:
@@ -145,7 +150,8 @@ async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
 
 
 def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
-    """True if it is worth while to ask the other services. A damaged progress may be anything."""
+    """Return whether the saga may be selected, so that the other services have to be read. A damaged progress may be in
+    any state."""
     if seen.progress is None:
         return not selection.only_dead
     if selection.principal is not None and seen.progress.principal != selection.principal:
@@ -155,7 +161,7 @@ def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
 
 
 async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], deployment: Deployment) -> ListedSaga:
-    """The saga in every service; progresses that cannot be read are told."""
+    """Add the statuses of all other services to a saga, and report progresses that cannot be read."""
     every = []
     for source in sources:
         if source is seen.source:
@@ -179,7 +185,7 @@ def _decode_summary(source: ServiceStore, saga: str, document: Document) -> Saga
 
 
 async def _read_summaries(sources: Sequence[ServiceStore], sagas: Sequence[str]) -> AsyncIterator[SagaSummary]:
-    """Progresses of these sagas."""
+    """Yield the summaries of these sagas in all services."""
     for saga in dict.fromkeys(sagas):
         for source in sources:
             seen = await read_summary(source, saga)
@@ -190,9 +196,11 @@ async def _read_summaries(sources: Sequence[ServiceStore], sagas: Sequence[str])
 async def _sort_newest_first(
     sources: Sequence[ServiceStore], prefix: str, warn: Warn, *, kept: bool = False
 ) -> AsyncIterator[SagaSummary]:
-    """Progresses of all these services whose saga id begins with `prefix`, newest saga first, as far as the stores know
-    an order: each gives those first of which it heard last. `kept`: only those that never expire, where the store can
-    tell."""
+    """Yield summaries of the sagas whose id begins with `prefix`, newest first, as far as the stores have an order.
+
+    Each store yields the last changed sagas first, and the streams are merged by start time. `kept`: only progresses
+    that never expire, if the store can tell.
+    """
     streams = [_find_newest(source, prefix, warn, kept) for source in sources]
     heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
     while heads:
@@ -230,23 +238,23 @@ async def _find_newest(source: ServiceStore, prefix: str, warn: Warn, kept: bool
 
 
 FOLLOW_S = 0.5
-"""Seconds between two looks of `followed`."""
+"""Seconds between two reads of `follow_saga`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SagaDetails:
-    """Everything that there is to see of a saga."""
+    """A saga's histories, timeline and status in all services."""
 
     histories: tuple[SagaHistory, ...]
-    """Histories, one for each service that knows it."""
+    """One history for each service that has a progress of the saga."""
     entries: tuple[TimelineEntry, ...]
     statuses: tuple[ServiceStatus, ...]
     failing: Mapping[str, str] = field(default_factory=dict)
-    """Last reason for each event that cannot be undone, by id."""
+    """Last error of each failing compensation, by the id of the event that it undoes."""
 
     @property
     def undoing(self) -> frozenset[str]:
-        """Services in which a compensation has begun and not come to its end."""
+        """Services in which a compensation has begun and not ended."""
         return frozenset(h.service for h in self.histories if any(i.kind == "undo" for i in h.progress.intents))
 
 
@@ -280,16 +288,16 @@ async def read_saga(
         )
     except msgspec.DecodeError as why:
         raise SagaError(
-            f"a transition of saga {saga} cannot be read: {why}; `saga sagas verify {saga}` says where it was changed"
+            f"a transition of saga {saga} cannot be read: {why}; `saga sagas verify {saga}` shows where it was changed"
         ) from why
 
 
 async def follow_saga(
     saga: str, deployment: Deployment, service: str | None = None
 ) -> AsyncIterator[list[TimelineEntry]]:
-    """Transitions of a saga that are there, then again and again those that are new. Without end.
+    """Yield the existing transitions of a saga, then new ones as they are written, without end.
 
-    It waits for a saga or a store that is not there yet.
+    The saga and the stores need not exist yet.
     """
     known: dict[str, int] = {}
     while True:
@@ -305,10 +313,10 @@ async def follow_saga(
 
 
 async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> SagaDetails:
-    """The same with reasons from the log, for compensations that have begun and do not come to their end."""
+    """Add the errors of failing compensations, which are read from `<service>.dead`."""
     found = await read_dead_letters(seen.undoing, deployment.broker_settings, deployment.clock)
     if found.problem:
-        deployment.warn(f"why a compensation does not come to its end is not known: {found.problem}")
+        deployment.warn(f"why a compensation fails is not known: {found.problem}")
     failing = {each.undoes: each.reason for each in reversed(found.letters) if each.saga == saga and each.undoes}
     return replace(seen, failing=failing)
 
@@ -317,11 +325,11 @@ async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> S
 
 
 UNSTARTED = "for a message that tells when the saga began; without one for ever, for its service may have forgotten it"
-"""Words for what waits of a saga without a start."""
+"""Explains why a message of a saga without a start is pending."""
 
 
 def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
-    """Everything that is still open in one service. `failing`: reasons of compensations that fail, by event."""
+    """Describe everything that is still open in one service. `failing`: errors of compensations, by event id."""
     found = [_describe_intent(i, failing) for i in p.intents]
     found += [_describe_parked(each, status.queue) for each in status.retries]
     dead = [k for k in (*p.queue, *p.compensating) if k.dead]
@@ -338,19 +346,19 @@ def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[
 
 
 def _describe_compensation(p: SagaProgress, kept: PendingMessage) -> str:
-    """A handler that is to be undone, in words."""
+    """Describe a handler that has to be compensated."""
     if p.started is None:
         return f"{kept.message.type} waits {UNSTARTED}: whether {kept.handler} did something to be undone is not known"
     return f"{kept.handler} is to be undone because of {kept.message.type}"
 
 
 def _is_due(kept: PendingMessage) -> bool:
-    """True if it waits for neither a person nor a time."""
+    """Return whether it waits neither for an operator nor for a time."""
     return not kept.dead and not kept.due_ms
 
 
 def _describe_deadline(kept: PendingMessage) -> str:
-    """A deadline that is open, in words."""
+    """Describe an open deadline."""
     when = f"at {iso(min(kept.due_ms, LATEST_MS))}, {kept.message.type} having opened it"
     if kept.attempts:
         return f"{kept.handler} runs again {when}: {counted(kept.attempts, 'attempt')} failed"
@@ -358,42 +366,42 @@ def _describe_deadline(kept: PendingMessage) -> str:
 
 
 def _describe_suspended(c: SuspendedRun) -> str:
-    """A run that goes on later, in words."""
+    """Describe a suspended run."""
     until = f", or with {' or '.join(c.until)}" if c.until else ""
-    told = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
-    told += _describe_version(c)
-    return f"{told}: {counted(c.attempts, 'attempt')} failed" if c.attempts else told
+    text = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
+    text += _describe_version(c)
+    return f"{text}: {counted(c.attempts, 'attempt')} failed" if c.attempts else text
 
 
 def _describe_version(begun: Intent | SuspendedRun) -> str:
-    """Version of the handler under which a run began, where that is not the first."""
+    """Describe the handler version under which a run began; empty for the first version."""
     return f" (under version {begun.handler_version})" if begun.handler_version > 1 else ""
 
 
 def _describe_parked(each: ParkedRunStatus, behind: int) -> str:
-    """A run that waits for its next attempt, in words. `behind`: messages in the queue."""
+    """Describe a parked run. `behind`: number of messages queued behind it."""
     what = each.handler if each.undoes is None else f"{each.handler}, which undoes what {each.undoes} did,"
-    told = f"{what} is held up, and looked at each minute" if each.put_off else f"{what} is tried again at {each.next}"
+    text = f"{what} is postponed, and checked each minute" if each.put_off else f"{what} is tried again at {each.next}"
     if each.attempts:
-        told += f": {counted(each.attempts, 'attempt')} failed"
-        told += f" since {each.since}" if each.since else ""
+        text += f": {counted(each.attempts, 'attempt')} failed"
+        text += f" since {each.since}" if each.since else ""
     if behind and each.undoes is None:
-        told += f", {counted(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
-    return told + (f"; the last said: {each.error}" if each.error else "")
+        text += f", {counted(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
+    return text + (f"; last error: {each.error}" if each.error else "")
 
 
 def _describe_intent(intent: Intent, failing: Mapping[str, str]) -> str:
-    """A run that has begun, in words, with the call of which nobody knows what became."""
-    told = _describe_run(intent, failing)
-    return told if (call := intent.open_call) is None else f"{told}; {call.in_words} has no answer"
+    """Describe a run that has begun, with its call whose result is not known."""
+    text = _describe_run(intent, failing)
+    return text if (call := intent.open_call) is None else f"{text}; {call.in_words} has no answer"
 
 
 def _describe_run(intent: Intent, failing: Mapping[str, str]) -> str:
-    """The run alone; for a compensation with the reason that it does not come to its end."""
+    """Describe the run alone; a failing compensation with its last error."""
     if intent.kind == "do":
         return f"{intent.handler} has begun on {intent.message.type}{_describe_version(intent)}"
     if intent.kind == "lieu":
-        return f"what {intent.handler} began is put right because of {intent.message.type}: it can never finish"
+        return f"{intent.handler} is aborted because of {intent.message.type}: it can never finish"
     name = intent.name or f"the compensation of {intent.handler}"
     begun = f"{name} undoes what {intent.handler} did, because of {intent.message.type}{_describe_version(intent)}"
     return f"{begun}, and fails: {failing[intent.cause]}" if intent.cause in failing else begun

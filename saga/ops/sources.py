@@ -1,5 +1,4 @@
-"""Stores that tools read: found by their addresses, opened for reading only, with the services that are in them; and
-the broker of the settings, opened for tools."""
+"""Open stores read-only, find the services in them, and open the broker, for operator tools."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -22,11 +21,11 @@ from saga.support.addresses import is_plain
 from saga.support.clock import Clock, SystemClock
 
 Warn: TypeAlias = Callable[[object], None]
-"""Called with the reason that a part of an answer cannot be given; the rest is given all the same."""
+"""Called with each reason why a part of an answer is missing; the rest is given all the same."""
 
 
 NAMES_S_MAX = 5.0
-"""Longest time in which the broker may tell which services there are: in an outage the rest goes on without it."""
+"""How long to wait for the broker's list of services. If it does not answer, tools go on without the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +41,23 @@ class ServiceStore:
 async def open_stores(
     addresses: Sequence[str], clock: Clock, services: Collection[str] = (), settings: Settings | None = None
 ) -> AsyncIterator[list[ServiceStore]]:
-    """Every service in the stores at `addresses`, or at the setting `SAGA_STORE`, by name; or these services.
+    """Open the stores at `addresses`, by default at the setting `SAGA_STORE`, and yield these services, or all.
 
-    Nothing is created or changed, and no saga is read. `settings`: those with the broker that is asked for the names of
-    services, where a store cannot tell; by default those of the environment. Raises `SagaError` if there is no store,
-    or one cannot be read; or for a service that neither a store, nor the broker, nor a manifest knows.
+    Nothing is created or changed, and no saga is read.
+
+    Args:
+        settings: The broker that is asked for the names of services if a store cannot tell them; by default the one of
+            the environment.
+
+    Raises:
+        SagaError: There is no store, one cannot be read, or neither a store, the broker nor a manifest knows a service.
     """
     async with AsyncExitStack() as stack:
-        sources, told, known = list[ServiceStore](), set[str](), _KnownServices(services, clock, settings)
+        sources, found, known = list[ServiceStore](), set[str](), _KnownServices(services, clock, settings)
         for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
             for each in await _list_stores(address, known):
                 if each.service is not None and services and each.service not in services:
-                    told.add(each.service)
+                    found.add(each.service)
                     continue
                 opened = adapters.store_at(_make_settings(each.address), each.service or "", clock, readonly=True)
                 try:
@@ -61,33 +65,34 @@ async def open_stores(
                 except NotAStore:
                     if each.service is None:
                         raise
-                    continue  # a broker, say, that lies beside the stores
+                    continue  # another file beside the stores, as that of an embedded broker
                 names = [each.service] if each.service else await _list_services(store, known)
                 sources += [ServiceStore(name, store, clock) for name in names]
                 if each.service is not None or isinstance(store, KeysInOrder):
-                    told |= {*names}
-        await known.check(told)
+                    found |= {*names}
+        await known.check(found)
         yield sorted((each for each in sources if not services or each.service in services), key=lambda s: s.service)
 
 
 class _KnownServices:
-    """Services that are known without a look at any saga. They are asked for when they are needed."""
+    """Names of services, found without reading any saga: those of the caller, the broker and the manifests."""
 
     def __init__(self, services: Collection[str], clock: Clock, settings: Settings | None) -> None:
         self.named = services
-        """Services that the caller names; none: all are meant."""
+        """Services that the caller named; empty: all."""
         self._clock, self._settings = clock, settings
         self._names: frozenset[str] | None = None
         self._is_all = False
-        """True if the broker has told: then there are no others."""
+        """True if the broker answered, so that the list is complete."""
 
     async def names(self) -> frozenset[str]:
-        """Names that the broker and the manifests have: each service that ever began has its topic of commands."""
+        """Return the names from the broker, where every service that ever started has a topic of commands, and from the
+        manifests."""
         if self._names is None:
             names = set[str]()
             with suppress(SagaError):
                 names |= manifests_in(folder_beside(find_library())).keys()
-            with suppress(SagaError, TimeoutError):  # without it, only what is found can be told
+            with suppress(SagaError, TimeoutError):  # without the broker the list is incomplete
                 names |= await self._clock.within(NAMES_S_MAX, self._names_on_broker())
                 self._is_all = True
             self._names = frozenset(names)
@@ -101,7 +106,7 @@ class _KnownServices:
             return {name for topic in await broker.list_topics() if (name := service_of_commands(topic)) is not None}
 
     async def check(self, found: Collection[str]) -> None:
-        """Check the names that the caller gave, of which stores tell these. Raises `SagaError`."""
+        """Check that each service that the caller named is known; `found` were in stores. Raises `SagaError`."""
         missing = [name for name in self.named if name not in found]
         if missing and (missing := sorted({*missing} - await self.names())) and self._is_all:
             there = ", ".join(sorted({*found, *await self.names()})) or "none"
@@ -109,7 +114,7 @@ class _KnownServices:
 
 
 async def _list_stores(address: str, known: _KnownServices) -> Sequence[StoreAddress]:
-    """Stores that an address means, of each service that is known where nothing else can tell."""
+    """List the stores at an address. If it is a pattern that needs service names, use the known services."""
     try:
         return resolve_addresses(address)
     except ServiceNeeded:
@@ -120,7 +125,7 @@ async def _list_stores(address: str, known: _KnownServices) -> Sequence[StoreAdd
 
 
 def resolve_addresses(address: str) -> Sequence[StoreAddress]:
-    """Stores that an address means. Raises `ConfigurationError`, `NoStore` if there is none."""
+    """List the stores at an address. Raises `ConfigurationError`, and `NoStore` if there is none."""
     try:
         return adapters.store_adapter(address).find_stores(address)
     except ValueError as why:
@@ -129,38 +134,39 @@ def resolve_addresses(address: str) -> Sequence[StoreAddress]:
 
 
 def _make_settings(address: str) -> Settings:
-    """Settings with a store at this address. Other settings may be wrong where the store has no use for them."""
+    """Make settings for a store at this address. A store without options does not read the environment, which may have
+    invalid settings."""
     if adapters.store_adapter(address).options is None:
         return Settings(store=address)
     return Settings.from_environment(store=address)
 
 
 async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
-    """Services whose progress is in a store, if its address does not say. All sagas are read only where nobody knows
-    any service."""
+    """List the services that have progresses in a store. All sagas are read only if no service is known otherwise."""
     if isinstance(store, KeysInOrder):
-        return [name async for name in _sort_sources(store)]
+        return [name async for name in _list_services_in_order(store)]
     if names := known.named or await known.names():
         return names
     return dict.fromkeys([key.partition("::")[0] async for key, _ in store.scan(PROGRESS)])
 
 
-async def _sort_sources(store: KeysInOrder) -> AsyncIterator[str]:
+async def _list_services_in_order(store: KeysInOrder) -> AsyncIterator[str]:
+    """Yield the service names in the keys of progresses, skipping from one service to the next."""
     key = await store.next_key(PROGRESS, "")
     while key is not None:
         service = key.partition("::")[0]
         yield service
-        key = await store.next_key(PROGRESS, f"{service}:;")  # `;` follows `:`, so it is behind all sagas of it
+        key = await store.next_key(PROGRESS, f"{service}:;")  # `;` follows `:`, so this is after all its sagas
 
 
 def missing_broker_file(settings: Settings) -> Path | None:
-    """File of a broker that nobody has made yet, if it is one: looking must not make it."""
+    """Return the file of an embedded broker if it does not exist yet: reading must not create it."""
     return adapters.broker_adapter(settings.broker).missing_file(settings)
 
 
 @asynccontextmanager
 async def open_administration(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
-    """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
+    """Open the broker of the settings for administration. Raises `SagaError` within 15 s if it cannot be used."""
     async with AsyncExitStack() as stack:
         closed = tools_with_registry(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)
         opening = stack.enter_async_context(closed)
@@ -169,6 +175,6 @@ async def open_administration(settings: Settings, clock: Clock) -> AsyncIterator
         except TimeoutError as why:
             raise BrokerUnavailable(
                 f"the broker {settings.broker} did not open within {settings.open_s:g} s: "
-                "see whether it runs and can be reached"
+                "check that it runs and can be reached"
             ) from why
         yield broker

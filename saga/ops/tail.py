@@ -1,4 +1,4 @@
-"""Tailing of the log for people: the records of a topic, or of one saga in all topics, as they come."""
+"""Tail the log: yield the records of a topic, or of one saga in all topics, decoded for display."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,35 +17,35 @@ from saga.support.clock import iso
 from saga.support.printable import shortened
 
 POLL_S = 0.5
-"""Time after which it is looked whether the end is reached, or something stands still."""
+"""Longest wait for records before the end and stalled partitions are checked."""
 RECORDS_MAX = 500
-"""Records that are read at once."""
+"""Largest number of records in one poll."""
 TEXT_BYTES_MAX = 1024
-"""Most bytes that are shown of a key or a header."""
+"""Largest number of bytes of a key or a header that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailedRecord:
-    """Record as people see it."""
+    """A record, decoded for display."""
 
     topic: str
     partition: int
     offset: int
     time: str
-    """Time at which the log took it."""
+    """Time at which the broker appended it."""
     key: str | None
-    """Key: the saga id, of events and of what is the toolkit's."""
+    """Record key: the saga id for events and for records of saga's own topics."""
     type: str | None = None
     id: str | None = None
     source: str | None = None
     fields: Mapping[str, object] | None = None
-    """Fields by name, sensitive ones hidden; `None`: they cannot be shown."""
+    """Fields by name, sensitive ones redacted; `None`: they cannot be shown."""
     problem: str | None = None
-    """Reason that they cannot be shown, or what is odd about them; of a letter, what it says."""
+    """Why the fields cannot be shown, or what is unusual about them; for a dead letter its kind and reason."""
 
 
 class TailTarget(NamedTuple):
-    """Records that are meant: those of some topics, or only those of one saga in them."""
+    """Records to tail: those of some topics, or only those of one saga in them."""
 
     topics: tuple[str, ...]
     saga: str | None = None
@@ -54,17 +54,23 @@ class TailTarget(NamedTuple):
 async def resolve_target(
     name: str, broker: Administration, library: Library | None, *, as_saga: bool = False
 ) -> TailTarget:
-    """Records that a name means: a topic's, if there is one, else those of the saga with this id in the topics of all
-    contracts. `as_saga`: it is a saga's id, whatever topics there are. Raises `ConfigurationError`: it is neither."""
+    """Find out what a name refers to: a topic, if there is one, else a saga in the topics of all contracts.
+
+    Args:
+        as_saga: The name is a saga id, even if a topic has the same name.
+
+    Raises:
+        ConfigurationError: There is no such topic, and no topic in which the saga could be.
+    """
     if not as_saga and await broker.count_partitions([name]):
         return TailTarget((name,))
     if library is None:
-        problem = f"there is no topic {name}, and no contracts/ that says in which topics a saga {name} could be"
+        problem = f"there is no topic {name}, and no contracts/ folder with the topics in which a saga {name} could be"
         raise ConfigurationError("nothing to tail:", [problem])
     there = await broker.count_partitions(list(library.topics))
     if not there:
-        known = ", ".join(sorted(library.topics))
-        problem = f"there is no topic {name}, and none of those of the contracts in {library.folder}: {known}"
+        topics = ", ".join(sorted(library.topics))
+        problem = f"there is no topic {name}, and no topic of the contracts in {library.folder} exists: {topics}"
         raise ConfigurationError("nothing to tail:", [problem])
     return TailTarget(tuple(sorted(there)), name)
 
@@ -72,17 +78,20 @@ async def resolve_target(
 async def tail(
     what: TailTarget, broker: Administration, library: Library | None, warn: Warn, *, since_ms: int | None, follow: bool
 ) -> AsyncIterator[TailedRecord]:
-    """Records that are meant, those of each partition in their order.
+    """Yield the target's records, in the order of each partition.
 
-    `since_ms`: what the log took then or later; `None`: what comes from now on. `follow`: goes on with what comes; else
-    it ends where the topics end now. What cannot be read is told to `warn`, once, and other partitions go on.
+    A stalled partition is reported to `warn` once, and the others go on.
+
+    Args:
+        since_ms: Begin with records appended then or later; `None`: with records appended from now on.
+        follow: Go on with new records; otherwise end at the present end of the topics.
     """
     ends = {partition: bounds.end for partition, bounds in (await broker.fetch_bounds(what.topics)).items()}
     begins = dict(ends)
     for topic in what.topics if since_ms is not None else ():
         found = await broker.find_offsets(topic, since_ms or 0)
         begins |= {partition: at for partition, at in found.items() if partition in ends}
-    told: set[StalledPartition] = set()
+    reported: set[StalledPartition] = set()
     async with broker.open_reader(begins) as reading:
         while follow or not is_at_end(reading, ends):
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
@@ -91,13 +100,13 @@ async def tail(
                 if is_meant and (follow or record.offset < ends[Partition(*record[:2])]):
                     yield describe_record(record, library)
             for standstill in reading.stalled_partitions():
-                if standstill not in told:
-                    told.add(standstill)
+                if standstill not in reported:
+                    reported.add(standstill)
                     warn(standstill.reason)
 
 
 def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
-    """True if all that was there has been read, but for what stands still."""
+    """Return whether all partitions are read up to these ends, except stalled ones."""
     still = {(each.topic, each.partition) for each in reading.stalled_partitions()}
     return all(
         at >= ends[partition] or partition in still or (partition.topic, None) in still
@@ -106,7 +115,7 @@ def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
 
 
 def find_contracts() -> tuple[Library | None, str]:
-    """Contracts to read by, or the reason that there are none."""
+    """Find the contracts to decode records by; `None` with the reason if there are none."""
     try:
         return find_library(), ""
     except (DeclarationError, ContractError) as why:
@@ -117,28 +126,30 @@ def find_contracts() -> tuple[Library | None, str]:
 
 
 def describe_record(record: Record, library: Library | None) -> TailedRecord:
-    """Record as people see it. Anybody may have written it: nothing that it holds raises. Of what no contract knows no
-    value is shown, for nobody could tell what is sensitive in it."""
-    told = _describe_place(record)
+    """Decode a record for display. Any client may have written it, so its content never makes this raise.
+
+    Without a contract no value is shown, because it is not known which fields are sensitive.
+    """
+    shown = _describe_place(record)
     try:
         if is_dead_letters(record.topic):
-            return _describe_dead_letter(record, told)
+            return _describe_dead_letter(record, shown)
         if is_without_events(record.topic) or record.topic.startswith(f"{OURS}."):
-            return replace(told, fields=_decode_json(record))
-        return _describe_event(record, told, library)
+            return replace(shown, fields=_decode_json(record))
+        return _describe_event(record, shown, library)
     except BadInput as why:
-        return replace(told, problem=str(why))
-    except Exception as why:  # noqa: BLE001 - see above; its text may quote a value, and that sensitive
-        return replace(told, problem=f"it cannot be read as a message: {type(why).__name__}")
+        return replace(shown, problem=str(why))
+    except Exception as why:  # noqa: BLE001 - see above; its text is not shown, it may quote a sensitive value
+        return replace(shown, problem=f"it cannot be read as a message: {type(why).__name__}")
 
 
 def _describe_place(record: Record) -> TailedRecord:
-    """Place of a record, and what its headers say of it."""
+    """Return the place of a record, with the type, id and source in its headers."""
     try:
         time = iso(record.time_ms)
     except (ValueError, OverflowError):
         time = f"{record.time_ms} ms"
-    said = {name: shortened(text, TEXT_BYTES_MAX) for name, text in texts_of(record.headers).items() if text}
+    headers = {name: shortened(text, TEXT_BYTES_MAX) for name, text in texts_of(record.headers).items() if text}
     key = None if record.key is None else shortened(record.key.decode("utf-8", "backslashreplace"), TEXT_BYTES_MAX)
     return TailedRecord(
         topic=record.topic,
@@ -146,40 +157,40 @@ def _describe_place(record: Record) -> TailedRecord:
         offset=record.offset,
         time=time,
         key=key,
-        type=said.get("ce_type", "").rpartition(".")[2] or None,
-        id=said.get("ce_id"),
-        source=said.get("ce_source"),
+        type=headers.get("ce_type", "").rpartition(".")[2] or None,
+        id=headers.get("ce_id"),
+        source=headers.get("ce_source"),
     )
 
 
-def _describe_dead_letter(record: Record, told: TailedRecord) -> TailedRecord:
+def _describe_dead_letter(record: Record, shown: TailedRecord) -> TailedRecord:
     letter = decode_dead_letter(record.topic.rpartition(".")[0], record)
     if letter is None:
-        raise BadInput("it is no letter of a service")
+        raise BadInput("it is no dead letter or other record of a service")
     return replace(
-        told, type=letter.type, id=letter.id, source=letter.service, problem=f"{letter.what}: {letter.reason}"
+        shown, type=letter.type, id=letter.id, source=letter.service, problem=f"{letter.what}: {letter.reason}"
     )
 
 
 def _decode_json(record: Record) -> Mapping[str, object]:
-    """JSON object of the toolkit's own. Raises `BadInput`."""
+    """Decode a JSON object from one of saga's own topics. Raises `BadInput`."""
     try:
         found, _ = read_json(record.value or b"")
     except (ValueError, RecursionError):
-        raise BadInput("its value is no JSON") from None
+        raise BadInput("its value is not JSON") from None
     if not isinstance(found, dict):
-        raise BadInput("its value is no JSON object")
+        raise BadInput("its value is not a JSON object")
     return found
 
 
-def _describe_event(record: Record, told: TailedRecord, library: Library | None) -> TailedRecord:
-    """Event in a record, in whichever form services would take it. Raises `BadInput`."""
+def _describe_event(record: Record, shown: TailedRecord, library: Library | None) -> TailedRecord:
+    """Decode an event in any form that services accept. Raises `BadInput`."""
     if library is None:
-        raise BadInput("there is no contracts/ to read it by")
+        raise BadInput("there is no contracts/ folder to decode it by")
     message = decode_message(record, library)
     remark = recognize_record(record, library)[1].remark or None
-    told = replace(told, type=message.type, id=message.id, source=message.source, problem=remark)
+    shown = replace(shown, type=message.type, id=message.id, source=message.source, problem=remark)
     try:
-        return replace(told, fields=decode_fields(decode_value(message, record.writer, library), library))
+        return replace(shown, fields=decode_fields(decode_value(message, record.writer, library), library))
     except BadInput as why:
-        return replace(told, problem=str(why))
+        return replace(shown, problem=str(why))

@@ -96,7 +96,7 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
     text = saga("audit", service, "--limit", "1").stdout.splitlines()
     assert "  eve: once more  moved (topic)" in text[0]
     assert text[1] == "and 6 older: see --limit"
-    assert text[2].startswith("the book has 1 switches, the last digest is ")
+    assert text[2].startswith("the control log has 1 entries, the last digest is ")
 
 
 def remove(service: str, before: int) -> None:
@@ -117,7 +117,7 @@ def test_what_speaks_against_the_record_is_told(dead: Running, saga: Call, potte
     publish(Outgoing(commands_of(service), b"cup-1", b"\xff{", (("ce_type", b"saga.replay"),)))
     noted = saga("audit", service)
     assert noted.exit_code == 0, "whoever writes nonsense there has done nothing"
-    assert f"1 record on {commands_of(service)} that nobody heeds" in noted.stderr
+    assert f"1 record on {commands_of(service)} that are no commands" in noted.stderr
 
     headers = (("dead_id", b"dead-7-discarded"), ("dead_what", b"discarded"), ("dead_reason", b"eve\x1b[2J wants it"))
     publish(Outgoing(dead_letters_of(service), b"cup-7", b"", headers))
@@ -129,7 +129,7 @@ def test_what_speaks_against_the_record_is_told(dead: Running, saga: Call, potte
     remove(service, 1)
     gone = saga("audit", service)
     assert gone.exit_code == 1
-    assert f"{commands_of(service)}/0 begins at offset 1: what was before is gone" in gone.stderr
+    assert f"{commands_of(service)}/0 begins at offset 1: earlier records were removed" in gone.stderr
     assert "2 ends of dead letters" in gone.stderr
     assert f"{id_}-replayed" not in gone.stdout
     assert f"replay of {id_} in cup-1  (not known): it is tried again: ada wants it: the kiln is hot" in gone.stdout
@@ -158,5 +158,5 @@ def test_a_command_that_says_something_else_than_the_history_is_found(
 def test_what_cannot_be_looked_at_is_told(shop: Path, saga: Call) -> None:
     audited = saga("audit", "payment")
     assert audited.exit_code == 1, "without the topics nobody knows whether that is all"
-    assert "commands and moves cannot be told, for there is no file" in audited.stderr
+    assert "commands and moves of offsets are unknown, as there is no file" in audited.stderr
     assert saga("audit", "nobody").exit_code == 2

@@ -44,7 +44,7 @@ def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln:
     *lines, last = audited.stdout.splitlines()
     assert [line.split("  ")[2] for line in lines] == ["ada: to see"] * 3
     assert [line.split("  ")[3].partition(":")[0] for line in lines] == ["switched (book)"] * 2 + ["refused"]
-    assert last.startswith("the book has 3 switches, the last digest is ")
+    assert last.startswith("the control log has 3 entries, the last digest is ")
     entries = [json.loads(line) for line in saga("audit", service, "--json").stdout.splitlines()]
     assert [entry["switch"]["flag"] for entry in entries] == ["blue", "blue", "bleu"]
 
@@ -65,7 +65,7 @@ def test_what_is_paused_begins_nothing_even_after_a_death_and_then_all_of_it_onc
         publish(saga, "cup-1")
         until(lambda: "retrying" in saga("sagas", "list", "--open").stdout)
         assert "retrying (make is paused by ada: to see, until " in saga("sagas", "list", "--open").stdout
-        assert "; the last said: make is paused by ada: to see, until " in saga("sagas", "show", "cup-1").stdout
+        assert "; last error: make is paused by ada: to see, until " in saga("sagas", "show", "cup-1").stdout
         if "SAGA_BROKER" in os.environ:  # Kafka leaves a dead member its partitions for ten seconds
             process.terminate()
             process.wait()

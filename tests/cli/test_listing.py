@@ -395,7 +395,7 @@ def test_a_transition_that_cannot_be_read_keeps_no_other_saga_from_being_replaye
     meant = saga(*MEANT, "--all")
     assert meant.exit_code == 0, meant.output
     assert "order-3  reserve  would be replayed: Permanent: the bank does not know such cards" in meant.stdout
-    assert "order-9  reserve  would be replayed: nobody can tell" in meant.stdout
+    assert "order-9  reserve  would be replayed: not known" in meant.stdout
     assert "saga order-9 in payment: a transition cannot be read" in meant.stderr
 
 

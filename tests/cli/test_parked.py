@@ -174,7 +174,7 @@ def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
         assert "    attempt 1 failed at " in shown
         assert "ms on " in shown
         assert f"  {service}: make is tried again at " in shown
-        assert ", 1 message waits behind it; the last said: RuntimeError: the kiln is cold" in shown
+        assert ", 1 message waits behind it; last error: RuntimeError: the kiln is cold" in shown
         assert saga("sagas", "verify", "cup-1").exit_code == 0
         assert failing(saga) == [], "the outside fails, and waiting may mend it"
         check_wakes_are_counted_apart(saga, service)

@@ -404,7 +404,7 @@ def test_what_cannot_be_read_is_broken_and_not_a_crash(shop: Path, saga: Call) -
     assert broken == {("order-1", "order"), ("order-2", "payment"), ("order-4", "tally")}
     shown = saga("sagas", "show", "order-2")
     assert shown.exit_code == 2
-    assert "`saga sagas verify order-2` says where it was changed" in shown.stderr
+    assert "`saga sagas verify order-2` shows where it was changed" in shown.stderr
 
 
 def test_a_progress_under_the_key_of_another_saga_is_found(shop: Path, saga: Call) -> None:

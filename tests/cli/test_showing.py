@@ -91,7 +91,7 @@ def test_a_compensation_is_shown_though_the_log_cannot_be_asked(shop: Path, saga
     edit(shop, "payment", "order-1", intents=(undoing(name=""),))
     shown = saga("sagas", "show", "order-1")
     assert shown.exit_code == 0
-    assert "why a compensation does not come to its end is not known: no file" in shown.stderr
+    assert "why a compensation fails is not known: no file" in shown.stderr
     told = "payment: the compensation of reserve undoes what reserve did, because of OrderCancelled\n"
     assert shown.stdout.endswith(told)
 
@@ -122,7 +122,7 @@ def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_unt
     shown = saga("sagas", "show", "order-1").stdout
     assert shown.partition("still open:\n")[2] == (
         "  payment: release, which undoes what reserve did, is tried again at 2100-01-01T00:00:00.000Z: 20 attempts "
-        f"failed since {decode_transition(p.transitions[0]).time}; the last said: {why}\n"
+        f"failed since {decode_transition(p.transitions[0]).time}; last error: {why}\n"
     )
     assert f"    attempt 20 failed at 2026-01-01T00:00:00.000Z after 7 ms on a:1: {why}\n" in shown
     open_ = next(line for line in saga("sagas", "list", "--open").stdout.splitlines() if line.startswith("order-1 "))

@@ -62,7 +62,7 @@ def test_a_saga_is_told_from_all_topics_and_nothing_of_another(saga: Call, potte
         (pottery_on.topic, "cup-2"), (pottery_on.sold, "cup-2")
     ]  # fmt: skip
     nobody = saga("topics", "tail", "cup-9", "--no-follow")
-    assert (nobody.exit_code, nobody.stdout, nobody.stderr) == (1, "", "no record of cup-9 is there\n")
+    assert (nobody.exit_code, nobody.stdout, nobody.stderr) == (1, "", "there is no record of cup-9\n")
 
 
 def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedded_pottery: Pottery) -> None:
@@ -82,7 +82,7 @@ def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedd
     assert [record["offset"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["fields"] for record in records] == [None, None, None, None, {"cup_id": "cup-1"}]
     assert "has the fingerprint" in records[0]["problem"]
-    assert records[1]["problem"] == "it has no value: a tombstone, which says nothing"
+    assert records[1]["problem"] == "it is a tombstone: it has no value"
     assert records[2]["problem"].startswith("no contract Nonsense is in ")
     assert "JSON" in records[3]["problem"]
     text = saga("topics", "tail", topic, "--no-follow").stdout
@@ -98,7 +98,7 @@ def test_a_damaged_record_is_told_and_holds_up_nothing_else(saga: Call, embedded
 
     async def damaged() -> int:
         async with the_broker() as broker:
-            kept = broker._one(topic)  # type: ignore[attr-defined]  # of the embedded broker
+            kept = broker._find_topic(topic)  # type: ignore[attr-defined]  # of the embedded broker
             connection = broker.connection  # type: ignore[attr-defined]
             connection.execute(f"UPDATE log_{kept.first_log} SET value = 'x' WHERE offset = 1")
             return (await broker.fetch_bounds([topic]))[next(iter(await broker.fetch_bounds([topic])))].end
@@ -135,7 +135,7 @@ def test_sensitive_values_are_hidden_and_letters_and_controls_are_told(saga: Cal
     assert "OrderPlaced from payment  dead-1\n    (dead letter: the bank is gone)\n" in letter
     wakes = saga("topics", "tail", "payment.wake.now", "--no-follow").stdout
     assert '    {"due_ms": 17}\n' in wakes
-    assert "    (its value is no JSON object)\n" in wakes
+    assert "    (its value is not a JSON object)\n" in wakes
     assert "4242-4242" not in letter + wakes
 
 
@@ -181,7 +181,7 @@ def test_what_is_neither_a_topic_nor_a_saga_is_said(saga: Call, embedded_pottery
     write(topics=[Topic("elsewhere", 1)])
     told = saga("topics", "tail", "cup-1")
     assert told.exit_code == 2
-    assert f"there is no topic cup-1, and none of those of the contracts in {embedded_pottery.folder}" in told.stderr
+    assert f"there is no topic cup-1, and no topic of the contracts in {embedded_pottery.folder}" in told.stderr
 
 
 def test_a_saga_that_is_called_like_a_topic_is_meant_with_its_option(saga: Call, embedded_pottery: Pottery) -> None:

@@ -127,8 +127,8 @@ def test_an_earlier_version_in_the_place_of_a_later_one_is_found(told: Told, sag
     put(told.earlier)
     (broken,) = verified(saga)["broken"]
     assert (broken["saga"], broken["service"], broken["transition"]) == ("order-1", "payment", 1)
-    assert broken["what"].startswith("transition 1 was told, of 20")
-    assert broken["what"].endswith("and only 1 are there: an earlier version is in the place of a later one")
+    assert broken["what"].startswith("transition 1 was published, of 20")
+    assert broken["what"].endswith("and the store has only 1: the document was replaced by an earlier version")
     assert broken["todo"] == AGAIN
     assert verified(saga, "order-1")["broken"] == [broken]
     assert verified(saga, "order-2", exit_code=0)["witnessed"] == 1
@@ -140,14 +140,14 @@ def test_another_history_in_the_place_of_one_is_found_though_it_agrees_with_itse
     put(told.others)
     (broken,) = verified(saga)["broken"]
     assert broken["transition"] == 0
-    assert "transition 0 is not the one that was told: another history is in the place of this one" in broken["what"]
+    assert "transition 0 is not the published one: this history was replaced" in broken["what"]
 
 
 def test_a_document_that_was_removed_is_found_before_it_can_have_expired(told: Told, saga: Call) -> None:
     remove()
     (broken,) = verified(saga)["broken"]
     assert (broken["saga"], broken["transition"]) == ("order-1", 1)
-    assert broken["what"].startswith("nothing is there of it, and transition 1 was told, of 20")
+    assert broken["what"].startswith("the store has no document, and transition 1 was published, of 20")
     assert "it is kept until 20" in broken["what"]
     assert verified(saga, "order-1")["broken"] == [broken]
 
@@ -167,7 +167,7 @@ def test_two_transitions_with_one_number_are_found(told: Told, saga: Call) -> No
     asyncio.run(written_by_somebody())
     (broken,) = verified(saga)["broken"]
     assert broken["transition"] == 1
-    assert broken["what"].startswith("two transitions 1 were written, one after another")
+    assert broken["what"].startswith("two different transitions 1 were written")
     assert broken["todo"].startswith("look at both")
 
 

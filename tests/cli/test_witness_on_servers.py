@@ -80,8 +80,8 @@ async def _put_back_and_removed(pottery: Pottery, cup: str) -> None:
         cas = await store.replace("saga", key, earlier.content, cas=now.cas)
         broken = await broken_in(store, pottery.service, cup)
         assert (broken.saga, broken.service, broken.transition) == (cup, pottery.service, 1)
-        assert "an earlier version is in the place of a later one" in broken.what
+        assert "the document was replaced by an earlier version" in broken.what
 
         await store.remove("saga", key, cas=cas)
         broken = await broken_in(store, pottery.service, cup)
-        assert "nothing is there of it, and transition 1 was told" in broken.what
+        assert "the store has no document, and transition 1 was published" in broken.what

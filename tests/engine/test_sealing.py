@@ -487,7 +487,7 @@ async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) ->
             wanted="resolve", operator=Operator("ada", "-"), answered=answer_of("tokenize", "token", None)
         )
         settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=str(keys.folder))
-        with pytest.raises(BadInput, match="saga order-1 was forgotten: nothing can be sealed for it"):
+        with pytest.raises(BadInput, match="the key of saga order-1 was erased"):
             await send_commands([letter], wish, Deployment(settings=settings, clock=place.clock, warn=print))
 
 

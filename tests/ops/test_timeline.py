@@ -160,7 +160,7 @@ def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it
 
 @pytest.mark.parametrize(
     ("attempts", "words"),
-    [(0, "looked at each minute; the last said: shut"), (2, "each minute: 2 attempts failed since ")],
+    [(0, "checked each minute; last error: shut"), (2, "each minute: 2 attempts failed since ")],
 )
 def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(attempts: int, words: str) -> None:
     held_up = PendingMessage(
@@ -170,7 +170,7 @@ def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(at
     p = SagaProgress(service="a", saga="s", queue=(held_up,), n=1, transitions=(entry,))
     for status in (compute_status(p), compute_status(decode_summary(encode(p)))):
         [told] = describe_open_work(p, status, {})
-        assert told.startswith("react is held up, and looked at each minute")
+        assert told.startswith("react is postponed, and checked each minute")
         assert words in told
     assert [run.put_off for run in find_parked_runs(p)] == [True]
 
