@@ -284,7 +284,7 @@ async def _verify_document(
         found.transitions += len(whole.transitions)
         p = whole.progress
         if (p.saga, p.service) != (saga, source.service):
-            what = f"the document belongs to saga {p.saga} in {p.service}, but is under the key of another one"
+            what = f"it is of saga {p.saga} in {p.service}, under the key of another"
         elif broken := verify_history(whole.transitions, p):
             n, what = broken.n, broken.what
         elif (contradiction := witness.compare(history, whole.transitions)) is not None:
