@@ -26,7 +26,7 @@ from saga.engine.progress_cache import OverflowCache
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.messages import Message, Position
 from saga.messaging.names import PROGRESS
-from saga.messaging.timers import TYPE, Wake
+from saga.messaging.timers import TYPE, SagaTimer
 from saga.progress.document import SagaProgress
 from saga.store.port import Store
 from saga.support.clock import SystemClock, iso
@@ -184,7 +184,7 @@ async def _job() -> list[Figure]:
             assert wake is not None
             now = iso(worker.participant.ports.clock.now_ms())
             await worker.take(
-                Wake(
+                SagaTimer(
                     id=wake.id, type=TYPE, schema="", saga=SAGA, source="echo", time=now, value=b"", due_ms=wake.due_ms
                 )
             )

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from benchmarks.parts import Figure
 from benchmarks.watched import APART_MS, DAY_MS, GROUP, RUNNING, SHAPE, STUCK, name_of, population, record_of, told_of
 from saga.configuration.settings import Settings
-from saga.configuration.wiring import broker_of
+from saga.configuration.wiring import open_broker
 from saga.messages import Topic
 from saga.messaging.names import TRANSITIONS
-from saga.messaging.transition_events import from_record, line_of, to_records
+from saga.messaging.transition_events import make_line, parse_transitions, transitions_to_records
 from saga.monitor.queries import Queries
 from saga.monitor.read_model import ReadModel
 from saga.monitor.reader import TransitionReader
@@ -37,11 +37,11 @@ TIMES = 20
 def monitor() -> list[Figure]:
     """Monitor: a million sagas of ten transitions, one process and core."""
     before = _resident_bytes()
-    records = to_records(line_of(each) for n in range(SMALL) for each in told_of(n, _begin_ms()))
+    records = transitions_to_records(make_line(each) for n in range(SMALL) for each in told_of(n, _begin_ms()))
     begin_s = time.process_time()
     small = ReadModel()
     for each in records:
-        for told in from_record(record_of(each)):
+        for told in parse_transitions(record_of(each)):
             small.apply(told, 1 << 50)
     folded = small.taken / (time.process_time() - begin_s)
     del small, records
@@ -115,11 +115,11 @@ async def _pages(settings: Settings, folds: ReadModel, saga: str) -> list[Figure
 async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
     """Transitions a second through a broker, and seconds until a dead letter that was told is seen."""
     clock = SystemClock()
-    lines = [line_of(each) for n in range(THROUGH // len(SHAPE)) for each in told_of(n, _begin_ms())]
-    async with broker_of(None, clock, settings) as broker:
+    lines = [make_line(each) for n in range(THROUGH // len(SHAPE)) for each in told_of(n, _begin_ms())]
+    async with open_broker(None, clock, settings) as broker:
         await broker.ensure_topics([Topic(TRANSITIONS, 12)])
         for begin in range(0, len(lines), 1000):
-            await broker.publish(to_records(lines[begin : begin + 1000]))
+            await broker.publish(transitions_to_records(lines[begin : begin + 1000]))
         fresh = ReadModel()
         rate = await _until(fresh, settings, lambda: fresh.taken == len(lines))
         reader = TransitionReader(folds, clock, print)
@@ -128,7 +128,7 @@ async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
         first = next(told_of(SAGAS + 1, 0))
         dead = replace(first, time=iso(clock.now_ms()), outcome="dead", open=True, error="KeyError")
         begin_s = time.perf_counter()
-        await broker.publish(to_records([line_of(dead)]))
+        await broker.publish(transitions_to_records([make_line(dead)]))
         views = Queries(folds)
         while not any(each.saga == dead.saga for each in views.stuck(clock.now_ms()).sagas):
             await clock.sleep(0.01)

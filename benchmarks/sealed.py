@@ -13,7 +13,7 @@ import msgspec
 from benchmarks.parts import Figure
 from benchmarks.running import Driver, in_flight, running
 from benchmarks.services import waiting_order
-from saga.clients.events import seal_of, to_record
+from saga.clients.events import encryptor_of, to_record
 from saga.contracts import codec
 from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
@@ -100,7 +100,7 @@ async def _example(*, sealed_too: bool) -> float:
 
             async def first(number: int) -> Outgoing:
                 event = _placed(number)
-                return to_record(event, clock.now_ms(), seal=await seal_of(event, keys))
+                return to_record(event, clock.now_ms(), seal=await encryptor_of(event, keys))
 
             driver = Driver(run.broker, {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3})
 

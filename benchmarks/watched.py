@@ -10,7 +10,15 @@ from collections.abc import Iterator
 import msgspec
 
 from saga.messages import Outgoing, Record
-from saga.messaging.transition_events import Awaited, Cause, Said, Told, from_record, line_of, to_records
+from saga.messaging.transition_events import (
+    EmittedMessage,
+    TransitionCause,
+    TransitionEvent,
+    WaitingMessage,
+    make_line,
+    parse_transitions,
+    transitions_to_records,
+)
 from saga.monitor.counters import TimeHistogram
 from saga.monitor.read_model import ReadModel
 from saga.monitor.saga_index import PACKING, ServiceState, TrackedSaga
@@ -41,29 +49,29 @@ SHAPE = (
 _standings = msgspec.json.Decoder(tuple[ServiceState, ...])
 
 
-def told_of(n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None) -> Iterator[Told]:
+def told_of(n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None) -> Iterator[TransitionEvent]:
     """First transitions of the n-th saga. `due`: time of the deadline with which it begins."""
     numbers: dict[str, int] = {}
     for place, (service, handler, outcome, emitted) in enumerate(SHAPE[:upto]):
         number = numbers[service] = numbers.get(service, -1) + 1
-        yield Told(
+        yield TransitionEvent(
             service=service,
             saga=name_of(n),
             number=number,
             time=iso(begin_ms + n * APART_MS + place * 20),
             handler=handler,
             outcome=outcome,
-            message=Cause(
+            message=TransitionCause(
                 id=f"{n:024}{place:08}", type="OrderPlaced", source="order", topic="orders", partition=n % 12, offset=n
             ),
             worker=f"host-{n // GROUP % 4}:17",
-            emitted=(Said(id=f"{n:024}{place:08}", type=emitted),) if emitted else (),
+            emitted=(EmittedMessage(id=f"{n:024}{place:08}", type=emitted),) if emitted else (),
             steps=("reserve",) if handler == "reserve" else (),
             queued_ms=n // GROUP % 7,
             handler_ms=n // GROUP % 50,
             open=due is not None and not place,
             due=due if not place else None,
-            awaits=(Awaited(handler="book", types=("PaymentReserved",)),) if outcome == "waiting" else (),
+            awaits=(WaitingMessage(handler="book", types=("PaymentReserved",)),) if outcome == "waiting" else (),
             result="success" if handler == "confirm" else None,
             hash="0" * 64,
             previous="0" * 64,
@@ -94,8 +102,8 @@ def fold(folds: ReadModel, n: int, begin_ms: int, due_ms: int) -> None:
     is_running, is_stuck = n % RUNNING == 0, n < RUNNING * STUCK
     due = iso(due_ms) if is_running and not is_stuck else None
     told = told_of(n, begin_ms, 5 if is_running else len(SHAPE), due)
-    for record in to_records(map(line_of, told)):
-        for each in from_record(record_of(record)):
+    for record in transitions_to_records(map(make_line, told)):
+        for each in parse_transitions(record_of(record)):
             folds.apply(each, 1 << 50)
 
 

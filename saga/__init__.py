@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saga.change import Change, Delete, Expiry, Insert, Update
     from saga.clients.client import Client
-    from saga.declarations.limits import limited
-    from saga.declarations.upcasting import upcast
+    from saga.declarations.migrations import upcast
+    from saga.declarations.resources import limited
     from saga.encryption.sensitive_fields import sensitive
     from saga.errors import BreakerOpen, DeclarationError, Permanent, SagaError
     from saga.later import Later
     from saga.messages import Event
-    from saga.policies.breaker import Breaker
-    from saga.policies.last_good import LastGood
+    from saga.policies.breaker import Breaker, LastGood
     from saga.policies.retry import Retry
     from saga.progress.document import Progress
     from saga.service import Service
@@ -64,7 +63,7 @@ _HOMES = {
     "Event": "saga.messages",
     "Expiry": "saga.change",
     "Insert": "saga.change",
-    "LastGood": "saga.policies.last_good",
+    "LastGood": "saga.policies.breaker",
     "Later": "saga.later",
     "Permanent": "saga.errors",
     "Progress": "saga.progress.document",
@@ -73,9 +72,9 @@ _HOMES = {
     "SagaError": "saga.errors",
     "Service": "saga.service",
     "Update": "saga.change",
-    "limited": "saga.declarations.limits",
+    "limited": "saga.declarations.resources",
     "sensitive": "saga.encryption.sensitive_fields",
-    "upcast": "saga.declarations.upcasting",
+    "upcast": "saga.declarations.migrations",
 }
 """Module of each name. `saga.clients.client` loads the adapters, which a service does not need; and pytest loads `saga`
 for its plugin in every run, before coverage is measured."""

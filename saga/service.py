@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Never, TypeAlias, o
 from typing_extensions import TypeVar
 
 from saga.change import Change
-from saga.declarations.compensations import check_undone_once, original_of, undoing
 from saga.declarations.handlers import (
     TIMEOUT_S,
     check_alone,
     check_deadline,
     check_grace,
     check_opener,
-    handler_of,
+    check_single_compensation,
+    find_original,
+    make_compensation,
+    make_handler,
 )
-from saga.declarations.limits import check_refused
-from saga.declarations.migrations import migration_of
-from saga.declarations.resources import check_retry, check_seconds, check_state, document_of, resource_of
+from saga.declarations.migrations import make_migration
+from saga.declarations.resources import (
+    check_may_refuse,
+    check_retry,
+    check_seconds,
+    check_state,
+    make_document_kind,
+    make_resource,
+)
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource, Start
 from saga.errors import DeclarationError
 from saga.later import Later
@@ -182,7 +190,7 @@ class Service(Generic[_S_co]):
             where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
             check_seconds(timeout_s, "timeout_s", where)
             check_retry(retry, where)
-            found = handler_of(
+            found = make_handler(
                 self._declared,
                 function,
                 repeats=repeats,
@@ -218,12 +226,12 @@ class Service(Generic[_S_co]):
         or one that `original` itself reacts to; one more that `original` does not take; it returns an outcome.
         """
 
-        undone = original_of(self._declared, original)  # at once: `@service.compensation` alone would declare nothing
+        undone = find_original(self._declared, original)  # at once: `@service.compensation` alone would declare nothing
 
         def declare(function: _Compensation) -> _Compensation:
-            check_undone_once(self._declared, undone)
-            found = handler_of(self._declared, function, undoes=undone.name, version=version)
-            self._declared.reactions.append(undoing(self._declared, undone, found))
+            check_single_compensation(self._declared, undone)
+            found = make_handler(self._declared, function, undoes=undone.name, version=version)
+            self._declared.reactions.append(make_compensation(self._declared, undone, found))
             return function
 
         return declare
@@ -260,7 +268,7 @@ class Service(Generic[_S_co]):
             where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
             check_deadline(self._declared, within, unless, where)
             check_grace(grace, where)
-            found = handler_of(self._declared, function, within=within, unless=unless, grace=grace, version=version)
+            found = make_handler(self._declared, function, within=within, unless=unless, grace=grace, version=version)
             check_opener(found)
             self._declared.reactions.append(found)
             return function
@@ -315,7 +323,7 @@ class Service(Generic[_S_co]):
         """
 
         def declare(function: _Opener) -> _Opener:
-            found = resource_of(
+            found = make_resource(
                 self._declared,
                 function,
                 timeout_s=timeout_s,
@@ -325,7 +333,7 @@ class Service(Generic[_S_co]):
                 at_once_max=at_once_max,
                 rate_per_s=rate_per_s,
             )
-            check_refused(found, f"{self._declared.name}.{found.name}")
+            check_may_refuse(found, f"{self._declared.name}.{found.name}")
             self._declared.resources.append(found)
             return function
 
@@ -349,7 +357,7 @@ class Service(Generic[_S_co]):
         """
 
         def declare(function: _Migration) -> _Migration:
-            self._declared.migrations.append(migration_of(self._declared, version, function))
+            self._declared.migrations.append(make_migration(self._declared, version, function))
             return function
 
         return declare
@@ -375,7 +383,7 @@ class Service(Generic[_S_co]):
         Raises `DeclarationError`: not a frozen dataclass of plain fields; two kinds for one collection; an answer that
         cannot be made again from its `args`; a `saga` that is no field of `kind`.
         """
-        self._declared.documents.append(document_of(self._declared, kind, collection, expected_errors, saga))
+        self._declared.documents.append(make_document_kind(self._declared, kind, collection, expected_errors, saga))
 
 
 def _check_name(name: str, where: str) -> None:

@@ -5,7 +5,7 @@ from itertools import chain
 
 from saga.messages import Message
 from saga.messaging.message_ids import is_removal
-from saga.messaging.operator_commands import TYPES, Command
+from saga.messaging.operator_commands import TYPES, OperatorCommand
 from saga.progress.decisions import find_closing_reason, is_dead_letter
 from saga.progress.document import SagaProgress, Transition
 from saga.progress.handlers import HandlerRole, HandlerRoles
@@ -67,7 +67,7 @@ class Books:
 
     def _lost_message(self) -> str | None:
         for m in self._messages:
-            seen = isinstance(m, Command) and is_due(self._s, self._p, m)
+            seen = isinstance(m, OperatorCommand) and is_due(self._s, self._p, m)
             if seen and all(t.message != m.id for t in self._entries):
                 return f"LOST COMMAND {m.id}"
             if not self._told and not self._s.passed and not self._space.explored.tight:

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from saga.policies import turns
+from saga.policies import concurrency
 from saga.progress import history as transitions
 from saga.progress import journal, timers
 from verification.operations import TICK_MS
 
 TIGHT = {(journal, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
 """Bounds of what a progress holds."""
-SHORT = {(turns, "AWAY_S_MAX"): TICK_MS / 1000, (turns, "STAYS_S"): 0}
+SHORT = {(concurrency, "AWAY_S_MAX"): TICK_MS / 1000, (concurrency, "STAYS_S"): 0}
 """Bounds by which what is paused is parked at once, and looked at again after the time that passes at once."""
 
 STEADY = {(timers, "AHEAD_MS"): 0}

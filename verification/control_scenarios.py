@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from saga.messaging import controls
-from saga.messaging.controls import Book, Control, Switch
+from saga.messaging.controls import Control, ControlLog, Switch
 from saga.progress.document import SagaProgress, Transition
 from saga.support.clock import iso
 from verification.building_blocks import (
@@ -54,15 +54,15 @@ def end_route(handler: str) -> Switch:
     return Switch(kind="route", handler=handler, off=True)
 
 
-def books(*switches: Switch, begun: int = 1) -> tuple[Book, ...]:
+def books(*switches: Switch, begun: int = 1) -> tuple[ControlLog, ...]:
     """Books of a service as people write one switch after the other; the first one has `begun` of them."""
-    every, book = [Book(service=SERVICE)], Book(service=SERVICE)
+    every, book = [ControlLog(service=SERVICE)], ControlLog(service=SERVICE)
     for n, switch in enumerate(switches):
         wish = Control(
             id=f"c{n}", type=controls.TYPE, schema="", saga=SERVICE, source="ada", time=time_after(0), value=b"",
             switch=switch, who="ada", why="to see",
         )  # fmt: skip
-        book = controls.noted(book, wish) or book
+        book = controls.append_control(book, wish) or book
         every.append(book)
     return tuple(every[begun:])
 

@@ -18,7 +18,7 @@ from verification.state import WAKES, Move, State, Worker
 
 OTHER, BY, CAUSE = "s-2", "other", "z1"
 """Another saga, in another lane, with its handler and cause: it has begun to take one from the business document."""
-BOOK = (ARCHIVES, controls.book_key(SERVICE))
+BOOK = (ARCHIVES, controls.control_log_key(SERVICE))
 OTHERS = (PROGRESS, progress_key(SERVICE, OTHER))
 MARKER = ids.update_id(SERVICE, OTHER, BY, CAUSE, "take", 1)
 

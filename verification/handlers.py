@@ -12,7 +12,7 @@ from dataclasses import dataclass, make_dataclass, replace
 from datetime import timedelta
 from typing import Any, Self
 
-from saga.declarations.returns import Again, Either, Many, One
+from saga.declarations.annotations import EitherShape, LaterReturned, OneEvent, SequenceShape
 from saga.declarations.values import Migration, Parameter, Reaction
 from saga.later import Later
 from saga.messages import Event
@@ -174,8 +174,8 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
         return declared
     optional = tuple(classes[name] for name in h.until)
     late = (Parameter(name=SHOWN, role="event", events=optional, optional=True),) if optional else ()
-    options = (*(One(event=event) for event in declared.emits), Again(until=optional))
-    return replace(declared, parameters=(*declared.parameters, *late), shape=Many((Either(options),)))
+    options = (*(OneEvent(event=event) for event in declared.emits), LaterReturned(until=optional))
+    return replace(declared, parameters=(*declared.parameters, *late), shape=SequenceShape((EitherShape(options),)))
 
 
 def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterable[str]) -> Reaction:

@@ -6,7 +6,7 @@ import msgspec
 
 from saga.messages import Message
 from saga.messaging.message_ids import identity
-from saga.messaging.operator_commands import OPERATOR, Answered, Command, Wanted, type_of
+from saga.messaging.operator_commands import OPERATOR, OperatorCommand, StepAnswer, Wanted, type_of
 from saga.progress import ids
 from saga.progress.document import SagaProgress, Transition
 from verification.building_blocks import (
@@ -51,12 +51,12 @@ def command(  # all that a person says
     answers: int = 0,
     step: str = "call_outside",
     names: str = "",
-) -> Command:
+) -> OperatorCommand:
     """A person's wish about the dead letter of a message, which was replayed so often before. `answers`: number of the
     step of which it says that it happened, by this name. `names`: what it is about, if that is no dead letter."""
     dead = names or ids.dead_letter_id(SERVICE, SAGA, handler, about.id, replays)
     type_ = type_of(wanted)
-    return Command(
+    return OperatorCommand(
         id=identity(OPERATOR, f"{wanted}-{who}-{replays}", type_, ""),
         type=type_,
         schema="",
@@ -68,11 +68,11 @@ def command(  # all that a person says
         dead=dead,
         who=who,
         why="the cause is mended",
-        answered=Answered(step=step, number=answers, value='"ok"') if answers else None,
+        answered=StepAnswer(step=step, number=answers, value='"ok"') if answers else None,
     )
 
 
-def as_new(about: Message, handler: str = "-", who: str = "ada") -> Command:
+def as_new(about: Message, handler: str = "-", who: str = "ada") -> OperatorCommand:
     """A person's wish, after two ages, that a message is handled as a new one. `handler`: whose dead letter it is; `-`
     of a saga that is forgotten whole."""
     wish = command("replay", handler, about, who=who)

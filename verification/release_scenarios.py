@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from saga.messages import Message
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import ids
 from saga.progress.document import SagaProgress, Transition
 from verification.building_blocks import ORD, M, N, X, memo, note, of, reserve, reserve_own, two_steps
@@ -13,7 +13,7 @@ from verification.operator_scenarios import both, command
 from verification.scenario import AtTheEnd, Scenario, has_run
 
 
-def release(handler: str, about: Message, who: str = "ada") -> Command:
+def release(handler: str, about: Message, who: str = "ada") -> OperatorCommand:
     """A person's wish about the first time that a run was parked: it is so before any time passes."""
     wait = ids.parked_id(SERVICE, SAGA, handler, about.id, 1, NOW_MS + TICK_MS)
     return command("release", handler, about, who=who, names=wait)

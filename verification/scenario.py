@@ -7,7 +7,7 @@ import msgspec
 
 from saga.messages import Message
 from saga.messaging import controls
-from saga.messaging.controls import Book
+from saga.messaging.controls import ControlLog
 from saga.progress.document import SagaProgress, Transition
 from verification.environment import BOOK, OTHERS, others_progress
 from verification.services import Explored
@@ -89,7 +89,7 @@ class Scenario:
     deadline was due is a choice."""
     steady: bool = False
     """True if wakes come by a clock that is never ahead, though the date may be."""
-    books: tuple[Book, ...] = ()
+    books: tuple[ControlLog, ...] = ()
     """Book of controls at first, and as people write it on: at any time after. Without it nobody looks into one."""
     owner: tuple[int, int] = (0, 0)
     ticks_max: int = 5

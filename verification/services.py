@@ -20,7 +20,7 @@ from saga.engine.service_runtime import KnownControls, ServiceRuntime
 from saga.errors import BadInput, UnknownSchema
 from saga.messages import Event, Message
 from saga.messaging.message_ids import identity, identity_of_declared
-from saga.messaging.names import commands_of
+from saga.messaging.names import command_topic
 from saga.messaging.timers import tiers_of
 from saga.policies.retry import Retry
 from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
@@ -264,10 +264,10 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
     return ExploredService(
         declared=declared,
         name=name,
-        commands=commands_of(name),
+        commands=command_topic(name),
         wakes=tiers_of(name),
         changes={},
-        set_apart=frozenset((commands_of(name), *tiers_of(name))),
+        set_apart=frozenset((command_topic(name), *tiers_of(name))),
         roles=HandlerRoles(name, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,
         classes=takes,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from saga.messages import Outgoing, Position, Record, texts_of
-from saga.messaging.timers import Wake, tiers_of, wake_in
+from saga.messaging.timers import SagaTimer, parse_timer, tiers_of
 from saga.progress.document import progress_key
 from verification.handlers import ITEM, SAGA, SERVICE
 from verification.operations import Answer, Outside, Publish, Put
@@ -58,7 +58,7 @@ class State(NamedTuple):
     """Last version of each progress that has expired."""
     owner: Three = (0, 0, 0)
     committed: Three = (0, 0, 0)
-    wakes: tuple[Wake, ...] = ()
+    wakes: tuple[SagaTimer, ...] = ()
     """Log of wakes, in the order in which they were published."""
     out: tuple[str, ...] = ()
     """First occurrences of what was published, by id."""
@@ -147,10 +147,10 @@ def is_wake(record: Outgoing) -> bool:
 
 
 @lru_cache(maxsize=10_000)  # a search publishes the same few records in most of its states
-def told_by(publish: Publish) -> tuple[tuple[str, ...], tuple[Wake, ...]]:
+def told_by(publish: Publish) -> tuple[tuple[str, ...], tuple[SagaTimer, ...]]:
     """Ids of what the records tell for good, and the wakes among them."""
     told = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
-    wakes = [wake_in(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in told if is_wake(r)]
+    wakes = [parse_timer(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in told if is_wake(r)]
     return tuple(i for i in map(id_of, told) if not i.startswith("wake-")), tuple(wakes)
 
 

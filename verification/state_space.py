@@ -15,8 +15,8 @@ from saga.engine.processing_state import ProcessingState
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.messaging import controls
-from saga.messaging.controls import Book
-from saga.messaging.operator_commands import TYPES, Command
+from saga.messaging.controls import ControlLog
+from saga.messaging.operator_commands import TYPES, OperatorCommand
 from saga.progress.document import SagaProgress, decode_transition, encode
 from saga.progress.failed_attempts import find_parked_runs
 from saga.support.clock import LATEST_MS
@@ -84,7 +84,7 @@ class StateSpace(Contents):
         logs: tuple[tuple[Message, ...], tuple[Message, ...]],
         *,
         batched: bool = False,
-        books: Sequence[Book] = (),
+        books: Sequence[ControlLog] = (),
         counts_calls: bool = False,
         stranger: bool = False,
         grows: bool = False,
@@ -236,7 +236,7 @@ class StateSpace(Contents):
             message = self.logs[t][offset]
             if s.age and ages_at(message.time) > s.passed:
                 continue  # it has not been said yet
-            if isinstance(message, Command) and not is_due(s, self.snapshot(s.progress), message):
+            if isinstance(message, OperatorCommand) and not is_due(s, self.snapshot(s.progress), message):
                 continue
             at = with_number(worker.at, t, offset + 1)
             what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
@@ -435,7 +435,7 @@ def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
     return None if recalled is None else tuple(sorted(recalled))
 
 
-def is_due(s: State, p: SagaProgress, command: Command) -> bool:
+def is_due(s: State, p: SagaProgress, command: OperatorCommand) -> bool:
     """True if a person has seen the dead letter, or what is parked, and says nothing of the outside but what it did."""
     if command.wanted == "release":  # once its wake is in the log it may have been seen, however it goes on
         return bool(s.wakes) or any(run.id == command.dead for run in find_parked_runs(p))

@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmarks.parts import Figure
 from benchmarks.servers.ground import Ground
 from benchmarks.watched import told_of
-from saga.configuration.wiring import broker_of
+from saga.configuration.wiring import open_broker
 from saga.messages import Topic
 from saga.messaging.names import TRANSITIONS
-from saga.messaging.transition_events import line_of, to_records
+from saga.messaging.transition_events import make_line, transitions_to_records
 from saga.monitor.read_model import ReadModel
 from saga.monitor.reader import TransitionReader
 from saga.support.clock import SystemClock
@@ -48,11 +48,11 @@ def sharing(ground: Ground) -> list[Figure]:
 
 async def _tell(ground: Ground) -> None:
     begin_ms = clock.now_ms() - 600_000
-    lines = [line_of(each) for n in range(SAGAS) for each in told_of(n, begin_ms)]
-    async with broker_of(None, clock, ground.settings) as broker:
+    lines = [make_line(each) for n in range(SAGAS) for each in told_of(n, begin_ms)]
+    async with open_broker(None, clock, ground.settings) as broker:
         await broker.ensure_topics([Topic(TRANSITIONS, 12)])
         for begin in range(0, len(lines), 1000):
-            await broker.publish(to_records(lines[begin : begin + 1000]))
+            await broker.publish(transitions_to_records(lines[begin : begin + 1000]))
 
 
 async def _alone(ground: Ground) -> float:

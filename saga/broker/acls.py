@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from saga.messaging.names import PROBED, TRANSITIONS, commands_of, dead_letters_of
+from saga.messaging.names import PROBED, TRANSITIONS, command_topic, dead_letter_topic
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
 """What a Kafka user does: run a service; publish and subscribe as a client; inspect sagas and resolve dead letters
@@ -82,8 +82,8 @@ def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
     describes groups and topics.
     """
     for service in needs.groups:
-        yield AclRight("Read", "topic", dead_letters_of(service))
-        yield from (AclRight(operation, "topic", commands_of(service)) for operation in ("Read", "Write"))
+        yield AclRight("Read", "topic", dead_letter_topic(service))
+        yield from (AclRight(operation, "topic", command_topic(service)) for operation in ("Read", "Write"))
         yield AclRight("Describe", "group", service)
     yield from (AclRight("Describe", "topic", topic) for topic in needs.reads)
     if TRANSITIONS in needs.writes:
@@ -101,7 +101,7 @@ def _of_administrator(needs: BrokerUse) -> Iterable[AclRight]:
     yield AclRight("Describe", "group", ANY)
     for service in needs.groups:
         yield AclRight("Read", "group", service)
-        yield AclRight("Write", "topic", dead_letters_of(service))
+        yield AclRight("Write", "topic", dead_letter_topic(service))
     yield from (AclRight("Read", "topic", topic) for topic in needs.reads)
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol, TypedDict, runtime_checkable
 
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
-from saga.support.adapter_description import Adapter, Chosen
 from saga.support.clock import Clock
+from saga.support.settings import Adapter, ChosenSettings
 
 
 class Copies(NamedTuple):
@@ -26,17 +26,17 @@ class BrokerAdapter(Adapter, Protocol):
     def creates_topics(self) -> bool:
         """True if services create missing topics: see `saga.broker.port.Broker`."""
 
-    def create_broker(self, settings: Chosen, clock: Clock) -> Broker:
+    def create_broker(self, settings: ChosenSettings, clock: Clock) -> Broker:
         """Create the broker without opening it. Raises `ConfigurationError` if the driver is not installed."""
 
-    def create_administration(self, settings: Chosen, clock: Clock) -> Administration:
+    def create_administration(self, settings: ChosenSettings, clock: Clock) -> Administration:
         """Create the same broker for tools, without opening it. Raises `ConfigurationError` if the driver is not
         installed."""
 
-    def missing_file(self, settings: Chosen) -> Path | None:
+    def missing_file(self, settings: ChosenSettings) -> Path | None:
         """Return the missing file that the first service will create and a tool must not; `None` without one."""
 
-    def required_replicas(self, settings: Chosen) -> Copies:
+    def required_replicas(self, settings: ChosenSettings) -> Copies:
         """Return the replicas that the settings require of each topic."""
 
 
@@ -64,7 +64,7 @@ class ClientOptions(TypedDict):
 class TakesClients(Protocol):
     """A broker to which other libraries can connect by themselves."""
 
-    def client_options(self, settings: Chosen) -> ClientOptions:
+    def client_options(self, settings: ChosenSettings) -> ClientOptions:
         """Return the current options for an aiokafka client. Raises `ConfigurationError`, `BrokerUnavailable`."""
 
 

@@ -35,7 +35,7 @@ from msgspec import Struct
 
 from saga.errors import ConfigurationError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
-from saga.support.printable import quoted
+from saga.support.printable import quote_text
 
 RECORD_BYTES_MAX = 1_000_000
 """Default of the largest record, in bytes: what a Kafka topic accepts by default."""
@@ -89,8 +89,8 @@ class MemberIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (self.service, self.store) == (other.service, other.store)
 
     def __str__(self) -> str:
-        where = f" in process {quoted(self.worker)}" if self.worker else ""
-        return f"service {quoted(self.service)}{where} with store {quoted(self.store)}"
+        where = f" in process {quote_text(self.worker)}" if self.worker else ""
+        return f"service {quote_text(self.service)}{where} with store {quote_text(self.store)}"
 
 
 def encode_identity(identity: MemberIdentity | None) -> bytes:

@@ -4,8 +4,8 @@ each service sends and receives."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from saga.choreography.manifest import Told
-from saga.choreography.overview import Hearing, Overview, Saying
+from saga.choreography.manifest import DeclaredReaction
+from saga.choreography.overview import Emitter, EventConsumer, Overview
 from saga.contracts.contract import Contract, Version
 from saga.messages import Topic
 from saga.messaging.envelope import CONTENT_TYPE, PRINCIPAL
@@ -27,7 +27,7 @@ _IN_REGISTRY = "The value is a zero byte, the id that a schema registry gave the
 Json: TypeAlias = dict[str, Any]
 
 
-def asyncapi(overview: Overview, title: str, version: str) -> Json:
+def make_asyncapi(overview: Overview, title: str, version: str) -> Json:
     """AsyncAPI document. `version`: that of the document, in whichever form people count."""
     return {
         "asyncapi": ASYNCAPI,
@@ -123,21 +123,21 @@ def _headers() -> Json:
 
 def _operations(overview: Overview) -> Iterator[tuple[str, Json]]:
     for contract in overview.contracts.values():
-        for saying in overview.sayings(contract.name):
-            yield f"{saying.service}.send.{contract.name}", _sent(contract, saying)
-        for hearing in overview.hearings(contract.name):
+        for saying in overview.emitters(contract.name):
+            yield f"{saying.service}.send.{contract.name}", _send_operation(contract, saying)
+        for hearing in overview.consumers(contract.name):
             if hearing.from_log:
-                yield f"{hearing.service}.receive.{contract.name}", _received(contract, hearing)
+                yield f"{hearing.service}.receive.{contract.name}", _receive_operation(contract, hearing)
         if contract.produced_externally:
             yield f"{CLIENT}.send.{contract.name}", _operation("send", CLIENT, contract, contract.versions[-1:], ())
 
 
-def _sent(contract: Contract, saying: Saying) -> Json:
+def _send_operation(contract: Contract, saying: Emitter) -> Json:
     versions = [each for each in contract.versions if each.number == saying.version]
     return _operation("send", saying.service, contract, versions or contract.versions, saying.reactions)
 
 
-def _received(contract: Contract, hearing: Hearing) -> Json:
+def _receive_operation(contract: Contract, hearing: EventConsumer) -> Json:
     group = {"groupId": {"type": "string", "enum": [hearing.service]}, "bindingVersion": _BINDING}
     fields = hearing.use.fields if isinstance(hearing.use.fields, str) else list(hearing.use.fields)
     return {
@@ -148,7 +148,7 @@ def _received(contract: Contract, hearing: Hearing) -> Json:
 
 
 def _operation(
-    action: str, service: str, contract: Contract, versions: Sequence[Version], reactions: Sequence[Told]
+    action: str, service: str, contract: Contract, versions: Sequence[Version], reactions: Sequence[DeclaredReaction]
 ) -> Json:
     names = ", ".join(each.name for each in reactions)
     texts = [f"{each.name}: {_text(each.doc)}" for each in reactions if each.doc]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from saga.choreography.asyncapi import asyncapi
+from saga.choreography.asyncapi import make_asyncapi
 from saga.choreography.manifest import Manifest
 from saga.choreography.overview import Overview
 from saga.contracts.library import Library
@@ -16,7 +16,7 @@ _MARK = '<meta name="generator" content="saga docs build">'
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltDocs:
     """Documents that were written."""
 
     out: Path
@@ -26,16 +26,19 @@ class Built:
     """Pages of events and services that are no more."""
 
 
-def build(library: Library, manifests: Mapping[str, Manifest], out: Path, title: str, version: str) -> Built:
+def build_docs(library: Library, manifests: Mapping[str, Manifest], out: Path, title: str, version: str) -> BuiltDocs:
     """Write the documents into a folder that is empty, new, or was written so before. Raises `ConfigurationError`."""
     try:
-        from saga.choreography.pages import pages
+        from saga.choreography.pages import render_pages
     except ImportError as why:
         problem = f"pages need Jinja2: {why}; pip install 'saga-choreography[docs]'"
         raise ConfigurationError("nothing was written:", [problem]) from why
-    old = _ours(out)
+    old = _find_earlier_pages(out)
     overview = Overview(library, manifests)
-    files = {**dict(pages(overview, title)), ASYNCAPI: json.dumps(asyncapi(overview, title, version), indent=2) + "\n"}
+    files = {
+        **dict(render_pages(overview, title)),
+        ASYNCAPI: json.dumps(make_asyncapi(overview, title, version), indent=2) + "\n",
+    }
     for name, text in files.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,10 +46,10 @@ def build(library: Library, manifests: Mapping[str, Manifest], out: Path, title:
     gone = [path for path in old if path.relative_to(out).as_posix() not in files]
     for path in gone:
         path.unlink()
-    return Built(out, len(overview.contracts), len(manifests), len(gone))
+    return BuiltDocs(out, len(overview.contracts), len(manifests), len(gone))
 
 
-def _ours(out: Path) -> list[Path]:
+def _find_earlier_pages(out: Path) -> list[Path]:
     """Pages of an earlier call. Raises `ConfigurationError` for a folder that holds something else."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return []

@@ -7,11 +7,12 @@ attributes, `getattr` with a plain text, and patterns of `match`; functions of t
 
 import ast
 import builtins
+import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import NoneType
+from functools import lru_cache
+from types import CodeType, FunctionType, NoneType
 
-from saga.choreography.source import Source, is_bound_once, source_of
 from saga.contracts.library import binding_of
 from saga.contracts.schema import OptionalType, RecordType, Type
 from saga.messages import Event
@@ -22,7 +23,7 @@ _Chain = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class FieldsRead:
     """Fields of one event that may be read."""
 
     fields: frozenset[str] = frozenset()
@@ -30,22 +31,24 @@ class Read:
     whole: str = ""
     """Reason why all fields count as read; empty if they do not."""
 
-    def __or__(self, other: "Read") -> "Read":
-        return Read(self.fields | other.fields, self.whole or other.whole)
+    def __or__(self, other: "FieldsRead") -> "FieldsRead":
+        return FieldsRead(self.fields | other.fields, self.whole or other.whole)
 
 
-def fields_read(function: Callable[..., object], parameter: str, events: Iterable[type[Event]]) -> dict[type, Read]:
+def find_fields_read(
+    function: Callable[..., object], parameter: str, events: Iterable[type[Event]]
+) -> dict[type, FieldsRead]:
     """Fields of each of these events, which `function` takes as `parameter`, that it may read."""
     classes = tuple(events)
-    finding = _Finding(classes)
+    finding = _FieldUse(classes)
     finding.follow(function, parameter)
     return {event: _of(event, finding, classes) for event in classes}
 
 
-def keys_named(function: Callable[..., object]) -> tuple[str, ...] | None:
+def find_keys(function: Callable[..., object]) -> tuple[str, ...] | None:
     """Names of keys that stand as plain text in the code of a function, `saga.idempotency_key("charge")`, and of the
     functions of its module that it calls; sorted. `None` if its source cannot be told."""
-    source = source_of(function)
+    source = find_source(function)
     if source is None:
         return None
     keys: set[str] = set()
@@ -57,7 +60,7 @@ def keys_named(function: Callable[..., object]) -> tuple[str, ...] | None:
                 case ast.Call(func=ast.Attribute(attr="idempotency_key"), args=[ast.Constant(value=str(name)), *_]):
                     keys.add(name)
                 case ast.Call(func=ast.Name(id=name)) if (
-                    helper := helper_of(source, name)
+                    helper := find_helper(source, name)
                 ) is not None and helper.code not in seen:
                     seen.add(helper.code)
                     found.append(helper)
@@ -66,16 +69,16 @@ def keys_named(function: Callable[..., object]) -> tuple[str, ...] | None:
     return tuple(sorted(keys))
 
 
-def helper_of(source: Source, name: str) -> Source | None:
+def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
     """Function of the same module that a name certainly stands for."""
-    helper = source_of(source.variables.get(name))
+    helper = find_source(source.variables.get(name))
     if helper is None or helper.variables is not source.variables:
         return None
     return helper if is_bound_once(name, source.module) else None
 
 
 @dataclass(slots=True)
-class _Finding:
+class _FieldUse:
     """Reads found so far, by one parameter's events."""
 
     classes: tuple[type[Event], ...]
@@ -87,7 +90,7 @@ class _Finding:
     def follow(self, function: object, parameter: str) -> None:
         """Find what a function reads of its parameter."""
         name = getattr(function, "__name__", repr(function))
-        source = source_of(function)
+        source = find_source(function)
         if source is None:
             self.give_up(f"the source of {name} cannot be told")
         elif (source.function, parameter) not in self.seen:
@@ -102,10 +105,10 @@ class _Finding:
 class _Walk:
     """Walk through one function, which has the event under some names."""
 
-    def __init__(self, finding: _Finding, source: Source, parameter: str) -> None:
+    def __init__(self, finding: _FieldUse, source: "FunctionSource", parameter: str) -> None:
         self.finding, self.source = finding, source
         self.names = {parameter}
-        self.local = set(_bound_in(source.node))
+        self.local = set(_bound_names(source.node))
         before = 0
         while before != len(self.names):
             before = len(self.names)
@@ -170,13 +173,13 @@ class _Walk:
                 self.is_builtin("getattr") and mine == [event]
             ):
                 self.finding.chains.add((None, (name,)))
-            case ast.Call(func=ast.Name(id=name)) if (helper := helper_of(self.source, name)) is not None:
+            case ast.Call(func=ast.Name(id=name)) if (helper := find_helper(self.source, name)) is not None:
                 self.hand_on(node, helper)
             case _:
                 self.finding.give_up(f"{self.source.node.name} hands it on whole")
         self.walk(others)
 
-    def hand_on(self, node: ast.Call, helper: Source) -> None:
+    def hand_on(self, node: ast.Call, helper: "FunctionSource") -> None:
         """Follow the event into a function of the same module, under the name that it has there."""
         taking = helper.node.args
         by_place = [arg.arg for arg in (*taking.posonlyargs, *taking.args)]
@@ -246,18 +249,18 @@ class _Walk:
         return name not in self.local and name not in self.source.variables and hasattr(builtins, name)
 
 
-def _of(event: type[Event], finding: _Finding, classes: tuple[type[Event], ...]) -> Read:
+def _of(event: type[Event], finding: _FieldUse, classes: tuple[type[Event], ...]) -> FieldsRead:
     """Reads of one event, as paths of its schema."""
     if finding.whole:
-        return Read(whole=finding.whole)
+        return FieldsRead(whole=finding.whole)
     records: Mapping[type[Event], RecordType] = {each: binding_of(each).version.record for each in classes}
     paths = set()
     for only, chain in finding.chains:
         if not any(record.field(chain[0]) for record in records.values()):
-            return Read(whole=f"{chain[0]} is read of it, which is no field")
+            return FieldsRead(whole=f"{chain[0]} is read of it, which is no field")
         if only in (None, event) and records[event].field(chain[0]):
             paths.add(".".join(_path(records[event], chain)))
-    return Read(frozenset(paths))
+    return FieldsRead(frozenset(paths))
 
 
 def _path(type_: Type, chain: _Chain) -> Iterator[str]:
@@ -278,27 +281,27 @@ def _aliases(node: ast.AST, names: set[str]) -> Iterator[str]:
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
             case ast.Match(subject=subject, cases=cases) if _is_name(subject, names):
                 for case in cases:
-                    yield from _captured(case.pattern)
+                    yield from _captured_names(case.pattern)
             case _:
                 pass
 
 
-def _captured(pattern: ast.pattern) -> Iterator[str]:
+def _captured_names(pattern: ast.pattern) -> Iterator[str]:
     """Names that a pattern gives to the whole of what it matches."""
     match pattern:
         case ast.MatchAs(pattern=inner, name=name):
             if name is not None:
                 yield name
             if inner is not None:
-                yield from _captured(inner)
+                yield from _captured_names(inner)
         case ast.MatchOr(patterns=patterns):
             for each in patterns:
-                yield from _captured(each)
+                yield from _captured_names(each)
         case _:
             pass
 
 
-def _bound_in(node: ast.AST) -> Iterator[str]:
+def _bound_names(node: ast.AST) -> Iterator[str]:
     """Names that anything in a function binds, in inner functions too."""
     for each in ast.walk(node):
         match each:
@@ -323,3 +326,80 @@ def _is_name(node: ast.AST, names: set[str]) -> bool:
 
 def _is_plain(node: ast.AST) -> bool:
     return isinstance(node, ast.Name)
+
+
+# -------------------------------------------------------------------- source
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """Function with its syntax tree, and the tree of its module."""
+
+    function: object
+    code: CodeType
+    variables: Mapping[str, object]
+    """Variables of its module, as they are now."""
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    module: ast.Module
+
+
+def find_source(function: object) -> "FunctionSource | None":
+    """Source of a plain function; `None` if there is none, if it is a wrapper, or if the file holds other code by
+    now."""
+    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+        return None
+    code = function.__code__
+    parsed = _parse_file(code.co_filename, "".join(linecache.getlines(code.co_filename, function.__globals__)))
+    if parsed is None:
+        return None
+    module, compiled = parsed
+    if code not in _codes(compiled):
+        return None
+    nodes = [
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno
+    ]
+    return FunctionSource(function, code, function.__globals__, nodes[0], module) if len(nodes) == 1 else None
+
+
+def is_bound_once(name: str, module: ast.Module) -> bool:
+    """True if one place in the module gives this name its meaning, whatever the scope."""
+    places = 0
+    for node in ast.walk(module):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                places += node.name == name
+            case ast.Name(id=found, ctx=ast.Store() | ast.Del()) if found == name:
+                places += 1
+            case ast.alias():
+                places += (node.asname or node.name.partition(".")[0]) in (name, "*")
+            case ast.arg(arg=found) if found == name:
+                places += 1
+            case ast.Global(names=names) | ast.Nonlocal(names=names) if name in names:
+                places += 1
+            case ast.MatchAs(name=found) | ast.MatchStar(name=found) | ast.ExceptHandler(name=found) if found == name:
+                places += 1
+            case ast.MatchMapping(rest=found) if found == name:
+                places += 1
+            case _:
+                pass
+    return places == 1
+
+
+@lru_cache(maxsize=256)
+def _parse_file(file: str, text: str) -> tuple[ast.Module, CodeType] | None:
+    if not text:
+        return None
+    try:
+        return ast.parse(text, file), compile(text, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)

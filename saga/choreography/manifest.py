@@ -1,14 +1,27 @@
 """Manifest of a service: what it hears, says, undoes and waits for, as a JSON file that other repositories can read."""
 
+import inspect
 import re
-from typing import Any, Final, Literal, TypeAlias
+import sys
+from collections.abc import Iterable
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from saga.declarations.values import ReactionKind
+from saga.choreography.fields_read import FieldsRead, find_fields_read, find_keys
+from saga.contracts.library import Binding, binding_of, contract_of
+from saga.contracts.upcasters import upcaster_of
+from saga.declarations.annotations import spell
+from saga.declarations.changes import is_change, kind_of
+from saga.declarations.migrations import check_chain
+from saga.declarations.values import Declared, Reaction, ReactionKind
 from saga.errors import ConfigurationError
-from saga.support.printable import quoted
+from saga.messages import Event, name_of
+from saga.support.clock import iso
+from saga.support.printable import quote_text
 
 FORMAT: Final = 1
 """Number of the form that is written; another toolkit may write a newer one, which is refused."""
@@ -23,7 +36,7 @@ Fields: TypeAlias = tuple[str, ...] | Literal["all"]
 """Fields that may be read, sorted; `address.street` is one of a nested record, `address` all of it."""
 
 
-class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EmittedContract(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Event that a service may say."""
 
     contract: str
@@ -33,7 +46,7 @@ class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str
 
 
-class Consumed(Emitted, frozen=True, kw_only=True, omit_defaults=True):
+class ConsumedContract(EmittedContract, frozen=True, kw_only=True, omit_defaults=True):
     """Event that a service takes, from the log or from its own progress, or that closes a deadline."""
 
     fields: Fields
@@ -43,7 +56,7 @@ class Consumed(Emitted, frozen=True, kw_only=True, omit_defaults=True):
     """Older versions that an upcaster of the service reads."""
 
 
-class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Handler, compensation or deadline, as its declaration says."""
 
     name: str
@@ -82,7 +95,7 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (*(name for part in (*self.takes, *self.took) for name in part), *self.optional, *self.unless)
 
 
-class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeclaredState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State that a service keeps of a saga."""
 
     type: str
@@ -106,10 +119,10 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the key field of all its events."""
     retention_s: float
     """Seconds for which a finished saga is known."""
-    consumes: tuple[Consumed, ...]
-    emits: tuple[Emitted, ...]
-    reactions: tuple[Told, ...]
-    state: State | None = None
+    consumes: tuple[ConsumedContract, ...]
+    emits: tuple[EmittedContract, ...]
+    reactions: tuple[DeclaredReaction, ...]
+    state: DeclaredState | None = None
     resources: dict[str, str] = {}
     """Resources by name, each with the type that it gives."""
     documents: dict[str, str] = {}
@@ -122,11 +135,11 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Name under which all of it is stored."""
         return self.was or self.service
 
-    def reaction(self, name: str) -> Told | None:
+    def reaction(self, name: str) -> DeclaredReaction | None:
         """Reaction of that name, if there is one."""
         return next((each for each in self.reactions if each.name == name), None)
 
-    def consumed(self, contract: str) -> Consumed | None:
+    def consumed(self, contract: str) -> ConsumedContract | None:
         """Use of a contract, if it is consumed."""
         return next((each for each in self.consumes if each.contract == contract), None)
 
@@ -136,13 +149,13 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return frozenset(each.contract for each in self.emits)
 
 
-def written(manifest: Manifest) -> str:
+def format_manifest(manifest: Manifest) -> str:
     """The text of its file: indented, in a fixed order, so that a change is a small difference."""
     indented = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=2).decode()
     return _TEXTS.sub(lambda texts: f"[{' '.join(texts[1].split())}]", indented) + "\n"
 
 
-def read(text: str, place: str) -> Manifest:
+def parse_manifest(text: str, place: str) -> Manifest:
     """Read a manifest, which others may have written. `place`: its file, for messages. Raises `ConfigurationError`."""
     try:
         given: Any = msgspec.json.decode(text)
@@ -152,17 +165,17 @@ def read(text: str, place: str) -> Manifest:
         manifest = msgspec.convert(given, Manifest)
     except (ValueError, RecursionError) as why:
         raise _unusable(place, [f"is no manifest: {why}; have `saga manifest --write` make it"]) from why
-    if problems := _odd(manifest):
+    if problems := _unusable_names(manifest):
         raise _unusable(place, problems)
     return manifest
 
 
-def _odd(manifest: Manifest) -> list[str]:
+def _unusable_names(manifest: Manifest) -> list[str]:
     """Names in it that nothing can have: pages and messages are made of them."""
     services = (manifest.service, manifest.stored)
-    problems = [f"{quoted(name)} is no name of a service" for name in services if not _SERVICE.fullmatch(name)]
+    problems = [f"{quote_text(name)} is no name of a service" for name in services if not _SERVICE.fullmatch(name)]
     reactions = manifest.reactions
-    events: tuple[Emitted, ...] = (*manifest.consumes, *manifest.emits)
+    events: tuple[EmittedContract, ...] = (*manifest.consumes, *manifest.emits)
     names = {
         *(each.contract for each in events),
         *(each.key for each in events),
@@ -171,16 +184,131 @@ def _odd(manifest: Manifest) -> list[str]:
         *(each.undoes for each in reactions if each.undoes is not None),
     }
     problems += [
-        f"{quoted(name)} is no name of an event, a field or a function" for name in sorted(names - _good(names))
+        f"{quote_text(name)} is no name of an event, a field or a function"
+        for name in sorted(names - _are_names(names))
     ]
     topics = {each.topic for each in events}
-    problems += [f"{quoted(topic)} is no name of a topic" for topic in sorted(topics) if not _TOPIC.fullmatch(topic)]
+    problems += [
+        f"{quote_text(topic)} is no name of a topic" for topic in sorted(topics) if not _TOPIC.fullmatch(topic)
+    ]
     return problems
 
 
-def _good(names: set[str]) -> set[str]:
+def _are_names(names: set[str]) -> set[str]:
     return {name for name in names if _NAME.fullmatch(name)}
 
 
 def _unusable(place: str, problems: list[str]) -> ConfigurationError:
     return ConfigurationError(f"{place} cannot be used:", problems)
+
+
+# -------------------------------------------------------------------- declared
+
+
+def make_manifest(declared: Declared) -> Manifest:
+    """Manifest of a service that reacts to something. Raises `DeclarationError` for migrations that are no chain."""
+    first = declared.reactions[0]
+    changes = {event for reaction in declared.reactions for event in reaction.taken_events if is_change(event)}
+    heard = {event for reaction in declared.reactions for event in reaction.consumed_events} - changes
+    said = {event for reaction in declared.reactions for event in reaction.emits}
+    return Manifest(
+        format=FORMAT,
+        service=declared.title,
+        was=declared.name if declared.renamed else "",
+        start=_start(declared),
+        doc=_first_paragraph(sys.modules[first.function.__module__].__doc__),
+        kind=contract_of(first.taken_events[0]).key,
+        retention_s=declared.retention.total_seconds(),
+        consumes=tuple(_describe_consumed(declared, event) for event in _one_class_each(heard)),
+        emits=tuple(_describe_emitted(event) for event in _one_class_each(said)),
+        reactions=tuple(
+            _describe_reaction(declared, reaction) for reaction in sorted(declared.reactions, key=lambda r: r.name)
+        ),
+        state=_describe_state(declared),
+        resources={each.name: spell(each.gives) for each in declared.resources},
+        documents={each.collection: spell(each.kind) for each in declared.documents},
+        changes={name_of(each): kind.collection for each in changes if (kind := kind_of(each)) is not None},
+    )
+
+
+def _start(declared: Declared) -> str:
+    if isinstance(declared.start, datetime):
+        return iso(round(declared.start.timestamp() * 1000))
+    return declared.start or ""
+
+
+def _describe_consumed(declared: Declared, event: type[Event]) -> ConsumedContract:
+    """Use of an event by all reactions together; the key is always read, for it is the saga id."""
+    bound, read = binding_of(event), FieldsRead()
+    for reaction in declared.reactions:
+        for parameter in reaction.parameters:
+            for taken in parameter.events:
+                if name_of(taken) == name_of(event):
+                    read |= find_fields_read(reaction.function, parameter.name, parameter.events)[taken]
+    told = _describe_emitted(event)
+    return ConsumedContract(
+        contract=told.contract,
+        version=told.version,
+        topic=told.topic,
+        key=told.key,
+        fields=ALL if read.whole else tuple(sorted({*read.fields, bound.contract.key})),
+        because=read.whole,
+        upcasts=tuple(number for number in sorted(bound.version.upcasts) if upcaster_of(event, number) is not None),
+    )
+
+
+def _describe_emitted(event: type[Event]) -> EmittedContract:
+    bound: Binding = binding_of(event)
+    contract = bound.contract
+    return EmittedContract(contract=contract.name, version=bound.version.number, topic=contract.topic, key=contract.key)
+
+
+def _describe_reaction(declared: Declared, reaction: Reaction) -> DeclaredReaction:
+    assert reaction.shape is not None
+    events = [each for each in reaction.parameters if each.role == "event"]
+    originals = [each.events for each in events if each.of_original]
+    by_type = {each.gives: each.name for each in declared.resources}
+    return DeclaredReaction(
+        name=reaction.name,
+        kind=reaction.kind,
+        ids=f"{declared.name}|{reaction.name}",
+        takes=tuple(_names(each) for each in reaction.needed_events if each not in originals),
+        optional=tuple(name for each in events if each.optional for name in _names(each.events)),
+        later=reaction.may_wait,
+        until=_names(reaction.shape.awaited_events),
+        within_s=None if reaction.within is None else reaction.within.total_seconds(),
+        unless=_names(reaction.unless),
+        undoes=reaction.undoes,
+        took=tuple(_names(each.events) for each in events if each.of_original and not each.optional),
+        emits=_names(reaction.emits),
+        repeats=_names(reaction.repeats),
+        version=reaction.version,
+        keys=find_keys(reaction.function),
+        resources=tuple(by_type[each.gives] for each in reaction.parameters if each.gives is not None),
+        doc=_first_paragraph(reaction.function.__doc__),
+    )
+
+
+def _describe_state(declared: Declared) -> DeclaredState | None:
+    if declared.state is None:
+        return None
+    hints = get_type_hints(declared.state)
+    return DeclaredState(
+        type=spell(declared.state),
+        version=len(check_chain(declared)) + 1,
+        fields={each.name: spell(hints[each.name]) for each in fields(declared.state)},
+    )
+
+
+def _one_class_each(events: Iterable[type[Event]]) -> list[type[Event]]:
+    """One class for each contract, sorted by its name; of several that of the oldest version."""
+    classes = {name_of(each): each for each in sorted(events, key=lambda e: -binding_of(e).version.number)}
+    return [classes[name] for name in sorted(classes)]
+
+
+def _names(events: Iterable[type[Event]]) -> tuple[str, ...]:
+    return tuple(map(name_of, events))
+
+
+def _first_paragraph(doc: str | None) -> str:
+    return " ".join(inspect.cleandoc(doc or "").partition("\n\n")[0].split())

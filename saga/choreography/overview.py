@@ -3,39 +3,39 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from saga.choreography.manifest import Consumed, Manifest, Told
+from saga.choreography.manifest import ConsumedContract, DeclaredReaction, Manifest
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class Emitter:
     """Service that may say an event."""
 
     service: str
     version: int
     """Version as which it says it."""
-    reactions: tuple[Told, ...]
+    reactions: tuple[DeclaredReaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class EventConsumer:
     """Service that hears an event, or takes one of its own from its progress."""
 
     service: str
-    use: Consumed
-    reactions: tuple[Told, ...]
+    use: ConsumedContract
+    reactions: tuple[DeclaredReaction, ...]
     from_log: bool
     """False if nobody else may say it: then it is taken from the progress."""
 
 
 @dataclass(frozen=True, slots=True)
-class Undoing:
+class DeclaredCompensation:
     """Compensation, and the handler whose work it undoes."""
 
     service: str
-    compensation: Told
-    undone: Told | None
+    compensation: DeclaredReaction
+    undone: DeclaredReaction | None
     """Handler; `None` if the manifest does not have it."""
     failures: tuple[str, ...]
     """Outcomes on which it runs."""
@@ -56,19 +56,19 @@ class Overview:
         """Contracts by name."""
         return self.library.contracts
 
-    def sayings(self, contract: str) -> list[Saying]:
+    def emitters(self, contract: str) -> list[Emitter]:
         """Services that may say an event."""
         return [
-            Saying(name, event.version, tuple(r for r in manifest.reactions if contract in r.emits))
+            Emitter(name, event.version, tuple(r for r in manifest.reactions if contract in r.emits))
             for name, manifest in sorted(self.manifests.items())
             for event in manifest.emits
             if event.contract == contract
         ]
 
-    def hearings(self, contract: str) -> list[Hearing]:
+    def consumers(self, contract: str) -> list[EventConsumer]:
         """Services that hear an event."""
         return [
-            Hearing(
+            EventConsumer(
                 name, use, tuple(r for r in manifest.reactions if contract in r.hears), self.is_read(manifest, contract)
             )
             for name, manifest in sorted(self.manifests.items())
@@ -84,10 +84,10 @@ class Overview:
         is_outcome = known is None or known.outcome is not None
         return any(contract in r.hears for r in manifest.reactions if r.kind != "compensation" or is_outcome)
 
-    def undoings(self) -> list[Undoing]:
+    def compensations(self) -> list[DeclaredCompensation]:
         """Compensations of all services."""
         return [
-            Undoing(
+            DeclaredCompensation(
                 name, each, manifest.reaction(each.undoes), self._failures(each.hears), self._results(each, each.hears)
             )
             for name, manifest in sorted(self.manifests.items())
@@ -95,15 +95,15 @@ class Overview:
             if each.undoes is not None
         ]
 
-    def undone_on(self, outcome: str) -> list[Undoing]:
+    def compensated_on(self, outcome: str) -> list[DeclaredCompensation]:
         """Compensations that run on an outcome."""
-        return [each for each in self.undoings() if outcome in each.failures]
+        return [each for each in self.compensations() if outcome in each.failures]
 
-    def undone_after(self, event: str) -> list[Undoing]:
+    def compensated_after(self, event: str) -> list[DeclaredCompensation]:
         """Compensations that undo what was done because of this event, or ended with it."""
         return [
             each
-            for each in self.undoings()
+            for each in self.compensations()
             if event in each.results or (each.undone is not None and event in each.undone.hears)
         ]
 
@@ -111,7 +111,7 @@ class Overview:
         """Outcomes of sagas that are known by a key."""
         return [each for each in self.contracts.values() if each.outcome is not None and each.key == kind]
 
-    def loose_ends(self) -> list[str]:
+    def find_loose_ends(self) -> list[str]:
         """Sentences about events that nobody says, or nobody hears: as far as these manifests tell."""
         said = {event for manifest in self.manifests.values() for event in manifest.emitted}
         heard = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
@@ -129,6 +129,6 @@ class Overview:
     def _failures(self, heard: Iterable[str]) -> tuple[str, ...]:
         return tuple(n for n in heard if (known := self.contracts.get(n)) is not None and known.outcome == "failure")
 
-    def _results(self, compensation: Told, heard: Sequence[str]) -> tuple[str, ...]:
+    def _results(self, compensation: DeclaredReaction, heard: Sequence[str]) -> tuple[str, ...]:
         failures = self._failures(heard)
         return tuple(name for name in heard if name not in failures)

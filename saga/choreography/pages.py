@@ -13,16 +13,21 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from saga.choreography.manifest import Told
-from saga.choreography.overview import Hearing, Overview
+from saga.choreography.manifest import DeclaredReaction
+from saga.choreography.overview import EventConsumer, Overview
 from saga.contracts.contract import Contract, Version
 from saga.contracts.schema import ArrayType, EnumType, MapType, OptionalType, RecordType, Type, describe_type
 from saga.messages import Topic
 from saga.support.printable import printable
 
-TEMPLATES = Path(__file__).with_name("templates")
 EVENTS, SERVICES = "events", "services"
 _SPACES = re.compile(r"[ \t\r\n]+")
+
+
+# -------------------------------------------------------------------- pages
+
+
+TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,13 @@ class RecordShown:
     symbols: tuple[str, ...] = ()
 
 
-def pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
+def render_pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
     """Pages by path below their folder. All that stands in them is escaped, whoever wrote it."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_printable_line,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -64,10 +69,10 @@ def pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
         "title": title,
         "style": Markup(style),
         "style_source": Markup(f"'sha256-{digest}'"),
-        "kept": kept,
-        "span": span,
-        "records": records,
-        "readers": readers,
+        "kept": describe_retention,
+        "span": describe_duration,
+        "records": list_records,
+        "readers": list_readers,
     }
 
     def page(template: str, up: str, **values: object) -> str:
@@ -86,28 +91,32 @@ def _of_event(overview: Overview, contract: Contract) -> Mapping[str, object]:
     return {
         "contract": contract,
         "topic": overview.library.topics[contract.topic],
-        "undone_on": overview.undone_on(contract.name),
-        "undoing": overview.undone_after(contract.name),
+        "undone_on": overview.compensated_on(contract.name),
+        "undoing": overview.compensated_after(contract.name),
         "failures": [each.name for each in overview.outcomes(contract.key) if each.outcome == "failure"],
         "deadlines": [(of, each) for of, each in reactions if each.kind == "deadline" and _takes(each, contract)],
         "repeating": [(of, each) for of, each in reactions if contract.name in each.repeats],
     }
 
 
-def _takes(reaction: Told, contract: Contract) -> bool:
+def _takes(reaction: DeclaredReaction, contract: Contract) -> bool:
     return any(contract.name in part for part in reaction.takes)
 
 
-def kept(topic: Topic) -> str:
+def describe_retention(topic: Topic) -> str:
     """Time for which a topic's records are kept, in words.
 
     >>> kept(Topic("orders")), kept(Topic("orders", retention_days=None))
     ('kept for 7 days', 'kept for ever')
     """
-    return "kept for ever" if topic.retention_days is None else f"kept for {span(topic.retention_days * 86_400)}"
+    return (
+        "kept for ever"
+        if topic.retention_days is None
+        else f"kept for {describe_duration(topic.retention_days * 86_400)}"
+    )
 
 
-def span(time_s: float) -> str:
+def describe_duration(time_s: float) -> str:
     """A time in words.
 
     >>> span(900), span(90_061), span(0.25), span(86_400)
@@ -124,7 +133,7 @@ def span(time_s: float) -> str:
     return " ".join(parts)
 
 
-def readers(hearings: Iterable[Hearing], field: str) -> list[str]:
+def list_readers(hearings: Iterable[EventConsumer], field: str) -> list[str]:
     """Services that may read a field of an event."""
     return [
         each.service
@@ -133,7 +142,7 @@ def readers(hearings: Iterable[Hearing], field: str) -> list[str]:
     ]
 
 
-def records(version: Version) -> list[RecordShown]:
+def list_records(version: Version) -> list[RecordShown]:
     """Record of a version first, then the records and enums that it is made of."""
     found: dict[str, RecordShown] = {}
     _collect(version.record, version.schema, found)
@@ -174,7 +183,7 @@ def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
             pass
 
 
-def _shown(value: object) -> object:
+def _printable_line(value: object) -> object:
     """Text as pages have it: on one line, without characters that nobody sees."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(_SPACES.sub(" ", value))

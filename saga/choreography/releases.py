@@ -1,17 +1,37 @@
 """A release of a service beside the one before, by their manifests: what strands open sagas or other services is
 refused, with the way out; the rest is told. Pure."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from saga.choreography.manifest import Emitted, Manifest, State, Told
+from saga.choreography import manifest
+from saga.choreography.manifest import (
+    ALL,
+    ConsumedContract,
+    DeclaredReaction,
+    DeclaredState,
+    EmittedContract,
+    Fields,
+    Manifest,
+    make_manifest,
+)
+from saga.contracts.compatibility import Concern, Consumer, SchemaChange, find_concerns
+from saga.contracts.contract import Version
+from saga.contracts.library import Library
+from saga.declarations.changes import library_of
+from saga.declarations.values import Declared
+from saga.errors import ConfigurationError
 
 ANYWAY = "saga manifest --write --anyway"
 
+FOLDER = "manifests"
+OUTSIDE = "consumers outside"
+
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ReleaseDifference:
     """Difference of a release from the one before."""
 
     service: str
@@ -27,27 +47,29 @@ class Difference:
         return "refused" if self.way_out else "told"
 
 
-def differences(
+def compare_releases(
     old: Manifest, new: Manifest, others: Sequence[Manifest], consumed_externally: Collection[str] = ()
-) -> list[Difference]:
+) -> list[ReleaseDifference]:
     """Differences of a release from the one before, those that are refused first. `others`: manifests of other
     services; `consumed_externally`: contracts with consumers that nobody knows."""
-    comparison = _Comparison(old, new, others, consumed_externally)
+    comparison = _ReleaseComparison(old, new, others, consumed_externally)
     found = [
-        *comparison.name(),
-        *comparison.kind(),
-        *comparison.reactions(),
-        *comparison.events(),
-        *comparison.state(),
-        *comparison.names(),
-        *comparison.additions(),
+        *comparison.compare_names(),
+        *comparison.compare_kinds(),
+        *comparison.compare_reactions(),
+        *comparison.compare_events(),
+        *comparison.compare_states(),
+        *comparison.compare_stored_names(),
+        *comparison.find_additions(),
     ]
     if not found and old != new:
-        found = [Difference(new.service, new.service, "says something else of itself: texts, times or fields read")]
+        found = [
+            ReleaseDifference(new.service, new.service, "says something else of itself: texts, times or fields read")
+        ]
     return sorted(found, key=lambda each: not each.way_out)
 
 
-def new(made: Manifest, others: Sequence[Manifest]) -> list[Difference]:
+def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[ReleaseDifference]:
     """Differences of a service of which there is no manifest yet: one that does what another one does may be that one,
     renamed. Whoever declares where it begins has seen that it is a new one."""
     if made.start:
@@ -55,7 +77,7 @@ def new(made: Manifest, others: Sequence[Manifest]) -> list[Difference]:
     service, twins = made.service, [each for each in others if _is_twin(made, each)]
     name = service.replace("-", "_")
     found = [
-        Difference(
+        ReleaseDifference(
             service,
             service,
             f"is new, and reacts as {twin.service} does: if it is that one, renamed, it does everything again, with "
@@ -68,10 +90,10 @@ def new(made: Manifest, others: Sequence[Manifest]) -> list[Difference]:
     said = sorted({each.topic for each in made.consumes if any(each.contract in other.emitted for other in others)})
     if said and not found:
         found.append(
-            Difference(
+            ReleaseDifference(
                 service,
                 service,
-                f"is new, and handles all that lies in {_and(said)}, whatever its age: Service({service!r}, "
+                f"is new, and handles all that lies in {_join_names(said)}, whatever its age: Service({service!r}, "
                 'start="now") begins with what is published from its first start on',
             )
         )
@@ -85,7 +107,7 @@ def _is_twin(one: Manifest, other: Manifest) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class _ReleaseComparison:
     """Two manifests of a service, and those of its neighbours."""
 
     old: Manifest
@@ -93,29 +115,29 @@ class _Comparison:
     others: Sequence[Manifest]
     consumed_externally: Collection[str]
 
-    def refused(self, where: str, what: str, way_out: str) -> Difference:
-        return Difference(self.new.service, where, what, way_out)
+    def refuse(self, where: str, what: str, way_out: str) -> ReleaseDifference:
+        return ReleaseDifference(self.new.service, where, what, way_out)
 
-    def told(self, where: str, what: str) -> Difference:
-        return Difference(self.new.service, where, what)
+    def note(self, where: str, what: str) -> ReleaseDifference:
+        return ReleaseDifference(self.new.service, where, what)
 
-    def name(self) -> Iterator[Difference]:
+    def compare_names(self) -> Iterator[ReleaseDifference]:
         """Its name, which may change with `was`, and where it begins."""
         if self.old.service != self.new.service:
-            yield self.told(
+            yield self.note(
                 self.new.service,
                 f"was called {self.old.service}; stored, in topics, keys and metrics it stays {self.new.stored}",
             )
         if self.old.start != self.new.start:
-            yield self.told(
+            yield self.note(
                 self.new.service,
                 f"begins in topics that are new to it at {self.new.start or 'beginning'}; where it has begun it stays",
             )
 
-    def kind(self) -> Iterator[Difference]:
+    def compare_kinds(self) -> Iterator[ReleaseDifference]:
         """The key by which its sagas are known, and the keys and topics of single events."""
         if self.old.kind != self.new.kind:
-            yield self.refused(
+            yield self.refuse(
                 self.new.service,
                 f"its sagas were known by {self.old.kind!r}, now by {self.new.kind!r}: none of the open ones is found",
                 f"keep {self.old.kind!r}, or declare a service beside this one, with a start of its own",
@@ -127,52 +149,53 @@ class _Comparison:
                 ("topic", before[name].topic, now[name].topic),
             ):
                 if was != is_:
-                    yield self.refused(
+                    yield self.refuse(
                         name,
                         f"its {what} was {was!r} and is {is_!r}: messages on their way are of the old one",
                         "give the changed contract another name, and consume both until the old one is drained",
                     )
 
-    def reactions(self) -> Iterator[Difference]:
+    def compare_reactions(self) -> Iterator[ReleaseDifference]:
         """Handlers, compensations and deadlines that went, or changed into something that open work does not fit."""
         for old in self.old.reactions:
             new = self.new.reaction(old.name)
             if new is None:
-                yield self._gone(old)
+                yield self._report_removed(old)
             elif new.kind != old.kind or new.undoes != old.undoes:
-                yield self.refused(
+                yield self.refuse(
                     old.name,
-                    f"was {_described(old)} and is {_described(new)}: what it has begun is of the other kind",
+                    f"was {_describe_reaction(old)} and is {_describe_reaction(new)}: what it has begun is of the "
+                    "other kind",
                     f"keep {old.name} as it was, and give what is new a name of its own",
                 )
             else:
-                yield from self._changed(old, new)
+                yield from self._report_changed(old, new)
 
-    def _gone(self, old: Told) -> Difference:
+    def _report_removed(self, old: DeclaredReaction) -> ReleaseDifference:
         like = [
             each.name
             for each in self.new.reactions
             if self.old.reaction(each.name) is None and (each.kind, each.takes) == (old.kind, old.takes)
         ]
         renamed = f"{old.kind} renamed to {like[0]}?" if len(like) == 1 else f"{old.kind} is gone:"
-        return self.refused(
+        return self.refuse(
             old.name,
             f"{renamed} ids and keys are made of {old.ids!r}, and what it has begun or has waiting in open sagas "
             "strands",
             f"keep the name {old.name}; when no saga has anything of it open (saga sagas list), {ANYWAY}",
         )
 
-    def _changed(self, old: Told, new: Told) -> Iterator[Difference]:
+    def _report_changed(self, old: DeclaredReaction, new: DeclaredReaction) -> Iterator[ReleaseDifference]:
         """Events that a reaction takes no more, keys that it asks for no more, and how often it runs."""
         for part in new.took:
             if part not in old.took:
-                yield self.refused(
+                yield self.refuse(
                     old.name,
                     f"takes {' or '.join(part)}, which {new.undoes} took: it is not kept with what was done before",
                     f"take {' | '.join(part)} | None; when nothing of {new.undoes} is left to be undone, {ANYWAY}",
                 )
-        for name in sorted(set(_taken(old)) - set(_taken(new))):
-            yield self.refused(
+        for name in sorted(set(_describe_taken(old)) - set(_describe_taken(new))):
+            yield self.refuse(
                 old.name,
                 f"takes {name} no more: one that waits, is parked or queued in an open saga would stay there"
                 if old.kind != "compensation"
@@ -182,10 +205,10 @@ class _Comparison:
         needed = {frozenset(part) for part in new.takes} - {frozenset(part) for part in old.takes}
         if needed and len(new.takes) > len(old.takes):
             names = ", ".join(sorted(name for part in needed for name in part))
-            yield self.told(old.name, f"waits for {names}, too; open sagas in which it has run already are past it")
+            yield self.note(old.name, f"waits for {names}, too; open sagas in which it has run already are past it")
         gone = () if old.keys is None or new.keys is None else set(old.keys) - set(new.keys)
         for key in sorted(gone):
-            yield self.refused(
+            yield self.refuse(
                 old.name,
                 f"asks for the key {key!r} no more: a run that has begun asks the outside with another one, and ends "
                 "as a dead letter",
@@ -193,33 +216,33 @@ class _Comparison:
                 f"runs is open, {ANYWAY}",
             )
         if new.version < old.version:
-            yield self.refused(
+            yield self.refuse(
                 old.name,
                 f"was version {old.version} and is {new.version}: what has begun under the newer one waits for a "
                 "release that has it, and is a dead letter in the end",
                 f"keep version={old.version}; when none of its runs is open, {ANYWAY}",
             )
         elif new.version > old.version:
-            yield self.told(
+            yield self.note(
                 old.name,
                 f"is version {new.version}; runs that have begun keep theirs, and those of the new one wait where a "
                 "process of the release before has them",
             )
         if old.repeats and new.repeats and set(old.repeats).isdisjoint(new.repeats):
-            yield self.refused(
+            yield self.refuse(
                 old.name,
                 f"ran once for each {' or '.join(old.repeats)} and runs once for each {' or '.join(new.repeats)}",
                 f"keep repeats={' | '.join(old.repeats)}; when no open saga has any of these events, {ANYWAY}",
             )
         if old.repeats and not new.repeats:
-            yield self.refused(
+            yield self.refuse(
                 old.name,
                 "has no repeats= any more: in an open saga one more of its events is handled, and what follows "
                 "becomes a dead letter",
                 f"keep repeats={' | '.join(old.repeats)}; when its event comes once in each open saga, {ANYWAY}",
             )
 
-    def events(self) -> Iterator[Difference]:
+    def compare_events(self) -> Iterator[ReleaseDifference]:
         """Events that are said no more while somebody hears them, or heard no more by anybody."""
         for name in sorted(self.old.emitted - self.new.emitted):
             hearers = sorted(each.service for each in self.others if each.consumed(name) is not None)
@@ -227,48 +250,50 @@ class _Comparison:
             outside = ["consumers outside"] if name in self.consumed_externally else []
             waiting = [*hearers, *(f"{self.new.service} itself ({each})" for each in own), *outside]
             if waiting:
-                yield self.refused(
+                yield self.refuse(
                     name,
-                    f"is said no more, while {_and(waiting)} {'hear' if len(waiting) > 1 else 'hears'} it",
+                    f"is said no more, while {_join_names(waiting)} {'hear' if len(waiting) > 1 else 'hears'} it",
                     "keep saying it until those who hear it are released without it, and their manifests say so",
                 )
             else:
-                yield self.told(name, "is said no more, and nobody hears it")
+                yield self.note(name, "is said no more, and nobody hears it")
         for each in self.old.consumes:
             if self.new.consumed(each.contract) is None:
                 sayers = sorted(other.service for other in self.others if each.contract in other.emitted)
                 left = any(other.consumed(each.contract) for other in self.others)
                 if sayers and not left and each.contract not in self.consumed_externally:
-                    yield self.told(each.contract, f"is heard by nobody any more, and {_and(sayers)} still says it")
+                    yield self.note(
+                        each.contract, f"is heard by nobody any more, and {_join_names(sayers)} still says it"
+                    )
 
-    def state(self) -> Iterator[Difference]:
+    def compare_states(self) -> Iterator[ReleaseDifference]:
         """The state and its version."""
         old, new = self.old.state, self.new.state
         if old is None or new is None:
             if old is not None:
-                yield self.refused(
+                yield self.refuse(
                     "state",
                     f"{old.type} is gone: this release does not see what open sagas keep in it",
                     f"keep state={old.type}; when no saga is open, {ANYWAY}",
                 )
             return
         if new.version < old.version:
-            yield self.refused(
+            yield self.refuse(
                 "state",
                 f"was version {old.version} and is {new.version}: this release decides nothing of sagas that the one "
                 "before has migrated",
                 "keep all migrations, and add one that leads back",
             )
         elif new.version == old.version:
-            yield from self._same_version(old, new)
+            yield from self._compare_same_version(old, new)
         else:
-            yield self.told("state", f"is version {new.version}; open sagas are migrated when their next run ends")
+            yield self.note("state", f"is version {new.version}; open sagas are migrated when their next run ends")
 
-    def _same_version(self, old: State, new: State) -> Iterator[Difference]:
+    def _compare_same_version(self, old: DeclaredState, new: DeclaredState) -> Iterator[ReleaseDifference]:
         way_out = f"declare @{self.new.service.replace('-', '_')}.migrate({old.version}) from {old.type} as it was"
         for name in sorted(old.fields.keys() & new.fields.keys()):
             if old.fields[name] != new.fields[name]:
-                yield self.refused(
+                yield self.refuse(
                     f"state.{name}",
                     f"was {old.fields[name]} and is {new.fields[name]}, and the state is still version {old.version}: "
                     "open sagas hold the old one",
@@ -277,19 +302,19 @@ class _Comparison:
         gone, come = old.fields.keys() - new.fields.keys(), new.fields.keys() - old.fields.keys()
         for name in sorted(gone):
             if come:
-                yield self.refused(
+                yield self.refuse(
                     f"state.{name}",
-                    f"is gone while {_and(sorted(come))} came: if it was renamed, open sagas lose it",
+                    f"is gone while {_join_names(sorted(come))} came: if it was renamed, open sagas lose it",
                     f"{way_out}; if it was not, release the two changes one after the other",
                 )
             else:
-                yield self.told(f"state.{name}", "is gone; what it held stays in the history")
+                yield self.note(f"state.{name}", "is gone; what it held stays in the history")
 
-    def names(self) -> Iterator[Difference]:
+    def compare_stored_names(self) -> Iterator[ReleaseDifference]:
         """Names of resources and of collections, which records and documents go by."""
         for name, gives in self.old.resources.items():
             if name not in self.new.resources:
-                yield self.refused(
+                yield self.refuse(
                     name,
                     f"the resource ({gives}) is gone or renamed: limits and pauses that people set, and what "
                     "saga.on_abort recorded, go by its name",
@@ -297,53 +322,186 @@ class _Comparison:
                 )
         for collection, kind in self.old.documents.items():
             if collection not in self.new.documents:
-                yield self.refused(
+                yield self.refuse(
                     collection,
                     f"the collection of {kind} is gone or renamed: its documents stay behind, with the marks that make "
                     "an update happen once",
                     f"keep the collection {collection}; when its documents are moved and no saga is open, {ANYWAY}",
                 )
 
-    def additions(self) -> Iterator[Difference]:
+    def find_additions(self) -> Iterator[ReleaseDifference]:
         """New handlers and events, which harm nobody."""
         for each in self.new.reactions:
             if self.old.reaction(each.name) is None:
                 late = "; sagas in which its event was handled before get none" if each.kind == "deadline" else ""
-                yield self.told(each.name, f"is new: {_described(each)}{late}")
+                yield self.note(each.name, f"is new: {_describe_reaction(each)}{late}")
         said = {name for other in (self.new, *self.others) for name in other.emitted}
         for use in self.new.consumes:
             before = self.old.consumed(use.contract)
             if before is None:
                 nobody = "" if use.contract in said else "; no manifest says it yet"
-                yield self.told(use.contract, f"is heard from now on{nobody}")
+                yield self.note(use.contract, f"is heard from now on{nobody}")
             elif before.version != use.version:
-                yield self.told(use.contract, f"is read as version {use.version}, before as {before.version}")
+                yield self.note(use.contract, f"is read as version {use.version}, before as {before.version}")
         versions = {event.contract: event.version for event in self.old.emits}
         for event in self.new.emits:
             if event.contract not in versions:
-                yield self.told(event.contract, "is said from now on")
+                yield self.note(event.contract, "is said from now on")
             elif versions[event.contract] != event.version:
-                yield self.told(
+                yield self.note(
                     event.contract,
                     f"is said as version {event.version}, before as {versions[event.contract]}: those who hear it "
                     "need that schema first",
                 )
 
 
-def _events(manifest: Manifest) -> tuple[Emitted, ...]:
+def _events(manifest: Manifest) -> tuple[EmittedContract, ...]:
     return (*manifest.consumes, *manifest.emits)
 
 
-def _taken(reaction: Told) -> tuple[str, ...]:
+def _describe_taken(reaction: DeclaredReaction) -> tuple[str, ...]:
     optional = () if reaction.kind == "compensation" else reaction.optional
     return (*(name for part in reaction.takes for name in part), *optional)
 
 
-def _described(reaction: Told) -> str:
+def _describe_reaction(reaction: DeclaredReaction) -> str:
     if reaction.undoes is not None:
         return f"the compensation of {reaction.undoes}"
     return f"a {reaction.kind}"
 
 
-def _and(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# -------------------------------------------------------------------- folder
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedManifest:
+    """Manifest of a service as it is now, beside that of its last release."""
+
+    manifest: Manifest
+    path: Path
+    """File of the last release."""
+    replaces: Path | None
+    """File that is there of it: of the last release, which may have had another name for it; `None`: it is new."""
+    differences: Sequence[ReleaseDifference]
+
+    @property
+    def is_new(self) -> bool:
+        """True if there is no manifest of it yet."""
+        return self.replaces is None
+
+    @property
+    def is_refused(self) -> bool:
+        """True if something of it strands open sagas or other services."""
+        return any(each.verdict == "refused" for each in self.differences)
+
+
+def compare_with_released(services: Sequence[Declared], folder: Path | None = None) -> list[ComparedManifest]:
+    """Compare services with their last releases. `folder`: of all manifests; left out, the one beside the contracts of
+    each service. Raises `ConfigurationError` for manifests that cannot be used."""
+    found = []
+    for declared in services:
+        library = library_of(declared.reactions[0].taken_events[0])
+        place = folder or manifest_folder(library)
+        released, made = read_manifests(place), make_manifest(declared)
+        old = next((each for each in released.values() if each.stored == made.stored), None)
+        others = [each for each in released.values() if each is not old]
+        consumed_externally = {name for name, contract in library.contracts.items() if contract.consumed_externally}
+        found.append(
+            ComparedManifest(
+                manifest=made,
+                path=place / f"{made.service}.json",
+                replaces=None if old is None else place / f"{old.service}.json",
+                differences=check_new_service(made, others)
+                if old is None
+                else compare_releases(old, made, others, consumed_externally),
+            )
+        )
+    return found
+
+
+def manifest_folder(library: Library) -> Path:
+    """Folder of the manifests that go with these contracts."""
+    return library.folder.parent / FOLDER
+
+
+def read_manifests(folder: Path) -> Mapping[str, Manifest]:
+    """Manifests of a folder, by service. Raises `ConfigurationError` with all files that cannot be used; a folder that
+    is not there has none."""
+    found: dict[str, Manifest] = {}
+    problems: list[str] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            read = manifest.parse_manifest(path.read_text("utf-8"), path.name)
+        except ConfigurationError as why:
+            problems += [f"{path.name}: {problem}" for problem in why.problems]
+            continue
+        except (OSError, ValueError) as why:
+            problems.append(f"{path.name}: cannot be read: {why}")
+            continue
+        if f"{read.service}.json" != path.name:
+            problems.append(f"{path.name}: is of the service {read.service!r}; call it {read.service}.json")
+        found[read.service] = read
+    if problems:
+        raise ConfigurationError(f"the manifests in {folder} cannot be used:", problems)
+    return found
+
+
+def save_manifest(made: ComparedManifest) -> bool:
+    """Write a manifest as that of the last release; return whether its file is another than before."""
+    text = manifest.format_manifest(made.manifest)
+    if made.path.exists() and made.path.read_text("utf-8") == text:
+        return False
+    made.path.parent.mkdir(parents=True, exist_ok=True)
+    made.path.write_text(text, "utf-8")
+    if made.replaces is not None and made.replaces != made.path:
+        made.replaces.unlink(missing_ok=True)
+    return True
+
+
+# -------------------------------------------------------------------- consumers
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedConsumer:
+    """Service that hears a contract, and what becomes of it when a version follows another."""
+
+    service: str
+    """Name of the service, or `OUTSIDE`."""
+    version: int | None
+    """Version as which it reads the contract now; `None` if nobody knows."""
+    fields: Fields
+    """Fields that its code may read."""
+    concerns: tuple[Concern, ...]
+
+
+def find_affected(
+    changes: Sequence[SchemaChange], old: Version, new: Version, manifests: Iterable[Manifest]
+) -> list[AffectedConsumer]:
+    """Services that hear this contract, with what the changes from `old` to `new` do to each, if anything. Those that
+    read it as `new` already have no `old` code any more, and what their upcasters read is not read by resolution."""
+    found = [
+        AffectedConsumer(manifest.service, use.version, use.fields, _concerns(changes, old, new, manifest.service, use))
+        for manifest in manifests
+        if (use := manifest.consumed(new.name)) is not None
+    ]
+    if new.schema.get("consumed_by") == "external":
+        consumer = Consumer(service=OUTSIDE, fields=None)
+        found.append(AffectedConsumer(OUTSIDE, None, ALL, tuple(find_concerns(changes, [consumer]))))
+    return found
+
+
+def _concerns(
+    changes: Sequence[SchemaChange], old: Version, new: Version, service: str, use: ConsumedContract
+) -> tuple[Concern, ...]:
+    fields = None if isinstance(use.fields, str) else frozenset(use.fields)
+    is_newer = use.version >= new.number
+    return tuple(
+        concern
+        for concern in find_concerns(changes, [Consumer(service=service, fields=fields)])
+        if not (is_newer and (concern.direction == "forward" or concern.effect == "gone"))
+        if not (old.number in new.upcasts and concern.direction == "backward" and concern.effect != "gone")
+    )

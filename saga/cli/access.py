@@ -10,7 +10,7 @@ from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import print_json, print_lines
 from saga.clients.subscription import check_group
 from saga.configuration import wiring
-from saga.configuration.settings import address_given, told_given
+from saga.configuration.settings import address_given, transition_topic_given
 from saga.ops import access as needed
 from saga.ops.access import GrantedAccess, Who
 
@@ -81,7 +81,9 @@ def kafka(  # an argument for each option of the command
     for group in groups:
         check_group(group)
     address = address_given("broker", broker)
-    _tell(needed.list_kafka_access(services, who, address, principal, events, groups, told_given()), as_json)
+    _tell(
+        needed.list_kafka_access(services, who, address, principal, events, groups, transition_topic_given()), as_json
+    )
 
 
 @access.command()

@@ -83,5 +83,5 @@ def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
 
 
 async def _drop(service: Declared, collections: Sequence[str], settings: Settings) -> None:
-    async with wiring.store_of(service.name, SystemClock(), settings) as store:
+    async with wiring.open_store(service.name, SystemClock(), settings) as store:
         await connectors.stop_watching(service, collections, store)

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from saga.choreography.consumers import Affected, affected
-from saga.choreography.folder import FOLDER, manifests_in
+from saga.choreography.releases import FOLDER, AffectedConsumer, find_affected, read_manifests
 from saga.cli.printing import print_json, print_lines
 from saga.configuration.settings import Settings
 from saga.contracts.checks import (
@@ -412,7 +411,7 @@ def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -
     ]
     broken = [f for change in changes for way in promised for f in getattr(change, way) if f.breaks]
     place = manifests or _find_folder().parent / FOLDER
-    heard = affected(changes, one, other, manifests_in(place).values())
+    heard = find_affected(changes, one, other, read_manifests(place).values())
     if as_json:
         told = {
             "old": one.path,
@@ -510,7 +509,7 @@ def _to_relative(path: Path) -> Path:
 # -------------------------------------------------------------------- contract consumers
 
 
-def print_consumers(found: Sequence[Affected], folder: Path, new: Version) -> None:
+def print_consumers(found: Sequence[AffectedConsumer], folder: Path, new: Version) -> None:
     """Print for each service that hears the contract what the change does to it."""
     if not found:
         print_lines(f"no manifest in {folder} hears it")
@@ -525,7 +524,7 @@ def print_consumers(found: Sequence[Affected], folder: Path, new: Version) -> No
             print_lines(f"    {when}: {concern.says}")
 
 
-def consumers_to_json(found: Sequence[Affected]) -> list[dict[str, Any]]:
+def consumers_to_json(found: Sequence[AffectedConsumer]) -> list[dict[str, Any]]:
     """The same for machines."""
     return [
         {
@@ -546,8 +545,8 @@ def consumers_to_json(found: Sequence[Affected]) -> list[dict[str, Any]]:
     ]
 
 
-def _describe_when(affected: Affected, new: Version, is_forward: bool) -> str:
-    if affected.version is not None and affected.version >= new.number:
+def _describe_when(find_affected: AffectedConsumer, new: Version, is_forward: bool) -> str:
+    if find_affected.version is not None and find_affected.version >= new.number:
         return "now"
     return f"until it is released with v{new.number}" if is_forward else f"once it is released with v{new.number}"
 

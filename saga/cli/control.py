@@ -20,7 +20,7 @@ from saga.cli.options import (
 )
 from saga.cli.printing import print_error, print_json, print_lines
 from saga.errors import BadInput
-from saga.messaging import active_controls, controls
+from saga.messaging import controls
 from saga.messaging.controls import Switch
 from saga.ops import operator_commands
 from saga.ops.audit import KINDS, AuditEntry, AuditFilter, read_audit
@@ -115,7 +115,7 @@ def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deploy
         raise click.exceptions.Exit(1)
     if entry.refused is not None:
         raise BadInput(f"{service} refuses it: {entry.refused}")
-    print_lines(f"{service}  {active_controls.in_words(wanted)}")
+    print_lines(f"{service}  {controls.describe_switch(wanted)}")
 
 
 @control.command()
@@ -217,19 +217,19 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
     Exit code 2: no store, or one that cannot be read.
     """
     clock, deployment = SystemClock(), Deployment(stores=addresses, warn=print_error)
-    now = active_controls.in_force(asyncio.run(operator_commands.read_control_log(service, deployment)))
+    now = controls.read_controls(asyncio.run(operator_commands.read_control_log(service, deployment)))
     for switch in (*now.flags.for_all.values(), *now.flags.for_one.values()):
         if switch.until is None or switch.until > iso(clock.now_ms()):
             if as_json:
                 print_json(asdict(switch))
             else:
-                print_lines(f"{service}  {active_controls.in_words(switch)}")
-    for entry in active_controls.active(now, clock.now_ms()).values():
+                print_lines(f"{service}  {controls.describe_switch(switch)}")
+    for entry in controls.active_entries(now, clock.now_ms()).values():
         if as_json:
             print_json(asdict(entry.switch) | {"who": entry.who, "why": entry.why, "time": entry.time})
         else:
             print_lines(
-                f"{service}  {active_controls.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}"
+                f"{service}  {controls.describe_switch(entry.switch)}  {entry.who} at {entry.time}: {entry.why}"
             )
     if now.unknown:
         print_lines(f"{service} has controls that this version does not know: {', '.join(now.unknown)}", err=True)

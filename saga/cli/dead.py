@@ -32,11 +32,11 @@ from saga.cli.options import (
     type_option,
 )
 from saga.cli.printing import print_error, print_json, print_lines
-from saga.configuration.wiring import keys_of, load_services
+from saga.configuration.wiring import load_services, open_keys
 from saga.declarations.values import Declared
 from saga.errors import BadInput, SagaError
 from saga.messages import Message
-from saga.messaging.operator_commands import Answered, Wanted
+from saga.messaging.operator_commands import StepAnswer, Wanted
 from saga.ops.attention import (
     BlockingDeadLetter,
     add_owners,
@@ -57,7 +57,7 @@ from saga.ops.operator_commands import (
 )
 from saga.ops.rehearsal import RehearsalResult, RehearsalSetup, rehearse
 from saga.ops.selection import Deployment, Operator, Selection
-from saga.policies.blame import BLAMES
+from saga.policies.retry import BLAMES
 
 BATCH = 1000
 """Sagas that one command is about, unless `--limit` says something else."""
@@ -393,7 +393,7 @@ async def _rehearse_all(
             print_error(f"there is no store of {declared.name}: name it with --store")
             return False
         clock = deployment.clock
-        keys = keys_of(deployment.broker_settings, clock, [declared])
+        keys = open_keys(deployment.broker_settings, clock, [declared])
         setup = RehearsalSetup(declared=declared, store=store, clock=clock, keys=keys)
         for letter in letters:
             try:
@@ -439,7 +439,7 @@ def _text(value: object) -> str:
 class _Resolution(NamedTuple):
     """Answer for a step, or escalations to close."""
 
-    answer: Answered | None
+    answer: StepAnswer | None
     escalations: tuple[str, ...]
 
 
@@ -449,7 +449,7 @@ def _make_resolution(step: str | None, escalations: tuple[str, ...], **given: An
     return _Resolution(None if step is None else _make_answer(step, **given), escalations)
 
 
-def _make_answer(step: str, number: int, answered: str | None, raised: str | None, arguments: str | None) -> Answered:
+def _make_answer(step: str, number: int, answered: str | None, raised: str | None, arguments: str | None) -> StepAnswer:
     """Make the answer that the operator gives for a step."""
     if (answered is None) == (raised is None):
         raise click.UsageError("say what the step returned, --answered JSON, or what it raised, --raised NAME")
@@ -462,7 +462,7 @@ def _make_answer(step: str, number: int, answered: str | None, raised: str | Non
         raise click.UsageError(f"{name} {text}: give JSON, with its quotes: '\"ch-1\"'") from None
     if raised is not None and not isinstance(value, list):
         raise click.UsageError(f"--args {text}: give a list, as '[\"no money\"]'")
-    return Answered(step=step, number=number, value=json.dumps(value), raised=raised)
+    return StepAnswer(step=step, number=number, value=json.dumps(value), raised=raised)
 
 
 def _make_resolve_selection(saga: str, service: str | None, handler: str | None) -> Selection:

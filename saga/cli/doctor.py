@@ -12,7 +12,7 @@ from saga.configuration.settings import Settings
 from saga.ops.doctor import Diagnosis, diagnose
 from saga.ops.findings import group_findings
 from saga.support.clock import SystemClock
-from saga.support.printable import counted, printable_lines
+from saga.support.printable import count_noun, printable_lines
 
 NAMED_MAX = 3
 """Things that a finding names before what it says of them; the others stand behind."""
@@ -63,4 +63,4 @@ def _print(diagnosis: Diagnosis) -> None:
         for word, text in (("at risk", risk), ("to do", remedy), ("also of", others)):
             if text:
                 print_lines(*printable_lines(f"         {word}: {text}"))
-    print_lines(", ".join(counted(diagnosis.count(severity), severity) for severity in ("error", "warning")))
+    print_lines(", ".join(count_noun(diagnosis.count(severity), severity) for severity in ("error", "warning")))

@@ -11,7 +11,7 @@ from saga.configuration.settings import Settings
 from saga.encryption.port import KeyRing
 from saga.errors import ConfigurationError
 from saga.support.clock import SystemClock
-from saga.support.printable import counted
+from saga.support.printable import count_noun
 
 
 def key_ring_of(settings: Settings) -> KeyRing:
@@ -67,7 +67,7 @@ def rewrap(who: str, why: str) -> None:
     keys are needed; what to do is on standard error.
     """
     count, spare = _ring().rewrap(who, why)
-    print_lines(f"{counted(count, 'secret')} wrapped anew")
+    print_lines(f"{count_noun(count, 'secret')} wrapped anew")
     if spare:
         print_lines(f"not needed any more, remove them and their copies: {', '.join(spare)}")
 

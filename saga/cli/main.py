@@ -13,8 +13,8 @@ import click
 
 from saga.cli.printing import escape_unencodable, install_hooks, print_error
 from saga.errors import SagaError
-from saga.support.adapter_description import UNCLOSED
 from saga.support.printable import printable_lines
+from saga.support.settings import UNCLOSED
 
 Commands: TypeAlias = Mapping[str, tuple[str, str]]
 """Name of each command: its `module:function`, and its line in the help of the group."""

@@ -7,15 +7,14 @@ import click
 import msgspec
 
 from saga.choreography import docs as documents
-from saga.choreography import folder as files
-from saga.choreography.declared import manifest_of
-from saga.choreography.folder import Compared, folder_beside, manifests_in
-from saga.choreography.manifest import written
+from saga.choreography import releases as files
+from saga.choreography.manifest import format_manifest, make_manifest
+from saga.choreography.releases import ComparedManifest, manifest_folder, read_manifests
 from saga.cli.printing import print_json, print_lines
 from saga.configuration import wiring
 from saga.contracts.library import find_library
 from saga.errors import DeclarationError
-from saga.support.printable import counted
+from saga.support.printable import count_noun
 
 
 @click.command()
@@ -59,19 +58,19 @@ def manifest(  # an argument for each option
         raise click.UsageError("--anyway goes with --write")
     services = wiring.load_services(modules)
     if to_write:
-        _write(files.compared(services, folder), anyway, as_json)
+        _write(files.compare_with_released(services, folder), anyway, as_json)
     elif to_check:
-        _check(files.compared(services, folder), as_json)
+        _check(files.compare_with_released(services, folder), as_json)
     elif as_json:
-        print_json([msgspec.to_builtins(manifest_of(each)) for each in services])
+        print_json([msgspec.to_builtins(make_manifest(each)) for each in services])
     else:
         for each in services:
-            print_lines(*written(manifest_of(each)).rstrip("\n").split("\n"))
+            print_lines(*format_manifest(make_manifest(each)).rstrip("\n").split("\n"))
 
 
-def _write(compared: list[Compared], anyway: bool, as_json: bool) -> None:
+def _write(compared: list[ComparedManifest], anyway: bool, as_json: bool) -> None:
     refused = not anyway and any(each.is_refused for each in compared)
-    done = [each.path.name for each in compared if not refused and files.save(each)]
+    done = [each.path.name for each in compared if not refused and files.save_manifest(each)]
     if as_json:
         print_json({"written": done, "services": _releases_to_json(compared)})
     else:
@@ -85,7 +84,7 @@ def _write(compared: list[Compared], anyway: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _check(compared: list[Compared], as_json: bool) -> None:
+def _check(compared: list[ComparedManifest], as_json: bool) -> None:
     is_whole = not any(each.is_refused or each.is_new for each in compared)
     if as_json:
         print_json({"harmless": is_whole, "services": _releases_to_json(compared)})
@@ -102,7 +101,7 @@ def _check(compared: list[Compared], as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _print(compared: list[Compared]) -> None:
+def _print(compared: list[ComparedManifest]) -> None:
     for each in compared:
         for found in each.differences:
             print_lines(f"{found.verdict:<7}  {found.service}  {found.where}: {found.what}")
@@ -110,7 +109,7 @@ def _print(compared: list[Compared]) -> None:
                 print_lines(f"         {found.way_out}")
 
 
-def _releases_to_json(compared: list[Compared]) -> list[dict[str, object]]:
+def _releases_to_json(compared: list[ComparedManifest]) -> list[dict[str, object]]:
     return [
         {
             "service": each.manifest.service,
@@ -172,14 +171,16 @@ def build(out: Path, folder: Path | None, title: str, api_version: str, as_json:
         library = find_library()
     except DeclarationError as why:
         raise click.UsageError(str(why)) from why
-    manifests = manifests_in(folder or folder_beside(library))
-    built = documents.build(library, manifests, out, title, api_version)
+    manifests = read_manifests(folder or manifest_folder(library))
+    built = documents.build_docs(library, manifests, out, title, api_version)
     if as_json:
         print_json(
             {"out": str(built.out), "events": built.events, "services": built.services, "removed": built.removed}
         )
         return
-    print_lines(f"{built.out / 'index.html'}: {counted(built.events, 'event')}, {counted(built.services, 'service')}")
+    print_lines(
+        f"{built.out / 'index.html'}: {count_noun(built.events, 'event')}, {count_noun(built.services, 'service')}"
+    )
     print_lines(f"{built.out / documents.ASYNCAPI}: AsyncAPI 3")
     if built.removed:
-        print_lines(f"removed {counted(built.removed, 'page')} of what is no more")
+        print_lines(f"removed {count_noun(built.removed, 'page')} of what is no more")

@@ -35,7 +35,7 @@ from saga.monitor.views import (
 from saga.monitor.web.users import format_user_line
 from saga.ops.offsets import ServiceOffsets, find_unattended
 from saga.support.clock import SystemClock, iso
-from saga.support.printable import counted
+from saga.support.printable import count_noun
 
 ADDRESS = "127.0.0.1:8642"
 """Address at which it answers, unless something else is said."""
@@ -256,7 +256,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     else:
         print_lines(*_format_stuck(found))
         for each in down:
-            print_lines(f"{each.service} has no process, and {counted(each.lag, 'message')} to handle: start it")
+            print_lines(f"{each.service} has no process, and {count_noun(each.lag, 'message')} to handle: start it")
     _report_unanswered(found.unanswered)
     sys.exit(1 if found.sagas or down else 2 if found.unanswered else 0)
 
@@ -323,7 +323,7 @@ def _ask_or_read(
         reason = "SAGA_MONITOR is not set"
     reader = TransitionReader(ReadModel(), SystemClock(), print_error)
     there = asyncio.run(reader.read_all(settings))
-    what = counted(reader.folds.taken, "transition") if there else "no service has told anything there yet"
+    what = count_noun(reader.folds.taken, "transition") if there else "no service has told anything there yet"
     others = f", {reader.refused} records are none" if reader.refused else ""
     print_lines(f"{reason}: read from the topic {TRANSITIONS}: {what}{others}", err=True)
     return reads(Queries(reader.folds))
@@ -346,7 +346,9 @@ def _format_timeline(found: Timeline) -> list[str]:
     if found.left_out:
         lines.append(f"and {found.left_out} before these")
     if found.missing:
-        lines.append(f"{counted(found.missing, 'transition')} of it {'was' if found.missing == 1 else 'were'} not told")
+        lines.append(
+            f"{count_noun(found.missing, 'transition')} of it {'was' if found.missing == 1 else 'were'} not told"
+        )
     if found.awaited:
         lines += ["", "awaited:", *(f"  {_format_wait(each)}" for each in found.awaited)]
     if found.stuck:
@@ -381,7 +383,7 @@ def _format_stuck_row(each: StuckSaga) -> list[str]:
 
 
 def _format_rates(found: HandlerRates) -> list[str]:
-    told = f"{counted(found.sagas, 'saga')}, {found.in_flight} without an outcome; "
+    told = f"{count_noun(found.sagas, 'saga')}, {found.in_flight} without an outcome; "
     if not found.handlers:
         return [f"{told}no transition was told"]
     heading = [

@@ -9,7 +9,7 @@ from saga.cli.printing import print_json, print_lines
 from saga.contracts.library import find_folder
 from saga.errors import DeclarationError
 from saga.scaffold import plans
-from saga.scaffold.writing import write
+from saga.scaffold.plans import write_files
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
@@ -45,7 +45,7 @@ def project(name: str, as_json: bool) -> None:
     Exit code 0: written.
     Exit code 2: nothing was written: a name that cannot be one, or a file that is there.
     """
-    _write(Path(name), plans.project(name), as_json)
+    _write(Path(name), plans.plan_project(name), as_json)
     if not as_json:
         print_lines(f"next: cd {name}; saga dev; README.md goes on from there")
 
@@ -65,7 +65,7 @@ def service(name: str, hears: str | None, as_json: bool) -> None:
     Exit code 2: nothing was written: no project, a name that cannot be one, or a file that is there.
     """
     root = _root()
-    _write(root, plans.service(name, root, hears), as_json)
+    _write(root, plans.plan_service(name, root, hears), as_json)
 
 
 def _root() -> Path:
@@ -77,7 +77,7 @@ def _root() -> Path:
 
 
 def _write(folder: Path, files: Mapping[str, str], as_json: bool) -> None:
-    written = write(folder, files)
+    written = write_files(folder, files)
     if as_json:
         print_json({"written": [str(path) for path in written]})
     else:

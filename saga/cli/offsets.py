@@ -11,7 +11,7 @@ from saga.cli.printing import print_json, print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.messages import Partition
-from saga.messaging.names import dead_letters_of
+from saga.messaging.names import dead_letter_topic
 from saga.ops.offsets import (
     OffsetMove,
     OffsetReset,
@@ -25,7 +25,7 @@ from saga.ops.offsets import (
 )
 from saga.ops.selection import Operator
 from saga.support.clock import SystemClock
-from saga.support.printable import counted
+from saga.support.printable import count_noun
 
 
 @click.group()
@@ -74,8 +74,8 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 
 
 def _table(shown: ServiceOffsets) -> list[str]:
-    heading = f"{shown.service}: {counted(len(shown.members), 'member')}, {shown.lag} not handled"
-    heading += f", {counted(shown.timers, 'wake')} to come" if shown.timers else ""
+    heading = f"{shown.service}: {count_noun(len(shown.members), 'member')}, {shown.lag} not handled"
+    heading += f", {count_noun(shown.timers, 'wake')} to come" if shown.timers else ""
     rows = [("TOPIC", "PARTITION", "POSITION", "END", "LAG")]
     for (topic, number), state in shown.states.items():
         at = "-" if state.offset is None else str(state.offset)
@@ -185,7 +185,7 @@ def delete(service: str, broker: str | None) -> None:
     if refused is not None:
         print_lines(refused, err=True)
         raise click.exceptions.Exit(1)
-    print_lines(f"{service} is forgotten; it had not handled {counted(was.lag, 'record')}")
+    print_lines(f"{service} is forgotten; it had not handled {count_noun(was.lag, 'record')}")
 
 
 # -------------------------------------------------------------------- skip
@@ -243,7 +243,7 @@ def _print(service: str, done: Sequence[OffsetMove]) -> None:
     for (topic, number), from_, to in done:
         print_lines(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
     if done:
-        print_lines(f"recorded on {dead_letters_of(service)}")
+        print_lines(f"recorded on {dead_letter_topic(service)}")
     else:
         print_lines(f"{service} is there already; nothing was moved")
 

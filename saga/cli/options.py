@@ -10,7 +10,7 @@ import click
 from saga.cli.printing import print_error
 from saga.configuration.settings import Settings
 from saga.ops.selection import Deployment, Operator, Selection
-from saga.policies.blame import BLAMES
+from saga.policies.retry import BLAMES
 from saga.support.clock import Clock, SystemClock, from_iso, iso
 
 broker_option = click.option("--broker", metavar="URL", help="Address of the broker, instead of SAGA_BROKER.")

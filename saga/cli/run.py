@@ -17,7 +17,7 @@ from saga.cli.printing import print_lines, print_prefixed
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.development.crew import Crew
+from saga.development.processes import ServiceProcesses
 from saga.support.clock import SystemClock
 from saga.telemetry.logs import EventLog
 
@@ -134,7 +134,9 @@ async def _watch_until_stopped(
 ) -> None:
     stop, contracts = asyncio.Event(), environment.get("SAGA_CONTRACTS", "").strip()
     root = Path.cwd()
-    crew = Crew(root / folder, root, environment, SystemClock(), show, Path(contracts) if contracts else None, page)
+    crew = ServiceProcesses(
+        root / folder, root, environment, SystemClock(), show, Path(contracts) if contracts else None, page
+    )
 
     def told_to_stop() -> None:
         if stop.is_set():

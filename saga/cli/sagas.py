@@ -47,7 +47,7 @@ from saga.ops.repair import RebuiltSaga, RepairedSaga
 from saga.ops.sagas import ListedSaga, SagaDetails, add_reasons, describe_open_work, follow_saga, list_sagas, read_saga
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.support.clock import SystemClock
-from saga.support.printable import counted, quoted
+from saga.support.printable import count_noun, quote_text
 from saga.telemetry.logs import EventLog
 
 BROKEN_SHOWN_MAX = 50
@@ -317,7 +317,7 @@ def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[s
         return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
     if principals := dict.fromkeys(s.principal for s in seen.statuses if s.principal):
-        ended += f"; begun by {' and '.join(map(quoted, principals))}"
+        ended += f"; begun by {' and '.join(map(quote_text, principals))}"
     return [f"saga {saga}: {ended}; known to {', '.join(map(_name_history, seen.histories))}"]
 
 
@@ -362,7 +362,7 @@ def _format_call(made: TimelineStep) -> str:
     what = f"{made.kind} {made.name}" + (f"({made.arguments})" if made.arguments else "")
     what += f" {made.number}" if made.number > 1 else ""
     what += f" of {made.document}" if made.kind == "update" else ""
-    gave = f"gave {made.claim} in saga-archive" if made.claim else f"gave {counted(made.bytes, 'byte')}"
+    gave = f"gave {made.claim} in saga-archive" if made.claim else f"gave {count_noun(made.bytes, 'byte')}"
     if made.answer:
         gave = f"answered {made.answer}"
     said = f", as {made.by} says" if made.by else f", by {made.instead}" if made.instead else ""
@@ -547,8 +547,8 @@ async def _repair_and_print(
         else:
             print_lines(_format_repaired(one, dry_run))
     if not as_json:
-        done = "to go on with" if dry_run else f"gone on with, {counted(problems, 'problem')}"
-        print_lines(f"{counted(count, 'saga')} {done}")
+        done = "to go on with" if dry_run else f"gone on with, {count_noun(problems, 'problem')}"
+        print_lines(f"{count_noun(count, 'saga')} {done}")
     return problems == 0
 
 
@@ -574,7 +574,7 @@ def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
     """Words for what was done with a saga, or would be."""
     work, words = one.work, []
     if one.again:
-        words.append(f"{counted(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
+        words.append(f"{count_noun(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
     if dry_run:
         words += [f"would hear of {', '.join(work.heard)}"] if work.heard else []
         left = [*(f"{each.handler}, which has begun" for each in work.begun), *([work.ready] if work.ready else [])]
@@ -646,7 +646,7 @@ async def _rebuild_and_print(
         else:
             print_lines(_format_rebuilt(one))
     if not as_json:
-        print_lines(f"{counted(made, 'saga')} {'made' if apply else 'to be made'} anew, {problems} cannot be")
+        print_lines(f"{count_noun(made, 'saga')} {'made' if apply else 'to be made'} anew, {problems} cannot be")
     if saga is not None and not made + problems and not await rebuilding.is_known(saga, services, settings, clock):
         names = ", ".join(service.name for service in services)
         print_error(

@@ -77,7 +77,7 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 
 async def _plan_or_apply(modules: Sequence[str], address: str | None, *, apply: bool) -> list[TopicStep]:
     settings = Settings.from_environment(broker=address)
-    wanted = collect_needs(wiring.load_services(modules), settings.told)
+    wanted = collect_needs(wiring.load_services(modules), settings.transition_topic)
     if not apply and missing_broker_file(settings) is not None:  # opening it would create it
         return topic_plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
     async with open_administration(settings, SystemClock()) as broker:

@@ -1,22 +1,35 @@
 """Clients outside any service, as a web page or a script: they publish events, ask for outcomes, and listen."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from hashlib import blake2b
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
+from saga.broker.administration import Administration, OffsetBounds, PartitionReader
+from saga.broker.partitioner import partition_of
 from saga.broker.port import APPLY, find_topic_problems
-from saga.clients.event_reader import Hearing, check_heard, check_outcomes, outcomes_here
-from saga.clients.events import check_principal, seal_of, to_record
-from saga.clients.outcomes import Outcomes
-from saga.clients.subscription import Alone, Begin, Listening, Shared, check_group
+from saga.clients.events import (
+    EventReader,
+    check_consumable,
+    check_outcomes,
+    check_principal,
+    encryptor_of,
+    find_outcomes,
+    to_record,
+)
+from saga.clients.subscription import Begin, EventSubscription, GroupReader, UngroupedReader, check_group
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.contracts.library import Binding, binding_of
-from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
-from saga.messages import Event, Topic
+from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
+from saga.messages import Event, Partition, Record, Topic
 from saga.ops.sources import open_administration
 from saga.registry.edge import problems_of
 from saga.support.clock import Clock, SystemClock
@@ -28,6 +41,18 @@ C = TypeVar("C", bound=Event)
 
 ACKNOWLEDGED_S_MAX = 30.0
 """Longest wait of `publish` for the broker's acknowledgement."""
+
+SAMPLE = 100
+"""Oldest records of a topic by which it is seen whether its partitions were raised."""
+REMEMBERED_MAX: Final = 1_000_000
+"""Outcomes of which it is remembered where they lie, in all partitions of a kind together."""
+CHUNK: Final = 4096
+"""Outcomes that are sorted at once: as many as are looked through one by one, at most."""
+FOUND_S_MAX: Final = 60.0
+"""Longest time of a question for what is there already; a partition that is longer is read on at the next question."""
+POLL_S, AGAIN_S = 0.1, 0.5
+"""Longest wait for records, after which it is looked who still asks; and pause when the broker is away."""
+RECORDS_MAX = 2000
 
 
 class Client:
@@ -48,14 +73,14 @@ class Client:
     async def __aenter__(self) -> Self:
         """Connect. Raises `SagaError` when the broker cannot be reached or refuses, within 15 s, saying what to do."""
         settings = Settings.from_environment(broker=self._address)
-        self._keys = wiring.keys_of(settings, self._clock)
+        self._keys = wiring.open_keys(settings, self._clock)
         self._trace = wiring.current_trace(settings)
         self._broker = await self._stack.enter_async_context(open_administration(settings, self._clock))
         self._looking = asyncio.Lock()
         self._known: set[tuple[str, bool]] = set()
         """Topics that are there, each with whether they were looked at for writing."""
-        self._outcomes: dict[frozenset[type[Event]], Outcomes[Any]] = {}
-        self._listening: set[Listening[Any]] = set()
+        self._outcomes: dict[frozenset[type[Event]], OutcomeReader[Any]] = {}
+        self._listening: set[EventSubscription[Any]] = set()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -85,7 +110,7 @@ class Client:
         """
         check_principal(principal)
         who, bytes_max = principal or self._principal, self._broker.record_bytes_max
-        seals, now_ms = [await seal_of(event, self._keys) for event in events], self._clock.now_ms()
+        seals, now_ms = [await encryptor_of(event, self._keys) for event in events], self._clock.now_ms()
         trace = None if self._trace is None else self._trace()
         records = [to_record(e, now_ms, bytes_max, who, seal, trace) for e, seal in zip(events, seals, strict=True)]
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
@@ -128,22 +153,24 @@ class Client:
         that is not there; an outcome that cannot be read; the broker is away, or has more than can be looked through in
         a minute (ask again, it goes on where it is).
         """
-        hearing = Hearing(check_outcomes(events or outcomes_here()), self._keys)
+        hearing = EventReader(check_outcomes(events or find_outcomes()), self._keys)
         await self._with_topics(hearing.topics, writes=False)
-        asked = self._outcomes.setdefault(hearing.classes, Outcomes(hearing, self._broker, self._clock))
+        asked = self._outcomes.setdefault(hearing.classes, OutcomeReader(hearing, self._broker, self._clock))
         return await asked.of(saga, within.total_seconds())
 
     @overload
-    def listen(self, a: type[A], /, *, begin: Begin = ..., group: str | None = ...) -> Listening[A]: ...
+    def listen(self, a: type[A], /, *, begin: Begin = ..., group: str | None = ...) -> EventSubscription[A]: ...
     @overload
-    def listen(self, a: type[A], b: type[B], /, *, begin: Begin = ..., group: str | None = ...) -> Listening[A | B]: ...
+    def listen(
+        self, a: type[A], b: type[B], /, *, begin: Begin = ..., group: str | None = ...
+    ) -> EventSubscription[A | B]: ...
     @overload
     def listen(
         self, a: type[A], b: type[B], c: type[C], /, *, begin: Begin = ..., group: str | None = ...
-    ) -> Listening[A | B | C]: ...
+    ) -> EventSubscription[A | B | C]: ...
     @overload
-    def listen(self, *events: type[E], begin: Begin = ..., group: str | None = ...) -> Listening[E]: ...
-    def listen(self, *events: type[Event], begin: Begin = "now", group: str | None = None) -> Listening[Any]:
+    def listen(self, *events: type[E], begin: Begin = ..., group: str | None = ...) -> EventSubscription[E]: ...
+    def listen(self, *events: type[Event], begin: Begin = "now", group: str | None = None) -> EventSubscription[Any]:
         """Events of these classes as they come, for `async for`; their contracts say `"consumed_by": "external"`.
 
         `begin`: with what comes from now on (when the first one is asked for, or at `async with`), or at the beginning
@@ -158,14 +185,14 @@ class Client:
         both `begin` and `group`; while listening: a topic that is not there, and an event of a version that is not in
         `contracts/` yet, which is tried again when the next one is asked for.
         """
-        hearing = Hearing(check_heard(events), self._keys)
-        taking: Alone | Shared
+        hearing = EventReader(check_consumable(events), self._keys)
+        taking: UngroupedReader | GroupReader
         if group is None:
-            taking = Alone(self._broker, hearing.topics, begin, self._clock)
+            taking = UngroupedReader(self._broker, hearing.topics, begin, self._clock)
         else:
-            taking = Shared(self._broker, hearing.topics, check_group(group, begin), self._clock)
+            taking = GroupReader(self._broker, hearing.topics, check_group(group, begin), self._clock)
         ready = partial(self._with_topics, hearing.topics, writes=False)
-        listening = Listening(hearing, taking, self._clock, ready, self._listening.discard)
+        listening = EventSubscription(hearing, taking, self._clock, ready, self._listening.discard)
         self._listening.add(listening)
         return listening
 
@@ -202,3 +229,314 @@ class Client:
             raise ConfigurationError(
                 "nothing was published: the schemas of what is published have to be there:", problems
             )
+
+
+# -------------------------------------------------------------------- outcomes
+
+
+class OffsetIndex:
+    """Offsets of outcomes, by saga: an index of the newest part of a partition."""
+
+    def __init__(self, begin: int) -> None:
+        """Begin with nothing, at this offset."""
+        self.begin = begin
+        """Offset from which on all outcomes are in here."""
+        self._chunks: deque[tuple[array[int], array[int]]] = deque()
+        """Hashes, sorted, with their offsets."""
+        self._newest: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return CHUNK * len(self._chunks) + len(self._newest)
+
+    def add(self, key: bytes, offset: int) -> None:
+        """Remember an outcome."""
+        self._newest.append((_hash(key), offset))
+        if len(self._newest) == CHUNK:
+            hashes, offsets = zip(*sorted(self._newest), strict=True)
+            self._chunks.append((array("Q", hashes), array("Q", offsets)))
+            self._newest = []
+
+    def of(self, key: bytes) -> list[int]:
+        """Offsets at which the outcome of a saga may lie, first ones first: nearly always one or none."""
+        wanted = _hash(key)
+        found = [offset for hash_, offset in self._newest if hash_ == wanted]
+        for hashes, offsets in self._chunks:
+            at = bisect_left(hashes, wanted)
+            while at < len(hashes) and hashes[at] == wanted:
+                found.append(offsets[at])
+                at += 1
+        return sorted(found)
+
+    def forget_oldest(self) -> None:
+        """Forget the oldest chunk, if there is one."""
+        if self._chunks:
+            _, offsets = self._chunks.popleft()
+            self.begin = max(offsets) + 1
+
+
+def _hash(key: bytes) -> int:
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+@dataclass(eq=False)
+class OutcomePartition:
+    """Partition of a topic of outcomes, as far as it was read."""
+
+    places: OffsetIndex
+    next: int
+
+
+@dataclass(eq=False)
+class OutcomeQuery:
+    """Question about one saga that nobody has answered yet."""
+
+    key: bytes
+    partitions: tuple[Partition, ...]
+    ends: Mapping[Partition, OffsetBounds] | None = None
+    """Bounds of its partitions when it was asked, or a moment later; `None`: not looked up yet."""
+    caught_up: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when all that was there has been looked through."""
+    said: asyncio.Future[Record] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Record of an outcome that came while it was asked."""
+
+
+async def _poll(reading: PartitionReader) -> Sequence[Record]:
+    return await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
+
+
+class OutcomeReader(Generic[E]):
+    """Outcomes of one kind of saga, for everybody in this process who asks."""
+
+    def __init__(self, hearing: EventReader[E], broker: Administration, clock: Clock) -> None:
+        self._hearing, self._broker, self._clock = hearing, broker, clock
+        self._strands: dict[Partition, OutcomePartition] = {}
+        self._log_ids: dict[str, str] = {}
+        """Ids of the logs in which the offsets of strands count."""
+        self._askers: set[OutcomeQuery] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[Mapping[str, int]] | None = None
+        self._news = asyncio.Event()
+        """Set when somebody has begun to ask."""
+        self._trouble = ""
+        """Reason that nothing can be read now."""
+        self._counts: Mapping[str, int] = {}
+        """Partitions of each topic, as looked up last."""
+        self._sampled: set[str] = set()
+        self._scattered = {c.topic for c in hearing.contracts.values() if c.produced_externally}
+        """Topics in which an outcome may lie in any partition: others write there, with what partitioner nobody knows,
+        or partitions were raised since."""
+
+    async def of(self, saga: str, within_s: float) -> E | None:
+        """Outcome of a saga; `None` if nobody has said one within so many seconds from when all that was there had been
+        looked through. Raises `BrokerUnavailable`: that could not be done; `BadInput`: it cannot be read."""
+        key = saga.encode()
+        self._counts = await self._count_partitions()
+        asker = OutcomeQuery(key, self._places_of(key))
+        self._askers.add(asker)
+        self._news.set()
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.get_running_loop().create_task(self._read(), name="outcomes")
+            self._reader.add_done_callback(self._end_reading)
+        try:
+            if (record := await self._find_existing(asker)) is None:
+                record = await self._clock.within(within_s, asyncio.shield(asker.said))
+        except TimeoutError:
+            return None
+        finally:
+            self._askers.discard(asker)
+            if not asker.said.cancel() and not asker.said.cancelled():
+                asker.said.exception()  # seen
+        return await self._hearing.event_in(record)
+
+    def _places_of(self, key: bytes) -> tuple[Partition, ...]:
+        """Partitions in which the outcome of a saga may lie."""
+        return tuple(
+            Partition(topic, number)
+            for topic, count in self._counts.items()
+            for number in (range(count) if topic in self._scattered else (partition_of(key, count),))
+        )
+
+    def _check_partitioner(self, records: Iterable[Record]) -> None:
+        """Look into all partitions of a topic from now on if a key lies where our partitioner would not put it."""
+        for record in records:
+            topic, number, _, key = record[:4]
+            count = self._counts.get(topic, 0)
+            if topic in self._scattered or not key or number >= count or partition_of(key, count) == number:
+                continue
+            self._scattered.add(topic)
+            for asker in self._askers:
+                asker.partitions, asker.ends = self._places_of(asker.key), None
+
+    async def _sample(self, bounds: Mapping[Partition, OffsetBounds]) -> None:
+        """Look at the oldest records of topics that are new to us: partitions that were raised since show there."""
+        for topic in {partition.topic for partition in bounds} - self._sampled - self._scattered:
+            oldest = Partition(topic, 0)
+            if bounds[oldest].begin == bounds[oldest].end:
+                continue
+            async with self._broker.open_reader({oldest: bounds[oldest].begin}) as reading:
+                self._check_partitioner(await reading.poll(records_max=SAMPLE, timeout_s=POLL_S))
+            self._sampled.add(topic)
+
+    async def _count_partitions(self) -> Mapping[str, int]:
+        """Partitions of each topic. Those who ask at the same time share one look: on Kafka it is an answer about all
+        topics that there are."""
+        if self._counting is None:
+            self._counting = asyncio.get_running_loop().create_task(self._look())
+            self._counting.add_done_callback(lambda look: look.cancelled() or look.exception())  # seen
+        return await asyncio.shield(self._counting)
+
+    async def _look(self) -> Mapping[str, int]:
+        try:
+            return await self._broker.count_partitions(self._hearing.topics)
+        finally:
+            self._counting = None
+
+    async def close(self) -> None:
+        """Let go of the broker; who still asks is told so."""
+        for task in (self._reader, self._counting):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+
+    # ---------------------------------------------------------------- what is there already
+
+    async def _find_existing(self, asker: OutcomeQuery) -> Record | None:
+        """Record that was there before the question; or one that has come since, or none."""
+        try:
+            await self._clock.within(FOUND_S_MAX, asker.caught_up.wait())
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"what the broker has could not be looked through within {FOUND_S_MAX:.0f} s: "
+                f"{self._trouble or 'there is much of it'}; ask again, it goes on where it is"
+            ) from None
+        if asker.said.done():
+            return asker.said.result()
+        for partition in asker.partitions:
+            strand = self._strands[partition]
+            for at in strand.places.of(asker.key):
+                if (record := await self._search(partition, asker.key, range(at, at + 1))) is not None:
+                    return record
+        for partition in asker.partitions:  # what is remembered does not reach back to where the log begins
+            begin = asker.ends[partition].begin if asker.ends is not None else 0
+            before = range(begin, self._strands[partition].places.begin)
+            if before and (record := await self._search(partition, asker.key, before)) is not None:
+                return record
+        return None
+
+    async def _search(self, partition: Partition, key: bytes, offsets: range) -> Record | None:
+        """First record of a saga's outcome at one of these offsets, if there is one."""
+        async with self._broker.open_reader({partition: offsets.start}) as reading:
+            while reading.positions()[partition] < offsets.stop:
+                for record in await reading.poll(records_max=min(len(offsets), RECORDS_MAX), timeout_s=POLL_S):
+                    if record.offset in offsets and record.key == key and self._is_outcome(record):
+                        return record
+                if any(each.topic == partition.topic for each in reading.stalled_partitions()):
+                    raise BrokerUnavailable("; ".join(each.reason for each in reading.stalled_partitions()))
+        return None
+
+    # ---------------------------------------------------------------- what comes
+
+    def _end_reading(self, reader: asyncio.Task[None]) -> None:
+        """Tell all who still ask what has ended the reading; unless a reader that began since reads for them, too."""
+        if reader is not self._reader:
+            return
+        trouble = None if reader.cancelled() else reader.exception()
+        for asker in self._askers:
+            if not asker.said.done():
+                asker.said.set_exception(trouble or BrokerError("the client was closed while it was asked"))
+            asker.caught_up.set()
+
+    async def _read(self) -> None:
+        """Read as long as anybody asks, and note what comes."""
+        while self._askers:
+            try:
+                await self._read_on()
+                self._trouble = ""
+            except BrokerUnavailable as why:
+                self._trouble = str(why)
+                await self._clock.sleep(AGAIN_S)
+
+    async def _read_on(self) -> None:
+        """Read the partitions of all who ask, until there is nobody, or somebody who needs another one."""
+        await self._look_up()
+        wanted = {partition for asker in self._askers for partition in asker.ends or ()}
+        begins = {partition: self._strands[partition].next for partition in wanted}
+        async with self._broker.open_reader(begins, self._log_ids) as reading:
+            polling: asyncio.Task[Sequence[Record]] | None = None
+            try:
+                while True:
+                    # Without a pause: what was noted, and up to where, belong together.
+                    if polling is not None and polling.done():
+                        self._forget_replaced(reading.log_ids())
+                        # One record of each partition: hashing all of them would take as long as reading them.
+                        self._check_partitioner({record[:2]: record for record in polling.result()}.values())
+                        for record in polling.result():
+                            self._remember(record)
+                        self._trouble, polling = "; ".join(each.reason for each in reading.stalled_partitions()), None
+                    for partition, position in reading.positions().items():
+                        self._strands[partition].next = position
+                    self._answer_caught_up()
+                    if not self._askers or any(not wanted.issuperset(asker.ends or ()) for asker in self._askers):
+                        return
+                    if polling is None:
+                        polling = asyncio.get_running_loop().create_task(_poll(reading))
+                    await self._wait_for_records(polling)
+                    await self._look_up()
+            finally:
+                if polling is not None:
+                    polling.cancel()
+                    await asyncio.wait([polling])
+                    if not polling.cancelled():
+                        polling.exception()  # seen
+
+    def _forget_replaced(self, log_ids: Mapping[str, str]) -> None:
+        """Forget what is remembered of topics that were deleted and created again: they are read from the beginning."""
+        replaced = {topic for topic, id_ in log_ids.items() if self._log_ids.get(topic, id_) != id_}
+        self._log_ids.update(log_ids)
+        for partition, strand in self._strands.items():
+            if partition.topic in replaced:
+                strand.places = OffsetIndex(0)
+        for asker in self._askers:
+            if not asker.caught_up.is_set() and any(partition.topic in replaced for partition in asker.partitions):
+                asker.ends = None
+
+    async def _wait_for_records(self, polling: asyncio.Task[Sequence[Record]]) -> None:
+        """Return when records have come, or the time for them is over; or at once when somebody begins to ask."""
+        news = asyncio.get_running_loop().create_task(self._news.wait())
+        await asyncio.wait([polling, news], return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        self._news.clear()
+
+    async def _look_up(self) -> None:
+        """Look up where the partitions end for all who have begun to ask since; and begin those that are new."""
+        new = [asker for asker in self._askers if asker.ends is None]
+        if not new:
+            return
+        bounds = await self._broker.fetch_bounds(sorted({p.topic for asker in new for p in asker.partitions}))
+        await self._sample(bounds)
+        for asker in new:
+            asker.ends = {partition: bounds[partition] for partition in asker.partitions}
+            for partition, found in asker.ends.items():
+                if partition not in self._strands:
+                    self._strands[partition] = OutcomePartition(OffsetIndex(found.begin), found.begin)
+
+    def _answer_caught_up(self) -> None:
+        for asker in self._askers:
+            if asker.ends is not None and all(self._strands[p].next >= b.end for p, b in asker.ends.items()):
+                asker.caught_up.set()
+
+    def _remember(self, record: Record) -> None:
+        """Remember where an outcome lies, and give it to those who ask for it."""
+        strand = self._strands[Partition(*record[:2])]
+        if record.key is None or not self._is_outcome(record):
+            return
+        strand.places.add(record.key, record.offset)
+        if sum(len(each.places) for each in self._strands.values()) > REMEMBERED_MAX:
+            max(self._strands.values(), key=lambda each: len(each.places)).places.forget_oldest()
+        for asker in self._askers:
+            if asker.key == record.key and asker.ends is not None and not asker.said.done():
+                asker.said.set_result(record)
+                asker.caught_up.set()
+
+    def _is_outcome(self, record: Record) -> bool:
+        return self._hearing.is_one(record)

@@ -9,12 +9,12 @@ from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
 from saga.broker.administration import Administration, PartitionReader
 from saga.broker.port import Membership, Subscription
-from saga.clients.event_reader import Hearing
+from saga.clients.events import EventReader
 from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema
 from saga.messages import Event, Partition, Record, StalledPartition
 from saga.messaging.names import CLIENTS
 from saga.support.clock import Clock
-from saga.support.printable import printable, quoted
+from saga.support.printable import printable, quote_text
 
 log = logging.getLogger("saga.client")
 E = TypeVar("E", bound=Event)
@@ -36,11 +36,11 @@ def check_group(group: str, begin: Begin = "now") -> str:
             "begin= and group= say the same: a group begins at the beginning, and goes on where it was; give one"
         )
     if not _IS_GROUP(group):
-        raise SagaError(f"{quoted(group)} cannot be a group: it is at most 64 letters, digits, `-`, `_` and `.`")
+        raise SagaError(f"{quote_text(group)} cannot be a group: it is at most 64 letters, digits, `-`, `_` and `.`")
     return group
 
 
-class Alone:
+class UngroupedReader:
     """Records of all partitions, for a client that is in no group: nobody remembers how far it is."""
 
     def __init__(self, broker: Administration, topics: Collection[str], begin: Begin, clock: Clock) -> None:
@@ -89,7 +89,7 @@ class Alone:
         await self._stack.aclose()
 
 
-class Shared:
+class GroupReader:
     """Records of the partitions that its group has given to this client: a broker's listener."""
 
     def __init__(self, broker: Administration, topics: Collection[str], group: str, clock: Clock) -> None:
@@ -179,16 +179,16 @@ class Shared:
         log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
 
 
-class Listening(Generic[E]):
+class EventSubscription(Generic[E]):
     """Events as they come: `async for event in client.listen(OrderConfirmed)`. See `Client.listen`."""
 
     def __init__(
         self,
-        hearing: Hearing[E],
-        taking: Alone | Shared,
+        hearing: EventReader[E],
+        taking: UngroupedReader | GroupReader,
         clock: Clock,
         ready: Callable[[], Awaitable[None]],
-        closed: Callable[["Listening[E]"], None],
+        closed: Callable[["EventSubscription[E]"], None],
     ) -> None:
         """Begin with nothing. `ready`: returns when the topics are there; `closed`: called when this is over."""
         self._hearing, self._taking, self._clock, self._ready, self._closed = hearing, taking, clock, ready, closed

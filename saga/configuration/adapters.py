@@ -15,9 +15,9 @@ from saga.store.adapter import StoreAdapter
 from saga.store.couchbase.adapter import COUCHBASE
 from saga.store.port import Store
 from saga.store.sqlite.adapter import SQLITE
-from saga.support.adapter_description import Adapter, Chosen, Options, Problem
 from saga.support.addresses import is_plain, scheme_of
 from saga.support.clock import Clock
+from saga.support.settings import Adapter, ChosenSettings, Options, Problem
 
 BROKERS: Sequence[BrokerAdapter] = (EMBEDDED, KAFKA)
 STORES: Sequence[StoreAdapter] = (SQLITE, COUCHBASE)
@@ -27,26 +27,26 @@ A = TypeVar("A", bound=Adapter)
 
 def broker_adapter(address: str) -> BrokerAdapter:
     """Adapter of the brokers at an address. Raises `ValueError` if there is none."""
-    return _of(address, BROKERS, "broker")
+    return _choose(address, BROKERS, "broker")
 
 
 def store_adapter(address: str) -> StoreAdapter:
     """Adapter of the stores at an address. Raises `ValueError` if there is none."""
-    return _of(address, STORES, "store")
+    return _choose(address, STORES, "store")
 
 
-def broker_at(settings: Chosen, clock: Clock) -> Broker:
+def broker_at(settings: ChosenSettings, clock: Clock) -> Broker:
     """Broker of the settings, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
     return broker_adapter(settings.broker).create_broker(settings, clock)
 
 
-def administration_at(settings: Chosen, clock: Clock) -> Administration:
+def administration_at(settings: ChosenSettings, clock: Clock) -> Administration:
     """Broker of the settings as tools use it, not yet open. Raises `ConfigurationError` for a driver that is not
     installed."""
     return broker_adapter(settings.broker).create_administration(settings, clock)
 
 
-def store_at(settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+def store_at(settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
     """Store of a service, not yet open. Raises `ConfigurationError` for a driver that is not installed. `readonly`: for
     tools; nothing is created or changed."""
     return store_adapter(settings.store).create_store(settings, service, clock, readonly=readonly)
@@ -57,7 +57,7 @@ def options() -> Iterator[Options]:
     yield from (adapter.options for adapter in (*BROKERS, *STORES) if adapter.options is not None)
 
 
-def problems(settings: Chosen) -> Iterator[Problem]:
+def problems(settings: ChosenSettings) -> Iterator[Problem]:
     """Problems that the chosen adapters see in settings which are right each by itself, but do not go together."""
     for address, among in ((settings.broker, BROKERS), (settings.store, STORES)):
         for adapter in among:
@@ -65,7 +65,7 @@ def problems(settings: Chosen) -> Iterator[Problem]:
                 yield from adapter.problems(settings)
 
 
-def _of(address: str, among: Sequence[A], what: str) -> A:
+def _choose(address: str, among: Sequence[A], what: str) -> A:
     for adapter in among:
         if scheme_of(address) in adapter.schemes:
             return adapter

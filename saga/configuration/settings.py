@@ -17,12 +17,11 @@ from saga.errors import ConfigurationError
 from saga.messages import Topic
 from saga.messaging.transition_events import TOPIC
 from saga.policies.concurrency import INFLIGHT_MIN
-from saga.registry import settings as registry_settings
-from saga.registry.settings import RegistryOptions
-from saga.support import addresses, setting_readers
-from saga.support.adapter_description import OPEN_S_MAX, Options, Problem
-from saga.support.addresses import check_hook, check_hosts, check_http, scheme_of
-from saga.support.setting_readers import SettingReader
+from saga.registry import port as registry_settings
+from saga.registry.port import RegistryOptions
+from saga.support import settings as readers
+from saga.support.addresses import check_connect, check_hook, check_hosts, check_http, is_plain, scheme_of
+from saga.support.settings import OPEN_S_MAX, Options, Problem, SettingReader
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ LINK = re.compile(r"SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_[0-9]+_(?:TCP|
 HIDDEN = " (what was given is not shown: it may hold a secret)"
 
 
-class Given(NamedTuple):
+class GivenSetting(NamedTuple):
     """Text of a setting, and where it was given."""
 
     text: str
@@ -138,22 +137,22 @@ class Settings:
     def from_environment(cls, **flags: str | None) -> Self:
         """Read settings from the file that SAGA_CONFIG names, then the variables of this process, then `flags` by name;
         what comes later wins, and what is blank is not given. Raises `ConfigurationError`."""
-        given = {f"SAGA_{name.upper()}": Given(text or "", f"the {name} given") for name, text in flags.items()}
+        given = {f"SAGA_{name.upper()}": GivenSetting(text or "", f"the {name} given") for name, text in flags.items()}
         in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
         return cls._of({**in_file, **_in_variables(os.environ), **_without_blanks(given)}, troubles)
 
     @classmethod
-    def _of(cls, given: Mapping[str, Given], troubles: Sequence[str] = ()) -> Self:
+    def _of(cls, given: Mapping[str, GivenSetting], troubles: Sequence[str] = ()) -> Self:
         """Check what was given, and make settings of it. `troubles`: those of the file, which then is not known whole:
         what does not go together may only seem so. Raises `ConfigurationError`."""
         values: dict[str, object] = {}
         wrong: dict[str, object] = {}
-        kinds = known()
+        kinds = known_settings()
         problems = list(troubles)
         for name, (text, said) in sorted(given.items()):
             kind, field_ = kinds.get(name), name.removeprefix("SAGA_").lower()
             if kind is None:
-                problems.append(_unknown(name, said))
+                problems.append(_report_unknown(name, said))
                 continue
             try:
                 values[field_] = kind.read(text)
@@ -161,14 +160,14 @@ class Settings:
                 problems.append(f"{said} is {text!r}: {why}" if kind.may_show(text) else f"{said}: {why}{HIDDEN}")
                 wrong[field_] = f"{scheme_of(text)}://"  # of an address that is wrong, this much is meant
         meant = {name: address for name, address in wrong.items() if name in ("broker", "store")}
-        together = () if troubles else cls._made({**values, **meant})._problems_together()
+        together = () if troubles else cls._make({**values, **meant})._problems_together()
         problems += [text for fields, text in together if not fields & wrong.keys()]
         if problems:
             raise ConfigurationError("The settings cannot work", problems)
-        return cls._made(values)
+        return cls._make(values)
 
     @classmethod
-    def _made(cls, values: Mapping[str, object]) -> Self:
+    def _make(cls, values: Mapping[str, object]) -> Self:
         """Make settings of what was read, by field."""
 
         def read(kind: type[T]) -> T:
@@ -183,7 +182,7 @@ class Settings:
         return next((each for each in self.options if isinstance(each, kind)), None) or kind()
 
     @property
-    def told(self) -> Topic | None:
+    def transition_topic(self) -> Topic | None:
         """Topic on which transitions are told; `None`: they are not."""
         return TOPIC._replace(retention_days=self.transitions_days) if self.transitions == "on" else None
 
@@ -207,23 +206,23 @@ def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
     return str(_given_alone(name, flag))
 
 
-def told_given() -> Topic | None:
+def transition_topic_given() -> Topic | None:
     """Topic on which transitions are told, as `address_given` gives an address."""
     values = {name: _given_alone(name, None) for name in ("transitions", "transitions_days")}
-    return msgspec.convert(values, Settings).told
+    return msgspec.convert(values, Settings).transition_topic
 
 
 def _given_alone(name: str, flag: str | None) -> object:
     """Value of one setting, whatever is wrong with others. Raises `ConfigurationError`."""
     variable = f"SAGA_{name.upper()}"
     in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
-    by_flag = _without_blanks({variable: Given(flag or "", f"the {name} given")})
+    by_flag = _without_blanks({variable: GivenSetting(flag or "", f"the {name} given")})
     given = {**in_file, **_in_variables(os.environ), **by_flag}.get(variable)
     if given is None:
         if troubles:
             raise ConfigurationError("The settings cannot work", troubles)
         return getattr(Settings(), name)
-    reader = known()[variable]
+    reader = known_settings()[variable]
     try:
         return reader.read(given.text)
     except ValueError as why:
@@ -231,12 +230,12 @@ def _given_alone(name: str, flag: str | None) -> object:
         raise ConfigurationError("The settings cannot work", [f"{given.said}{shown}"]) from None
 
 
-def _without_blanks(given: Mapping[str, Given]) -> dict[str, Given]:
+def _without_blanks(given: Mapping[str, GivenSetting]) -> dict[str, GivenSetting]:
     """Leave out what is blank: so an unset variable of a compose file, or of a shell, overrides nothing."""
-    return {name: Given(text.strip(), said) for name, (text, said) in given.items() if text.strip()}
+    return {name: GivenSetting(text.strip(), said) for name, (text, said) in given.items() if text.strip()}
 
 
-def _in_variables(environ: Mapping[str, str]) -> dict[str, Given]:
+def _in_variables(environ: Mapping[str, str]) -> dict[str, GivenSetting]:
     """Settings in the environment; also names that begin like one and mean nothing."""
     linked = tuple(
         name.removesuffix("SERVICE_HOST")
@@ -245,7 +244,7 @@ def _in_variables(environ: Mapping[str, str]) -> dict[str, Given]:
     )
     return _without_blanks(
         {
-            name: Given(text, name)
+            name: GivenSetting(text, name)
             for name, text in environ.items()
             if name.startswith("SAGA_") and name not in OTHERS and not name.startswith(TEST_PREFIX)
             if not any(name.startswith(of) and LINK.fullmatch(name.removeprefix(of)) for of in linked)
@@ -253,7 +252,7 @@ def _in_variables(environ: Mapping[str, str]) -> dict[str, Given]:
     )
 
 
-def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
+def _in_file(path: str) -> tuple[dict[str, GivenSetting], list[str]]:
     """Settings in a TOML file, `broker = "kafka://host:9092"`, and what is wrong with the file itself."""
     if not path:
         return {}, []
@@ -265,7 +264,7 @@ def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
     return (
         _without_blanks(
             {
-                f"SAGA_{name.upper()}": Given(str(value), f"{name} in {path}")
+                f"SAGA_{name.upper()}": GivenSetting(str(value), f"{name} in {path}")
                 for name, value in given.items()
                 if name not in nested
             }
@@ -275,33 +274,33 @@ def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
 
 
 READERS: Mapping[str, SettingReader] = {
-    "SAGA_KEYS": setting_readers.FOLDER,
-    "SAGA_HTTP": setting_readers.address(check_http, "HOST:PORT"),
-    "SAGA_MONITOR": setting_readers.address(check_http, "HOST:PORT"),
-    "SAGA_INFLIGHT_MAX": setting_readers.number(int, 1, 100_000, "messages"),
-    "SAGA_INFLIGHT_MIN": setting_readers.number(int, 1, 100_000, "messages"),
-    "SAGA_INFLIGHT_BYTES_MAX": setting_readers.number(int, 1, 1 << 40, "bytes"),
-    "SAGA_CONNECT": setting_readers.checked(addresses.check_connect, "http://HOST:PORT", addresses.is_plain),
-    "SAGA_CHANGES_FROM": setting_readers.word("beginning", "now"),
-    "SAGA_RECORD_BYTES_MAX": setting_readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
-    "SAGA_CACHE_MAX": setting_readers.number(int, 0, 10_000_000, "documents"),
-    "SAGA_DEATHS_MAX": setting_readers.number(int, 2, 1000, "deaths"),
-    "SAGA_OPEN_S": setting_readers.number(float, 1, 3600, "seconds"),
-    "SAGA_DRAIN_S": setting_readers.number(float, 0, 3600, "seconds"),
-    "SAGA_HOOK": setting_readers.checked(
+    "SAGA_KEYS": readers.FOLDER,
+    "SAGA_HTTP": readers.address(check_http, "HOST:PORT"),
+    "SAGA_MONITOR": readers.address(check_http, "HOST:PORT"),
+    "SAGA_INFLIGHT_MAX": readers.number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_MIN": readers.number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_BYTES_MAX": readers.number(int, 1, 1 << 40, "bytes"),
+    "SAGA_CONNECT": readers.checked(check_connect, "http://HOST:PORT", is_plain),
+    "SAGA_CHANGES_FROM": readers.word("beginning", "now"),
+    "SAGA_RECORD_BYTES_MAX": readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
+    "SAGA_CACHE_MAX": readers.number(int, 0, 10_000_000, "documents"),
+    "SAGA_DEATHS_MAX": readers.number(int, 2, 1000, "deaths"),
+    "SAGA_OPEN_S": readers.number(float, 1, 3600, "seconds"),
+    "SAGA_DRAIN_S": readers.number(float, 0, 3600, "seconds"),
+    "SAGA_HOOK": readers.checked(
         check_hook, "https://HOST/PATH, http://HOST/PATH or command:PATH ARGUMENTS", lambda _: False
     ),
-    "SAGA_HOOK_SECRET_FILE": setting_readers.SECRET_FILE,
-    "SAGA_HOOK_CALLS_MAX": setting_readers.number(int, 1, 10_000, "calls"),
-    "SAGA_MONITOR_USERS": setting_readers.SECRET_FILE,
-    "SAGA_MONITOR_HOSTS": setting_readers.checked(
+    "SAGA_HOOK_SECRET_FILE": readers.SECRET_FILE,
+    "SAGA_HOOK_CALLS_MAX": readers.number(int, 1, 10_000, "calls"),
+    "SAGA_MONITOR_USERS": readers.SECRET_FILE,
+    "SAGA_MONITOR_HOSTS": readers.checked(
         check_hosts, "names of hosts with commas between them, as in monitor.example", lambda _: True
     ),
-    "SAGA_TRANSITIONS": setting_readers.word("on", "off"),
-    "SAGA_TRANSITIONS_DAYS": setting_readers.number(float, 1, 36_500, "days"),
-    "SAGA_TRACES": setting_readers.word("off", "on"),
-    "SAGA_LOG": setting_readers.word("auto", "json", "text"),
-    "SAGA_LOG_LEVEL": setting_readers.word("debug", "info", "warning", "error"),
+    "SAGA_TRANSITIONS": readers.word("on", "off"),
+    "SAGA_TRANSITIONS_DAYS": readers.number(float, 1, 36_500, "days"),
+    "SAGA_TRACES": readers.word("off", "on"),
+    "SAGA_LOG": readers.word("auto", "json", "text"),
+    "SAGA_LOG_LEVEL": readers.word("debug", "info", "warning", "error"),
 }
 """Readers of the settings that have nothing to do with adapters, by variable."""
 
@@ -312,13 +311,13 @@ def all_options() -> Iterator[Options]:
     yield registry_settings.OPTIONS
 
 
-def known() -> dict[str, SettingReader]:
+def known_settings() -> dict[str, SettingReader]:
     """Readers of all settings by variable, in the order in which people are told of them."""
     kinds = {
-        "SAGA_BROKER": setting_readers.address(
+        "SAGA_BROKER": readers.address(
             lambda a: adapters.broker_adapter(a).check(a), " or ".join(each.takes for each in adapters.BROKERS)
         ),
-        "SAGA_STORE": setting_readers.address(
+        "SAGA_STORE": readers.address(
             lambda a: adapters.store_adapter(a).check(a), ", ".join(each.takes for each in adapters.STORES)
         ),
     }
@@ -328,10 +327,10 @@ def known() -> dict[str, SettingReader]:
     return kinds
 
 
-def _unknown(name: str, said: str) -> str:
+def _report_unknown(name: str, said: str) -> str:
     if name in OTHERS:
         return f"{said}: give it as the variable {name}"
-    near = difflib.get_close_matches(name, [*known(), *OTHERS], n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name, [*known_settings(), *OTHERS], n=1, cutoff=0.7)
     if near:
         return f"{said} is not a setting; did you mean {near[0]}?"
-    return f"{said} is not a setting; these are: {', '.join([*known(), *OTHERS])}"
+    return f"{said} is not a setting; these are: {', '.join([*known_settings(), *OTHERS])}"

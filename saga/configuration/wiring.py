@@ -18,7 +18,7 @@ from saga.broker.port import APPLY, Broker, find_topic_problems
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.contracts.encryption import find_unencryptable
-from saga.declarations.migrations import whole_chain
+from saga.declarations.migrations import check_chain
 from saga.declarations.values import Declared
 from saga.encryption.port import KeyRing, Keys
 from saga.engine.consumer.flow_control import FlowLimits
@@ -28,9 +28,9 @@ from saga.engine.ports import CallExternal, ExternalCall
 from saga.engine.prepared_service import emitted_by, heard_by, needs_of, prepare, topics_of
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
 from saga.messages import Topic
-from saga.messaging.trace_context import Tracing
+from saga.messaging.message_ids import Tracing
 from saga.registry.edge import problems_of, with_registry
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions
 from saga.service import Service
 from saga.store.port import Store
 from saga.support.clock import LOOK_S, Clock, SystemClock, counted_s, patiently
@@ -81,7 +81,7 @@ def load_services(names: Iterable[str]) -> list[Declared]:
 def _chain_of(service: Declared) -> Iterator[str]:
     """Problem of its migrations as a chain, if there is one."""
     try:
-        whole_chain(service)
+        check_chain(service)
     except DeclarationError as why:
         yield str(why)
 
@@ -95,7 +95,7 @@ def _unimportable(name: str, why: ImportError) -> str:
     return f"{why}; it is imported there: install it, or mend the import"
 
 
-def broker_of(
+def open_broker(
     address: str | None, clock: Clock, settings: Settings | None = None
 ) -> AbstractAsyncContextManager[Broker]:
     """Open the broker at `address`, or at the setting `SAGA_BROKER`."""
@@ -104,13 +104,13 @@ def broker_of(
     return _in_time(broker, f"the broker {settings.broker}", settings.open_s)
 
 
-def store_of(service: str, clock: Clock, settings: Settings | None = None) -> AbstractAsyncContextManager[Store]:
+def open_store(service: str, clock: Clock, settings: Settings | None = None) -> AbstractAsyncContextManager[Store]:
     """Open the store of a service."""
     settings = settings or Settings.from_environment()
     return _in_time(adapters.store_at(settings, service, clock), f"the store {settings.store}", settings.open_s)
 
 
-def keys_of(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:
+def open_keys(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:
     """Keys of sealed values; `None` if nothing is sealed. Raises `ConfigurationError`: the folder cannot be used, or a
     sensitive field of these services cannot be sealed."""
     if not settings.keys:
@@ -161,12 +161,12 @@ async def run(
     # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
-        watched = _watched([d.name for d in services], settings, report, stop, clock)
+        watched = _with_health([d.name for d in services], settings, report, stop, clock)
         report, watch = await stack.enter_async_context(watched)  # first: it answers while the others are opened
-        report = await stack.enter_async_context(_told(settings, report, clock))
+        report = await stack.enter_async_context(_with_hook(settings, report, clock))
         worker = f"{gethostname()}:{getpid()}"
-        report, tracing, through = await stack.enter_async_context(_traced(settings, report, worker, clock))
-        opening = Opening(stack, report, settings.open_s)
+        report, tracing, through = await stack.enter_async_context(_with_traces(settings, report, worker, clock))
+        opening = _Opening(stack, report, settings.open_s)
         names = [d.name for d in services]
         broker, stores = await opening.broker_and_stores(settings, names, clock)
         await serve_all(
@@ -183,16 +183,16 @@ async def run(
                 tracing=tracing,
                 call_external=through,
                 open_s=settings.open_s,
-                keys=keys_of(settings, clock, services),
+                keys=open_keys(settings, clock, services),
                 watch=watch,
-                transitions_topic=settings.told,
+                transitions_topic=settings.transition_topic,
             ),
             modules=modules,
         )
 
 
 @asynccontextmanager
-async def _watched(
+async def _with_health(
     services: Sequence[str], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[tuple[Report, Watch | None]]:
     """Listener of moments and watcher of workers: with SAGA_HTTP also those who answer there."""
@@ -209,7 +209,7 @@ async def _watched(
 
 
 @asynccontextmanager
-async def _told(settings: Settings, report: Report, clock: Clock) -> AsyncIterator[Report]:
+async def _with_hook(settings: Settings, report: Report, clock: Clock) -> AsyncIterator[Report]:
     """Listener of moments: with SAGA_HOOK also the one who calls people."""
     if not settings.hook:
         yield report
@@ -221,7 +221,7 @@ async def _told(settings: Settings, report: Report, clock: Clock) -> AsyncIterat
 
 
 @asynccontextmanager
-async def _traced(
+async def _with_traces(
     settings: Settings, report: Report, worker: str, clock: Clock
 ) -> AsyncIterator[tuple[Report, Tracing | None, CallExternal]]:
     """Listener of moments, choice of what is traced, and way of steps to the outside: with SAGA_TRACES those who
@@ -295,7 +295,7 @@ async def serve_all(
                 work = serve(prepare(declared), store=store, broker=broker, options=options, use=fakes)
                 tasks.create_task(work, name=declared.name)
     except ExceptionGroup as several:
-        errors = list(_single(several))
+        errors = list(_unwrap_group(several))
         if not all(isinstance(error, SagaError) for error in errors):
             raise  # a defect: its traceback is wanted
         if len(errors) == 1:
@@ -336,11 +336,11 @@ async def with_topics(
         raise ConfigurationError("nothing was started: the schema registry is not as its events need it:", wrong)
 
 
-def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
+def _unwrap_group(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
     """Errors that people are to see: groups only say which tasks they came through."""
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
-            yield from _single(error)
+            yield from _unwrap_group(error)
         else:
             yield error
 
@@ -364,7 +364,7 @@ def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
     )
 
 
-class Opening:
+class _Opening:
     """Broker and stores of a process, opened side by side: one after another, many services would never start. It waits
     as long as anything comes on, and says what it waits for."""
 
@@ -388,9 +388,9 @@ class Opening:
             for name in services
         }
         try:
-            await self._opened()
+            await self._wait_opened()
         finally:
-            await self._given_up()
+            await self._give_up()
         return broker.result(), {name: store.result() for name, store in stores.items()}
 
     def _begin(self, service: str, what: str, opens: AbstractAsyncContextManager[T]) -> "asyncio.Task[T]":
@@ -398,19 +398,19 @@ class Opening:
         self._pending[task] = service, what, opens
         return task
 
-    async def _opened(self) -> None:
+    async def _wait_opened(self) -> None:
         loop, waited_s = asyncio.get_running_loop(), 0.0
         while self._pending:
             began_s = loop.time()
             done, _ = await asyncio.wait(self._pending, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             waited_s = 0.0 if done else waited_s + counted_s(began_s, loop.time())
             for task in done:
-                self._ended(task)
+                self._close_opened(task)
             if waited_s >= self._open_s:
                 raise _not_open([what for _, what, _ in self._pending.values()], self._open_s)
             self._tell(waited_s)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _close_opened(self, task: asyncio.Task[Any]) -> None:
         """See to it that what has opened is closed. Raises what kept it from opening."""
         service, what, opens = self._pending.pop(task)
         task.result()
@@ -426,7 +426,7 @@ class Opening:
             for service, what, _ in self._pending.values():
                 self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))
 
-    async def _given_up(self) -> None:
+    async def _give_up(self) -> None:
         """End what is still being opened, and have closed what has opened meanwhile."""
         pending, self._pending = self._pending, {}
         for task in pending:

@@ -39,7 +39,7 @@ from saga.contracts.schema import (
 from saga.contracts.schema_parser import read_foreign, read_record
 from saga.errors import BadInput
 from saga.messages import Headers, Record, Writer
-from saga.support.printable import quoted
+from saga.support.printable import quote_text
 
 FRAME = b"\x00"
 FRAME_SIZE = 5
@@ -203,7 +203,7 @@ def contract_name_in(value: bytes | None, writer: Writer | None, library: Librar
 
 def record_name_of(writer: Writer) -> str:
     """Full name of the record of a schema, for people. Raises `BadInput` for a schema that is none."""
-    return quoted(_parse_foreign(writer.schema).full_name)
+    return quote_text(_parse_foreign(writer.schema).full_name)
 
 
 def writer_without_registry(id_: int) -> Writer:
@@ -222,7 +222,7 @@ def why_id_elsewhere(headers: Headers) -> str | None:
     name = next((name for name, _ in headers if name.lower() in _ELSEWHERE), None)
     if name is None:
         return None
-    return f"the id of its schema is in its header {quoted(name)}, which is not read: {_ELSEWHERE[name.lower()]}"
+    return f"the id of its schema is in its header {quote_text(name)}, which is not read: {_ELSEWHERE[name.lower()]}"
 
 
 def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIED_AGAIN) -> str | None:
@@ -259,7 +259,9 @@ def to_single_object(value: bytes, writer: Writer, type_: str, library: Library)
         raise BadInput(why)
     known, contract = _parse_foreign(writer.schema), library.contracts[type_]
     if known.full_name != contract.full_name:
-        raise BadInput(f"the value is a {quoted(known.full_name)} by its schema (id {id_}), not a {contract.full_name}")
+        raise BadInput(
+            f"the value is a {quote_text(known.full_name)} by its schema (id {id_}), not a {contract.full_name}"
+        )
     body = value[FRAME_SIZE:]
     version = library.by_fingerprint.get(known.fingerprint)
     nearest = version or contract.newest
@@ -309,7 +311,7 @@ def _parse_foreign(schema: str) -> _ForeignSchema:
         canonical = to_parsing_canonical_form(parsed)
         record = read_foreign(given)
     except Exception as why:  # noqa: BLE001 - anybody may have registered it, and fastavro raises what it likes
-        raise BadInput(f"the schema that the registry has is none that can be used: {quoted(str(why))}") from None
+        raise BadInput(f"the schema that the registry has is none that can be used: {quote_text(str(why))}") from None
     return _ForeignSchema(parsed["name"], fingerprint_of(canonical), record, read_record(given)[0] is not None, parsed)
 
 

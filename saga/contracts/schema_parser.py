@@ -22,7 +22,7 @@ from saga.contracts.schema import (
     Type,
     raw_default,
 )
-from saga.support.printable import quoted
+from saga.support.printable import quote_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
@@ -303,7 +303,7 @@ class _ForeignSchemaParser(_SchemaParser):
         if isinstance(kind, str) and schema.get("logicalType", "") is None:
             schema = {name: part for name, part in schema.items() if name != "logicalType"}
         if isinstance(kind, str) and kind in PRIMITIVES and "logicalType" not in schema and "connect.name" in schema:
-            words = f"{kind} ({quoted(str(schema['connect.name']))})"
+            words = f"{kind} ({quote_text(str(schema['connect.name']))})"
             return ForeignType(PRIMITIVES[kind], words, is_plain=True)
         return super().any_type(schema, at, namespace)
 
@@ -345,14 +345,14 @@ def _make_foreign(schema: Any) -> ForeignType:
 def _describe_foreign(schema: Any) -> str:
     """Describe a type as it is written."""
     if not isinstance(schema, dict):
-        return "a union" if isinstance(schema, list) else quoted(str(schema))
+        return "a union" if isinstance(schema, list) else quote_text(str(schema))
     kind, logical = schema.get("type"), schema.get("logicalType")
     words = str(kind) if isinstance(kind, str) else "a type"
     if kind == "fixed":
         words = f"fixed of {schema.get('size')} bytes"
     elif "name" in schema:
-        words = f"{words} {quoted(str(schema['name']))}"
-    return words if logical is None else f"{words} with the logical type {quoted(str(logical))}"
+        words = f"{words} {quote_text(str(schema['name']))}"
+    return words if logical is None else f"{words} with the logical type {quote_text(str(logical))}"
 
 
 def _doc(schema: Mapping[str, Any]) -> str:

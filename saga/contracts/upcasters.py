@@ -1,7 +1,7 @@
 """Upcasters: plain functions that turn an event of an older version into one of a newer version.
 
 A contract needs them where Avro's resolution cannot bridge two versions. They belong to a class of the newer version,
-so each release of a service has its own. `saga.upcast` declares them (`saga.declarations.upcasting`), and
+so each release of a service has its own. `saga.upcast` declares them (`saga.declarations.migrations`), and
 `saga.contracts.codec` calls them when it decodes. Their results never replace a message: its bytes stay as they came,
 and are upcast again at every reading.
 """
@@ -17,7 +17,7 @@ from saga.contracts.sensitive_fields import collect_secrets
 from saga.encryption.sensitive_fields import redact_text
 from saga.errors import UpcasterFailed
 from saga.messages import Event
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 
 REASON_BYTES_MAX = 500
 """Bytes of what an upcaster raised that its failure tells."""
@@ -61,7 +61,7 @@ class Upcaster:
 def describe_error(why: BaseException, secrets: Iterable[str]) -> str:
     """Words of what an upcaster raised, bounded, without the sensitive values that it was handed."""
     try:
-        return shortened(redact_text(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
+        return shorten(redact_text(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
     except Exception as worse:  # noqa: BLE001 - its text is code of theirs, too
         return f"{type(why).__name__}: (its text raises {type(worse).__name__})"
 

@@ -1,18 +1,26 @@
 """Annotations of the functions that users hand over, each read once: of handlers and resources at import, of what is
 called by steps and updates when it first is. And written out in messages."""
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, signature
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from typing_extensions import TypeAliasType
 
 from saga.errors import DeclarationError, Permanent
+from saga.later import Later
+from saga.messages import Event
+
+_STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+Returned: TypeAlias = Event | Later[Event | None]
+"""Values that may be in what a handler returns."""
 
 
-def parameters_of(function: Callable[..., object], where: str) -> Mapping[str, Parameter]:
+def read_parameters(function: Callable[..., object], where: str) -> Mapping[str, Parameter]:
     """Parameters by name. Raises `DeclarationError` for one that the toolkit could not give by its name."""
     found = signature(function).parameters
     for name, parameter in found.items():
@@ -32,7 +40,7 @@ def parameters_of(function: Callable[..., object], where: str) -> Mapping[str, P
     return found
 
 
-def hints_of(function: Callable[..., object], where: str) -> Mapping[str, object]:
+def read_hints(function: Callable[..., object], where: str) -> Mapping[str, object]:
     """Annotations by name, `return` among them. Raises `DeclarationError` for one that names what is not there."""
     try:
         return get_type_hints(function)
@@ -43,7 +51,7 @@ def hints_of(function: Callable[..., object], where: str) -> Mapping[str, object
         ) from why
 
 
-def options_of(annotation: object) -> tuple[object, ...]:
+def split_union(annotation: object) -> tuple[object, ...]:
     """Members of a union, whatever names they go by; of anything else, itself.
 
     >>> options_of(int | None), options_of(int)
@@ -53,10 +61,10 @@ def options_of(annotation: object) -> tuple[object, ...]:
         annotation = annotation.__value__
     if get_origin(annotation) not in (Union, UnionType):
         return (annotation,)
-    return tuple(option for member in get_args(annotation) for option in options_of(member))
+    return tuple(option for member in get_args(annotation) for option in split_union(member))
 
 
-def spelt(annotation: object) -> str:
+def spell(annotation: object) -> str:
     """Write an annotation as its author did, as nearly as can be told.
 
     >>> spelt(int | None), spelt(list[int])
@@ -68,19 +76,19 @@ def spelt(annotation: object) -> str:
     if annotation is Ellipsis:
         return "..."
     if origin in (Union, UnionType):
-        return " | ".join(map(spelt, args))
+        return " | ".join(map(spell, args))
     if origin is not None:
-        return f"{getattr(origin, '__name__', origin)}[{', '.join(map(spelt, args))}]"
+        return f"{getattr(origin, '__name__', origin)}[{', '.join(map(spell, args))}]"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def returns_of(call: Callable[..., object]) -> Any:
+def return_type_of(call: Callable[..., object]) -> Any:
     """The type that a call returns, by its annotation. Raises `Permanent` without one."""
-    return _returns(getattr(call, "__func__", call))
+    return _read_return_type(getattr(call, "__func__", call))
 
 
 @lru_cache(maxsize=4096)
-def _returns(function: Callable[..., object]) -> Any:
+def _read_return_type(function: Callable[..., object]) -> Any:
     try:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as why:
@@ -90,16 +98,16 @@ def _returns(function: Callable[..., object]) -> Any:
     return NoneType if hints["return"] is None else hints["return"]
 
 
-def type_at(call: Callable[..., object], place: str) -> Any:
+def parameter_type_at(call: Callable[..., object], place: str) -> Any:
     """Type of what a call takes by that name or, as "0", "1"..., at that place; `None` without one. Raises `Permanent`
     where its annotations cannot be read."""
     function = getattr(call, "__func__", call)
-    types = _takes(function, function is not call)
+    types = _read_parameter_types(function, function is not call)
     return types.get(place, types.get("*" if place.isdigit() else "**"))
 
 
 @lru_cache(maxsize=4096)
-def _takes(function: Callable[..., object], is_bound: bool) -> Mapping[str, Any]:
+def _read_parameter_types(function: Callable[..., object], is_bound: bool) -> Mapping[str, Any]:
     """Types by name and by place; `*` and `**`: of all that has no parameter of its own."""
     try:
         parameters = list(signature(function).parameters.values())[is_bound:]
@@ -118,9 +126,6 @@ def _takes(function: Callable[..., object], is_bound: bool) -> Mapping[str, Any]
     return types
 
 
-_STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
-
-
 @lru_cache(maxsize=4096)
 def accepts_none(change: Callable[..., object]) -> bool:
     """Return whether the first parameter takes `None`: then an absent document may be created."""
@@ -134,3 +139,175 @@ def accepts_none(change: Callable[..., object]) -> bool:
 
 def _name(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", repr(function))
+
+
+# The shape of what a handler returns
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnShape(ABC):
+    """Shape in which events are returned, made of others."""
+
+    parts: tuple["ReturnShape", ...] = ()
+
+    @property
+    def events(self) -> tuple[type[Event], ...]:
+        """Events that may be emitted, in the order of the annotation."""
+        return tuple(dict.fromkeys(event for part in self.parts for event in part.events))
+
+    @property
+    def awaited_events(self) -> tuple[type[Event], ...]:
+        """Events for which it may wait, in the order of the annotation."""
+        return tuple(dict.fromkeys(event for part in self.parts for event in part.awaited_events))
+
+    @property
+    def may_wait(self) -> bool:
+        """True if a `Later` may be in it."""
+        return any(part.may_wait for part in self.parts)
+
+    @abstractmethod
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        """Events in `returned`, in order, and a `Later` that is among them; `None` if it has another shape."""
+
+
+class NothingReturned(ReturnShape):
+    """Shape of `None`: no event."""
+
+    __slots__ = ()
+
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        return () if returned is None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneEvent(ReturnShape):
+    """Shape of one event."""
+
+    event: type[Event]
+
+    @property
+    def events(self) -> tuple[type[Event], ...]:
+        return (self.event,)
+
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        return (returned,) if isinstance(returned, Event) and type(returned) is self.event else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterReturned(ReturnShape):
+    """Shape of `Later`, or of `Later[E]`."""
+
+    until: tuple[type[Event], ...]
+    """Events for which it may wait; none: it waits for a time."""
+
+    @property
+    def awaited_events(self) -> tuple[type[Event], ...]:
+        return self.until
+
+    @property
+    def may_wait(self) -> bool:
+        return True
+
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        if not isinstance(returned, Later):
+            return None
+        fits = returned.until in self.until if self.until else returned.until is None
+        return (returned,) if fits else None
+
+
+class EitherShape(ReturnShape):
+    """Shape `A | B`: the first part that fits."""
+
+    __slots__ = ()
+
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        return next((fits for part in self.parts if (fits := part.fit(returned)) is not None), None)
+
+
+class TupleShape(ReturnShape):
+    """Shape `tuple[A, B]`: as many parts as there are, in this order."""
+
+    __slots__ = ()
+
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        if not isinstance(returned, tuple) or len(returned) != len(self.parts):
+            return None
+        return _join_events(part.fit(value) for part, value in zip(self.parts, returned, strict=True))
+
+
+class SequenceShape(ReturnShape):
+    """Shape `list[A]`, `Sequence[A]`, `tuple[A, ...]`: any number of its part."""
+
+    __slots__ = ()
+
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
+            return None
+        return _join_events(map(self.parts[0].fit, returned))
+
+
+def any_number_of(events: Sequence[type[Event]]) -> ReturnShape:
+    """Shape of any number of any of these events: for a handler that has no annotation to be read."""
+    return SequenceShape((EitherShape(tuple(OneEvent(event=event) for event in events)),))
+
+
+def parse_shape(annotation: object, where: str) -> ReturnShape:
+    """Shape that an annotation describes. Raises `DeclarationError`, beginning with `where`."""
+    first, *others = split_union(annotation)
+    if others:
+        return EitherShape(tuple(parse_shape(option, where) for option in (first, *others)))
+    annotation = first
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is None or annotation is NoneType:
+        return NothingReturned()
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return SequenceShape((parse_shape(args[0], where),))
+    if origin is tuple:
+        return TupleShape(tuple(parse_shape(part, where) for part in args))
+    if origin in (list, Sequence):
+        return SequenceShape((parse_shape(args[0], where),))
+    if annotation is Later or origin is Later:
+        return _parse_later(args, where)
+    if isinstance(annotation, type) and issubclass(annotation, Event) and annotation is not Event:
+        return OneEvent(event=annotation)
+    raise DeclarationError(
+        f"{where} returns {spell(annotation)}, which says of no event that it may be emitted: "
+        "annotate it with events (A | B one of them, tuple[A, B] both, list[A] many, | None maybe nothing)"
+    )
+
+
+def _parse_later(args: tuple[object, ...], where: str) -> ReturnShape:
+    """Shape of `Later`, `Later[None]`, `Later[A | B]`. Raises `DeclarationError` for one that waits for no event."""
+    options = split_union(args[0]) if args else (NoneType,)
+    if options == (NoneType,):
+        return LaterReturned(until=())
+    until = [o for o in options if isinstance(o, type) and issubclass(o, Event) and o is not Event]
+    if len(until) < len(options):
+        raise DeclarationError(
+            f"{where} returns Later[{' | '.join(map(spell, options))}]: name the events that end the wait, "
+            "Later[A | B], or leave out the brackets: then it waits for a time"
+        )
+    return LaterReturned(until=tuple(until))
+
+
+def describe_returned(returned: object) -> str:
+    """Describe what was returned, by its types alone: an event's content has no place in a message.
+
+    >>> described((1, None, ["a"]))
+    'tuple[int, None, list[str]]'
+    """
+    if returned is None:
+        return "None"
+    name = type(returned).__name__
+    if isinstance(returned, list | tuple):
+        return f"{name}[{', '.join(map(describe_returned, returned))}]"
+    return name
+
+
+def _join_events(parts: Iterable[tuple[Returned, ...] | None]) -> tuple[Returned, ...] | None:
+    joined: list[Returned] = []
+    for part in parts:
+        if part is None:
+            return None
+        joined += part
+    return tuple(joined)

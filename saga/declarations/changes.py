@@ -13,11 +13,11 @@ from saga.change import Change, Delete, Expiry, Insert, Update
 from saga.contracts import library
 from saga.contracts.library import Binding, Contract, compare_class
 from saga.contracts.loading import make_version
-from saga.declarations.annotations import options_of, spelt
+from saga.declarations.annotations import spell, split_union
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction
 from saga.errors import BadInput, DeclarationError
 from saga.messages import Event, Topic
-from saga.messaging.names import changes_of
+from saga.messaging.names import change_topic
 
 OWNER = "client"
 """Owner of these contracts: those outside who write the documents. No service can have that name."""
@@ -30,6 +30,8 @@ _KINDS: dict[Word, type[Change[Any]]] = {
     "expiry": Expiry,
     "change": Change,
 }
+
+_made: dict[tuple[str, DocumentKind, str], type[Event]] = {}
 
 
 def is_change(event: type[Event]) -> bool:
@@ -49,9 +51,9 @@ def library_of(event: type[Event]) -> library.Library:
     return beside if isinstance(beside, library.Library) else library.binding_of(event).library
 
 
-def changed_in(annotation: object) -> type | None:
+def document_class_in(annotation: object) -> type | None:
     """Class of the document in `Change[D]`; `None` for anything that is no change."""
-    option = options_of(annotation)[0]
+    option = split_union(annotation)[0]
     origin = get_origin(option) or option
     if not (isinstance(origin, type) and issubclass(origin, Change)):
         return None
@@ -59,66 +61,68 @@ def changed_in(annotation: object) -> type | None:
     return inside[0] if inside and isinstance(inside[0], type) else type(None)
 
 
-def parameter(
+def make_change_parameter(
     declared: Declared, function: Callable[..., object], named: Iterable[object], given: tuple[str, object]
 ) -> Parameter | None:
     """Make the parameter that is given changes of a document; `None` for any other. `named`: what the function's
     annotations name. `given`: the parameter's name and annotation. Raises `DeclarationError`."""
     name, annotation = given
-    if changed_in(annotation) is None:
+    if document_class_in(annotation) is None:
         return None
-    known = (event for reaction in declared.reactions for event in (*reaction.takes, *reaction.emits))
+    known = (event for reaction in declared.reactions for event in (*reaction.taken_events, *reaction.emits))
     events = (o for o in named if isinstance(o, type) and issubclass(o, Event) and o is not Event)
     beside = next(iter((*known, *events)), None)
     where = f"{declared.name}.{function.__name__}, parameter {name}"
     file = getattr(sys.modules.get(function.__module__), "__file__", None)
-    return Parameter(name=name, role="event", events=(_event_of(declared, annotation, beside, file, where),))
+    return Parameter(name=name, role="event", events=(_change_event_of(declared, annotation, beside, file, where),))
 
 
-def check(reaction: Reaction, where: str) -> None:
+def check_changes(reaction: Reaction, where: str) -> None:
     """Check that changes are taken by a handler. Raises `DeclarationError`."""
-    if reaction.kind != "handler" and any(map(is_change, reaction.takes)):
+    if reaction.kind != "handler" and any(map(is_change, reaction.taken_events)):
         raise DeclarationError(
             f"{where} takes a Change: only a handler may; let it return an event, and react to that with a "
             f"{reaction.kind}"
         )
 
 
-def _event_of(
+def _change_event_of(
     declared: Declared, annotation: object, beside: type[Event] | None, file: str | None, where: str
 ) -> type[Event]:
     """Class that stands for the changes that a parameter takes. `beside`: an event of the service, if it has named one
     by now. `file`: of the service's module. Raises `DeclarationError`."""
-    if [get_origin(option) for option in options_of(annotation)] != [Change]:
+    if [get_origin(option) for option in split_union(annotation)] != [Change]:
         raise DeclarationError(
-            f"{where}: it is {spelt(annotation)}: write Change[TheDocument], and ask the change what it is "
+            f"{where}: it is {spell(annotation)}: write Change[TheDocument], and ask the change what it is "
             "(Insert, Update, Delete, Expiry): a burst of changes may come as its last, so none can be left out"
         )
-    wanted = changed_in(annotation)
+    wanted = document_class_in(annotation)
     kind = next((each for each in declared.documents if each.kind is wanted), None)
     if kind is None:
         raise DeclarationError(
-            f"{where}: {declared.name!r} declares no document {spelt(wanted)}: name its collection above, "
-            f'{declared.name.replace("-", "_")}.document({spelt(wanted)}, "...")'
+            f"{where}: {declared.name!r} declares no document {spell(wanted)}: name its collection above, "
+            f'{declared.name.replace("-", "_")}.document({spell(wanted)}, "...")'
         )
     others = (
-        library.find_library(None if file is None else Path(file).parent) if beside is None else _beside(beside, where)
+        library.find_library(None if file is None else Path(file).parent)
+        if beside is None
+        else _library_beside(beside, where)
     )
     field = kind.saga if beside is None else library.contract_of(beside).key
     if field is None:
         raise DeclarationError(
             f"{where}: nothing says yet which sagas {declared.name!r} follows: declare it below a handler that takes "
-            f'or returns an event, or name the field of {spelt(wanted)} that has the saga id: document(..., saga="...")'
+            f'or returns an event, or name the field of {spell(wanted)} that has the saga id: document(..., saga="...")'
         )
     if field in (KEY, KIND, BEFORE, AFTER):
         raise DeclarationError(f"{where}: sagas cannot be known by {field!r} where documents change: rename the key")
-    return _class_for(declared, kind, field, others)
+    return _make_change_class(declared, kind, field, others)
 
 
-def change_of(event: Event, kind: DocumentKind) -> Change[Any]:
+def make_change(event: Event, kind: DocumentKind) -> Change[Any]:
     """The change that a handler is given. Raises `BadInput` for a body that is not of the document's class."""
     key: str = getattr(event, KEY)
-    before, after = (_document(getattr(event, name), kind, key) for name in (BEFORE, AFTER))
+    before, after = (_decode_document(getattr(event, name), kind, key) for name in (BEFORE, AFTER))
     made = _KINDS[getattr(event, KIND)]
     if issubclass(made, Delete):
         return made(key=key, before=before)
@@ -127,12 +131,12 @@ def change_of(event: Event, kind: DocumentKind) -> Change[Any]:
     return made(key=key, document=after, before=before)
 
 
-def word_of(change: Change[Any]) -> Word:
+def describe_change(change: Change[Any]) -> Word:
     """Word that stands for what happened to the document."""
     return next(word for word, kind in _KINDS.items() if kind is type(change))
 
 
-def _document(content: bytes | None, kind: DocumentKind, key: str) -> Any:
+def _decode_document(content: bytes | None, kind: DocumentKind, key: str) -> Any:
     if content is None:
         return None
     try:
@@ -141,15 +145,12 @@ def _document(content: bytes | None, kind: DocumentKind, key: str) -> Any:
         raise BadInput(f"the document {key!r} of {kind.collection!r} is no {kind.kind.__name__}: {why}") from None
 
 
-_made: dict[tuple[str, DocumentKind, str], type[Event]] = {}
-
-
-def _class_for(declared: Declared, kind: DocumentKind, field: str, others: library.Library) -> type[Event]:
+def _make_change_class(declared: Declared, kind: DocumentKind, field: str, others: library.Library) -> type[Event]:
     """Make the class, and the contract behind it, once."""
     known = _made.get((declared.name, kind, field))
     if known is not None:
         return known
-    name, topic = _name(kind.collection), changes_of(declared.name, kind.collection)
+    name, topic = _contract_name(kind.collection), change_topic(declared.name, kind.collection)
     optional_bytes = {"type": ["null", "bytes"], "default": None, "sensitive": True}
     schema = {
         "type": "record",
@@ -209,7 +210,7 @@ def _class_for(declared: Declared, kind: DocumentKind, field: str, others: libra
     return made
 
 
-def _beside(event: type[Event], where: str) -> library.Library:
+def _library_beside(event: type[Event], where: str) -> library.Library:
     """Library of an event of the service. Raises `DeclarationError`, beginning with `where`."""
     try:
         return library_of(event)
@@ -217,7 +218,7 @@ def _beside(event: type[Event], where: str) -> library.Library:
         raise DeclarationError(f"{where}: {why}") from why
 
 
-def _name(collection: str) -> str:
+def _contract_name(collection: str) -> str:
     """Name of the contract: Avro takes letters, digits and `_`.
 
     >>> _name("web-orders"), _name("orders")

@@ -1,6 +1,7 @@
 """Handlers and compensations: the parameters of each, and the rules for all of one service together."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from inspect import isasyncgenfunction, iscoroutinefunction, isfunction, ismethod
 from types import NoneType
@@ -9,9 +10,8 @@ from typing import get_args, get_origin
 from saga.contracts import library
 from saga.contracts.library import Contract
 from saga.declarations import changes
-from saga.declarations.annotations import hints_of, options_of, parameters_of, spelt
-from saga.declarations.limits import check_not_limited
-from saga.declarations.returns import shape_of
+from saga.declarations.annotations import parse_shape, read_hints, read_parameters, spell, split_union
+from saga.declarations.resources import check_not_limited
 from saga.declarations.values import Declared, Parameter, Reaction
 from saga.errors import DeclarationError
 from saga.messages import Event, name_of
@@ -22,7 +22,7 @@ TIMEOUT_S = 60.0
 """Seconds that one attempt of a handler may take, unless its declaration says otherwise."""
 
 
-def handler_of(  # what a handler consists of
+def make_handler(  # what a handler consists of
     declared: Declared,
     function: Callable[..., Awaitable[object]],
     *,
@@ -41,15 +41,15 @@ def handler_of(  # what a handler consists of
     where = _where(declared, function)
     check_not_limited(function, where)
     check_version(version, where)
-    found = parameters_of(function, where)
-    hints = hints_of(function, where)
+    found = read_parameters(function, where)
+    hints = read_hints(function, where)
     if "return" not in hints:
         raise DeclarationError(f"{where} has no return annotation: say what it emits, `-> None` for nothing")
-    shape = shape_of(hints["return"], where)
-    named = (*shape.events, *(option for name in found for option in options_of(hints[name])))
+    shape = parse_shape(hints["return"], where)
+    named = (*shape.events, *(option for name in found for option in split_union(hints[name])))
     parameters = tuple(
-        changes.parameter(declared, function, named, (name, hints[name]))
-        or _parameter(declared, name, hints[name], f"{where}, parameter {name}")
+        changes.make_change_parameter(declared, function, named, (name, hints[name]))
+        or _make_parameter(declared, name, hints[name], f"{where}, parameter {name}")
         for name in found
     )
     handler = Reaction(
@@ -71,7 +71,7 @@ def handler_of(  # what a handler consists of
         shape=shape,
     )
     _check_parameters(handler, where)
-    changes.check(handler, where)
+    changes.check_changes(handler, where)
     _check_repeats(handler, where)
     _check_waits(handler, where)
     for event in handler.emits:
@@ -151,7 +151,7 @@ def contract_of(event: type[Event], where: str) -> Contract:
         raise DeclarationError(f"{where}: {why}") from why
 
 
-def variable(declared: Declared) -> str:
+def guess_variable(declared: Declared) -> str:
     """Most likely name of the service's variable: for examples in messages."""
     return declared.name.replace("-", "_")
 
@@ -171,8 +171,8 @@ def _where(declared: Declared, function: Callable[..., object]) -> str:
     return where
 
 
-def _parameter(declared: Declared, name: str, annotation: object, where: str) -> Parameter:
-    options = options_of(annotation)
+def _make_parameter(declared: Declared, name: str, annotation: object, where: str) -> Parameter:
+    options = split_union(annotation)
     if any(o is Saga or get_origin(o) is Saga for o in options):
         _check_saga(declared, annotation, where)
         return Parameter(name=name, role="saga")
@@ -187,50 +187,50 @@ def _parameter(declared: Declared, name: str, annotation: object, where: str) ->
     gives = next((r.gives for r in declared.resources if r.gives is options[0] and len(options) == 1), None)
     if gives is not None:
         return Parameter(name=name, role="resource", gives=gives)
-    raise DeclarationError(f"{where}: {_unknown(declared, annotation, events)}")
+    raise DeclarationError(f"{where}: {_describe_unknown(declared, annotation, events)}")
 
 
 def _check_saga(declared: Declared, annotation: object, where: str) -> None:
     """Check the annotation of the saga's parameter: the service's state, or none, for a handler may do without."""
-    option, *others = options_of(annotation)
+    option, *others = split_union(annotation)
     if others:
-        raise DeclarationError(f"{where}: it is {spelt(annotation)}, but a saga is always there: write Saga")
+        raise DeclarationError(f"{where}: it is {spell(annotation)}, but a saga is always there: write Saga")
     states = get_args(option) or (NoneType,)
     if states[0] not in (NoneType, declared.state):
         mend = (
             f"Saga[{declared.state.__name__}]" if declared.state else f"Saga, or Service({declared.name!r}, state=...)"
         )
         raise DeclarationError(
-            f"{where}: it is {spelt(annotation)}, but the state of {declared.name!r} is "
+            f"{where}: it is {spell(annotation)}, but the state of {declared.name!r} is "
             f"{declared.state.__name__ if declared.state else 'none'}: write {mend}"
         )
 
 
-def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event]]) -> str:
+def _describe_unknown(declared: Declared, annotation: object, events: Sequence[type[Event]]) -> str:
     """Problem of an annotation that is no event, saga or resource; and what to do."""
     if events:
-        return f"{spelt(annotation)} mixes events with what is none: give each a parameter of its own"
+        return f"{spell(annotation)} mixes events with what is none: give each a parameter of its own"
     inside = [a for a in get_args(annotation) if isinstance(a, type) and issubclass(a, Event)]
     if inside:
         return (
-            f"it takes {spelt(annotation)}, but is given one event at a time (a compensation one result): "
+            f"it takes {spell(annotation)}, but is given one event at a time (a compensation one result): "
             f"annotate it with {_either(inside)}"
         )
-    asked = [o for o in options_of(annotation) if isinstance(o, type) and get_origin(o) is None]
+    asked = [o for o in split_union(annotation) if isinstance(o, type) and get_origin(o) is None]
     for resource in declared.resources:
         # By `__mro__`, for a protocol can be asked for too, and `issubclass` fails on those.
         if any(o in resource.gives.__mro__ or resource.gives in o.__mro__ for o in asked):
-            return f"nothing gives a {spelt(annotation)}; {resource.name} gives {spelt(resource.gives)}: annotate it so"
+            return f"nothing gives a {spell(annotation)}; {resource.name} gives {spell(resource.gives)}: annotate it so"
     return (
-        f"nothing gives a {spelt(annotation)}: it is no event, and no resource of {declared.name!r} yields one. "
-        f"Declare it above this function: an async generator that yields it, with @{variable(declared)}.resource"
+        f"nothing gives a {spell(annotation)}: it is no event, and no resource of {declared.name!r} yields one. "
+        f"Declare it above this function: an async generator that yields it, with @{guess_variable(declared)}.resource"
     )
 
 
 def _check_parameters(handler: Reaction, where: str) -> None:
     """Check the parameters: at least one event; at most one saga; no event in two of them."""
     if not handler.needed_events:
-        absent = "; one that may be `None` is not waited for" if handler.takes else ""
+        absent = "; one that may be `None` is not waited for" if handler.taken_events else ""
         raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event{absent}")
     if sum(p.role == "saga" for p in handler.parameters) > 1:
         raise DeclarationError(f"{where} has two parameters that are the saga: keep one")
@@ -254,9 +254,9 @@ def _find_repeated(
     for parameter in parameters:
         if parameter.role == "event" and _is_named(repeats, parameter):
             return parameter.events
-    wanted = ", ".join(f"repeats={_shown(p)}" for p in parameters if p.role == "event" and not p.optional)
+    wanted = ", ".join(f"repeats={_show_parameter(p)}" for p in parameters if p.role == "event" and not p.optional)
     raise DeclarationError(
-        f"{where}: repeats={spelt(repeats)}: no parameter is annotated with that: name the event that may come several "
+        f"{where}: repeats={spell(repeats)}: no parameter is annotated with that: name the event that may come several "
         f"times in a saga as its parameter does, {wanted}"
     )
 
@@ -265,11 +265,11 @@ def _is_named(repeats: object, parameter: Parameter) -> bool:
     """Return whether `repeats=` names what this parameter is annotated with."""
     kind = changes.kind_of(parameter.events[0])
     if kind is not None:
-        return changes.changed_in(repeats) is kind.kind
-    return frozenset(options_of(repeats)) == frozenset(parameter.events)
+        return changes.document_class_in(repeats) is kind.kind
+    return frozenset(split_union(repeats)) == frozenset(parameter.events)
 
 
-def _shown(parameter: Parameter) -> str:
+def _show_parameter(parameter: Parameter) -> str:
     kind = changes.kind_of(parameter.events[0])
     return _either(parameter.events) if kind is None else f"Change[{kind.kind.__name__}]"
 
@@ -289,7 +289,7 @@ def _check_waits(handler: Reaction, where: str) -> None:
     """Check that it may wait for what it takes as absent, and the other way round."""
     assert handler.shape is not None
     optional = [event for p in handler.parameters if p.optional for event in p.events]
-    awaited, absent = _names(handler.shape.awaited), _names(optional)
+    awaited, absent = _names(handler.shape.awaited_events), _names(optional)
     if handler.kind == "compensation" and not handler.may_wait:
         return  # what it may do without is of its original
     if handler.kind != "handler" and (handler.may_wait or optional):
@@ -319,7 +319,7 @@ def _check_owner(declared: Declared, contract: Contract, where: str) -> None:
     if contract.owner != declared.name and not contract.produced_externally:
         raise DeclarationError(
             f"{where} returns {contract.name}, which only its owner {contract.owner!r} may say: return an event of "
-            f"{declared.name!r}, or let {contract.owner!r} react to one and decide{_of_renamed(declared, contract)}"
+            f"{declared.name!r}, or let {contract.owner!r} react to one and decide{_advise_renamed(declared, contract)}"
         )
 
 
@@ -335,7 +335,7 @@ def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
     first = next(iter(declared.reactions), handler)
     known = first.needed_events[0][0]
     kind = contract_of(known, where).key
-    for event in (*handler.hears, *handler.emits):
+    for event in (*handler.consumed_events, *handler.emits):
         key = contract_of(event, where).key
         if key != kind:
             raise DeclarationError(
@@ -352,8 +352,113 @@ def _either(events: Iterable[type[Event]]) -> str:
     return " | ".join(event.__name__ for event in events)
 
 
-def _of_renamed(declared: Declared, contract: Contract) -> str:
+def _advise_renamed(declared: Declared, contract: Contract) -> str:
     """Advice where the owner is the new name of a service: ids of events are compared with the stored one."""
     if contract.owner != declared.renamed:
         return ""
     return f"; {declared.renamed!r} was {declared.name!r}, and stays the owner {declared.name!r} in its contracts"
+
+
+# -------------------------------------------------------------------- compensations
+
+
+def find_original(declared: Declared, original: Callable[..., object]) -> Reaction:
+    """Handler that `original` was declared as. Raises `DeclarationError` if there is none."""
+    name = getattr(original, "__name__", repr(original))
+    found = next((h for h in declared.handlers if h.function is original), None)
+    if found is None:
+        raise DeclarationError(
+            f"{name} is no handler of {declared.name!r}, so it cannot have a compensation here: "
+            f"declare it above with @{guess_variable(declared)}.handler; each service undoes its own work only. "
+            f"If {name} is what undoes, say what: @{guess_variable(declared)}.compensation(the_handler)"
+        )
+    return found
+
+
+def check_single_compensation(declared: Declared, original: Reaction) -> None:
+    """Check that nothing undoes this handler already. Raises `DeclarationError`."""
+    other = next((c for c in declared.compensations if c.undoes == original.name), None)
+    if other is not None:
+        raise DeclarationError(f"{declared.name}.{original.name} already has a compensation, {other.name}: keep one")
+
+
+def make_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> Reaction:
+    """The compensation, with what it takes of its original marked as that. Checks that it takes a failure outcome and
+    a result of `original`, and besides only what that took, and emits no outcome. Raises `DeclarationError`."""
+    where = f"{declared.name}.{compensation.name}"
+    rule = (
+        f"a compensation takes the failure outcome it acts on and the result of {original.name} that it undoes, and "
+        "may take the events that it took"
+    )
+    events = [p for p in compensation.parameters if p.role == "event"]
+    needed = {_list_failures(events) for events in original.needed_events}
+    failures = [p for p in events if all(contract_of(e, where).outcome == "failure" for e in p.events)]
+    others = [p for p in events if p not in failures[:1]]
+    took = [p for p in others if _list_failures(p.events) in needed]
+    results = [p for p in others if p not in took] or took[:1]
+    took = [p for p in took if p not in results]
+    no_other = f"{where} has {len(events)} event parameters: {rule}; no other events"
+    if len(events) < 2:
+        raise DeclarationError(no_other)
+    if not failures:
+        raise DeclarationError(
+            f"{where}: neither {_list_outcomes(events[0].events)} nor {_list_outcomes(events[1].events)} is an outcome "
+            f'"failure" by its contract: {rule}; a neighbour\'s failure is not for it, the outcome is'
+        )
+    if len(failures) == 2:
+        raise DeclarationError(f'{where}: both events are outcomes "failure", and an outcome stands: {rule}')
+    if len(results) != 1:
+        raise DeclarationError(no_other)
+    (result,), failure = results, failures[0]
+    if result.optional or failure.optional:
+        absent = result if result.optional else failure
+        raise DeclarationError(
+            f"{where} takes {_list_outcomes(absent.events)} | None: outcome and result are always there; only what "
+            f"{original.name} took may be absent, of what was done before this release"
+        )
+    _check_compensation_can_run(failure.events, result.events, original, where)
+    strange = sorted(_list_failures(result.events) - _list_failures(original.emits))
+    if strange:
+        raise DeclarationError(
+            f"{where}: {original.name} never returns {' or '.join(strange)}: {rule}, "
+            f"so one of {_list_outcomes(original.emits) or 'nothing: it emits no event'}"
+        )
+    for event in compensation.emits:
+        if contract_of(event, where).outcome is not None:
+            raise DeclarationError(
+                f"{where} returns {event.__name__}, an outcome: when a compensation runs the saga has ended; "
+                "let a handler decide"
+            )
+    return replace(
+        compensation,
+        parameters=tuple(replace(p, of_original=True) if p in took else p for p in compensation.parameters),
+    )
+
+
+def _check_compensation_can_run(
+    failures: Iterable[type[Event]], results: Iterable[type[Event]], original: Reaction, where: str
+) -> None:
+    """Check that the result which a compensation wants and the outcome it acts on can meet. Raises
+    `DeclarationError`."""
+    for event in results:
+        if contract_of(event, where).outcome == "success":
+            raise DeclarationError(
+                f'{where} wants {event.__name__}, an outcome "success": a saga in which that was said does not fail, '
+                f"so there is nothing to undo; leave the compensation out, or let it undo what {original.name} returns "
+                "before the saga is decided"
+            )
+    for taken in original.needed_events:
+        if _list_failures(taken) <= _list_failures(failures):
+            raise DeclarationError(
+                f"{where} wants what {original.name} did, but {original.name} reacts to {_list_outcomes(taken)} "
+                "itself, on "
+                "which it is undone: what is done because a saga failed stands; leave the compensation out"
+            )
+
+
+def _list_failures(events: Iterable[type[Event]]) -> frozenset[str]:
+    return frozenset(map(name_of, events))
+
+
+def _list_outcomes(events: Iterable[type[Event]]) -> str:
+    return " | ".join(event.__name__ for event in events)

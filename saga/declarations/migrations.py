@@ -1,22 +1,32 @@
 """Migrations of a service's state: each function by itself, and all of them as a chain up to the state of now."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from itertools import pairwise
+from typing import Never
 
-from saga.declarations.annotations import hints_of, spelt
+from typing_extensions import TypeVar
+
+from saga.contracts.contract import Version
+from saga.contracts.library import binding_of
+from saga.contracts.upcasters import Upcaster, register_upcaster, upcaster_of
+from saga.declarations.annotations import read_hints, spell
 from saga.declarations.resources import check_state
 from saga.declarations.values import Declared, Migration
 from saga.errors import DeclarationError
+from saga.messages import Event
 
-_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_POSITIONAL_KINDS = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+_Upcaster = TypeVar("_Upcaster", bound=Callable[[Never], Event])
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def migration_of(declared: Declared, version: object, function: Callable[..., object]) -> Migration:
+def make_migration(declared: Declared, version: object, function: Callable[..., object]) -> Migration:
     """Make a migration of its function. Raises `DeclarationError` with all that is wrong of it."""
     name = getattr(function, "__name__", repr(function))
     where = f"{declared.name}.migrate({version!r}), {name}"
-    problems = list(_odd(declared, version))
+    problems = list(_find_migration_problems(declared, version))
     takes: type = object
     gives: type = object
     if not callable(function) or any(
@@ -26,22 +36,22 @@ def migration_of(declared: Declared, version: object, function: Callable[..., ob
             "it is no plain function: write `def`, without `async` and `yield`; it asks nobody, for it may run again"
         )
     else:
-        hints = hints_of(function, where)
+        hints = read_hints(function, where)
         parameters = list(signature(function).parameters.values())
-        if len(parameters) != 1 or parameters[0].kind not in _BY_POSITION:
+        if len(parameters) != 1 or parameters[0].kind not in _POSITIONAL_KINDS:
             problems.append(f"it takes {len(parameters)} parameters: let it take one, the state as it was")
         else:
             takes = _state(hints.get(parameters[0].name), "what it takes", problems)
         gives = _state(hints.get("return"), "what it returns", problems)
         if takes is gives is not object:
-            problems.append(f"it takes and returns {spelt(takes)}: keep the class of before under another name")
+            problems.append(f"it takes and returns {spell(takes)}: keep the class of before under another name")
     if problems:
         raise DeclarationError(f"{where}: {'; '.join(problems)}")
     assert isinstance(version, int)
     return Migration(name=name, version=version, function=function, takes=takes, gives=gives)
 
 
-def _odd(declared: Declared, version: object) -> Iterator[str]:
+def _find_migration_problems(declared: Declared, version: object) -> Iterator[str]:
     if declared.state is None:
         yield f"the service has no state: Service({declared.name!r}, state=...)"
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
@@ -63,7 +73,7 @@ def _state(annotation: object, what: str, problems: list[str]) -> type:
         return object
 
 
-def whole_chain(declared: Declared) -> tuple[Migration, ...]:
+def check_chain(declared: Declared) -> tuple[Migration, ...]:
     """Migrations, oldest first. Raises `DeclarationError` with all gaps, and all that do not fit."""
     chain = sorted(declared.migrations, key=lambda m: m.version)
     if not chain:
@@ -75,15 +85,138 @@ def whole_chain(declared: Declared) -> tuple[Migration, ...]:
     for one, two in pairwise(chain):
         if two.version == one.version + 1 and two.takes is not one.gives:
             problems.append(
-                f"{two.name} takes {spelt(two.takes)}, but version {two.version} is {spelt(one.gives)}, which "
+                f"{two.name} takes {spell(two.takes)}, but version {two.version} is {spell(one.gives)}, which "
                 f"{one.name} returns: let both name one class"
             )
     last = chain[-1]
     if last.gives is not declared.state:
         problems.append(
-            f"{last.name} returns {spelt(last.gives)}, but the state of the service is {spelt(declared.state)}: let it "
+            f"{last.name} returns {spell(last.gives)}, but the state of the service is {spell(declared.state)}: let it "
             f"return that, or declare migrate({last.version + 1})"
         )
     if problems:
         raise DeclarationError(f"the migrations of {declared.name!r}: {'; '.join(problems)}")
     return tuple(chain)
+
+
+# -------------------------------------------------------------------- upcasting
+
+
+def upcast(event: type[Event], version: int, /) -> Callable[[_Upcaster], _Upcaster]:
+    """Declare how an older version of an event is read as this class, where resolution cannot: a plain function from
+    the class of that version, which `saga contracts generate` writes for `OrderPlaced.v1`.
+
+        @upcast(OrderPlaced, 1)
+        def from_v1(old: OrderPlacedV1) -> OrderPlaced:
+            return OrderPlaced(order_id=old.order_id, total=Decimal(old.cents) / 100)
+
+    The schema of the class says so: `"upcasts": [1]`. The function may return a version between: it is read on from
+    there, by the upcaster of that version, or by resolution where the schema names none.
+
+    Promises: returns the function itself, and a plain call tests it. It runs wherever a message of that version is
+    decoded: live, waiting, queued, replayed, as an own event or a result, in `trial` and in worlds. The message stays
+    as it is, and is upcast anew each time: so the function has to be quick, to make the same of the same, and to ask
+    nobody. One that raises makes a dead letter of the message, to be replayed once it is mended.
+
+    Raises `DeclarationError`: a version that the schema does not say is upcast, or for which there is an upcaster
+    already; a function that is not plain `def`, that takes anything but that version, or returns anything but a newer
+    one, this class at the most. A service that takes the event refuses to start without an upcaster for each version
+    that the schema names.
+    """
+    if not (isinstance(event, type) and issubclass(event, Event)):
+        raise DeclarationError(f"upcast({event!r}, {version!r}): it is no event: give the class that is to be made")
+    newer = binding_of(event).version
+
+    def declare_it(function: _Upcaster) -> _Upcaster:
+        name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
+        where = f"upcast({event.__name__}, {version!r}), {name}"
+        problems = list(_find_upcast_problems(event, newer, version))
+        takes, gives = _signature(function, where, problems)
+        if takes is not None:
+            problems += _check_taken(newer, version, takes)
+        if gives is not None:
+            problems += _check_returned(event, newer, version, gives)
+        if problems or takes is None or gives is None:
+            raise DeclarationError(f"{where}: {'; '.join(problems)}")
+        register_upcaster(event, Upcaster(name=name, version=version, function=function, takes=takes, gives=gives))
+        return function
+
+    return declare_it
+
+
+def _find_upcast_problems(event: type[Event], newer: Version, version: object) -> Iterator[str]:
+    """Problems of the number, by itself."""
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < newer.number:
+        older = f"version 1 to {newer.number - 1}" if newer.number > 2 else "version 1" if newer.number == 2 else "none"
+        yield f"the class is of {newer.path}, and there is no older version {version!r} of it; there is {older}"
+    elif version not in newer.upcasts:
+        named = sorted({*newer.upcasts, version})
+        yield (
+            f"{newer.path}.avsc does not say so, and other services would read version {version} by resolution: write "
+            f'"upcasts": {named} there, or leave the upcaster out'
+        )
+    else:
+        other = upcaster_of(event, version)
+        if other is not None:
+            yield f"{other.name} takes that version already: keep one"
+
+
+def _signature(
+    function: Callable[..., object], where: str, problems: list[str]
+) -> tuple[type[Event] | None, type[Event] | None]:
+    """Classes of what is taken and returned; `problems` grows where there is none, or what a plain function has not."""
+    if not callable(function) or any(
+        is_one(function) for is_one in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
+    ):
+        problems.append("it is no plain function: write `def`, without `async` and `yield`; it asks nobody")
+        return None, None
+    hints = read_hints(function, where)
+    parameters = list(signature(function).parameters.values())
+    takes = None
+    if len(parameters) != 1 or parameters[0].kind not in _POSITIONAL:
+        problems.append(f"it takes {len(parameters)} parameters: let it take one, the event as it was")
+    else:
+        takes = _check_event(hints, parameters[0].name, "takes", problems)
+    return takes, _check_event(hints, "return", "returns", problems)
+
+
+def _check_event(hints: Mapping[str, object], name: str, does: str, problems: list[str]) -> type[Event] | None:
+    """Class of an event, as annotated; of anything else the problem is added."""
+    if name not in hints:
+        problems.append(f"what it {does} is not annotated: write the class of the event")
+        return None
+    annotation = hints[name]
+    if not (isinstance(annotation, type) and issubclass(annotation, Event)):
+        problems.append(f"it {does} {spell(annotation)}, which is no event")
+        return None
+    return annotation
+
+
+def _check_taken(newer: Version, version: int, takes: type[Event]) -> Iterator[str]:
+    """Problems of what it takes."""
+    old = _version_of_class(newer, takes)
+    if old is None or old.number != version:
+        name = f"{newer.name}V{version}"
+        yield (
+            f"it takes {spell(takes)}: let it take {name}; saga contracts generate writes that for "
+            f"{newer.name}.v{version}"
+        )
+
+
+def _check_returned(event: type[Event], newer: Version, version: int, gives: type[Event]) -> Iterator[str]:
+    """Problems of what it returns."""
+    new = _version_of_class(newer, gives)
+    if new is None:
+        yield f"it returns {spell(gives)}: let it return {event.__name__}, or a version between"
+    elif new.number > newer.number:
+        yield f"it returns {spell(gives)}, version {new.number}, and the class is of version {newer.number}"
+    elif new.number == newer.number and gives is not event:
+        yield f"it returns another class of version {new.number}: let it return {event.__name__}, as it is given above"
+    elif isinstance(version, int) and new.number <= version:
+        yield f"it returns {spell(gives)}, version {new.number}, which is no newer one: it would never come to its end"
+
+
+def _version_of_class(newer: Version, event: type[Event]) -> Version | None:
+    """Version of a class; `None` if it is of another contract."""
+    binding = binding_of(event)
+    return binding.version if binding.contract.name == newer.name else None

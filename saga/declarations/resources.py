@@ -1,19 +1,21 @@
 """Resources, state and business documents of a service: all that it uses beside events."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
-from inspect import isasyncgenfunction, signature
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, signature
 from math import isfinite
-from typing import Any, get_args, get_origin
+from typing import Any, TypeAlias, TypeVar, get_args, get_origin
 
-from saga.declarations.annotations import hints_of, spelt
-from saga.declarations.answers import check_made_again
+import msgspec
+from msgspec import Raw
+
+from saga.declarations.annotations import read_hints, spell
 from saga.declarations.values import Declared, DocumentKind, Resource
-from saga.errors import BreakerOpen, DeclarationError
+from saga.errors import BreakerOpen, DeclarationError, Permanent
 from saga.messages import Event
-from saga.messaging.names import is_ours
-from saga.policies.breaker import Breaker
+from saga.messaging.names import is_reserved_collection
+from saga.policies.breaker import Breaker, LastGood
 from saga.policies.retry import Retry, is_exceptions
 from saga.view import Saga
 
@@ -21,8 +23,18 @@ _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 MARKERS = "_saga"
 """Field of a business document in which the toolkit notes which updates were made."""
 
+REMEDY = "hand all that its __init__ takes to super().__init__(...), by position and as it came"
+_PROBES: tuple[Sequence[object], ...] = (("a", "b", "c", "d", "e", "f", "g", "h"), (1, 2, 3, 4, 5, 6, 7, 8))
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+MARK = "__saga_limits__"
+"""Attribute in which a function has its limits: so a subclass that overrides it has none, unless it says so."""
+Other: TypeAlias = Callable[..., Coroutine[Any, Any, object]]
+"""Function that is called in the place of another."""
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_Call = TypeVar("_Call", bound=Callable[..., Coroutine[Any, Any, object]])
 
-def resource_of(  # what a resource consists of
+
+def make_resource(  # what a resource consists of
     declared: Declared,
     opener: Callable[[], AsyncIterator[object]],
     *,
@@ -53,12 +65,12 @@ def resource_of(  # what a resource consists of
                 f"{where}: {kind.__name__} is an expected error, so it is never tried again: leave it out of "
                 "expected_errors= or out of retry="
             )
-    gives = _yielded(hints_of(opener, where).get("return"), where)
+    gives = _yielded_type(read_hints(opener, where).get("return"), where)
     for other in declared.resources:
         # By `__mro__`, for a resource may give a protocol, and `issubclass` fails on those.
         if other.gives in gives.__mro__ or gives in other.gives.__mro__:
             raise DeclarationError(
-                f"{where} gives {spelt(gives)} and {other.name} gives {spelt(other.gives)}: parameters are told apart "
+                f"{where} gives {spell(gives)} and {other.name} gives {spell(other.gives)}: parameters are told apart "
                 "by their types, so no two resources of a service may give one type, or one a subclass of the other's; "
                 "keep one, or wrap one in a class of its own"
             )
@@ -75,7 +87,7 @@ def resource_of(  # what a resource consists of
     )
 
 
-def document_of(
+def make_document_kind(
     declared: Declared,
     kind: type,
     collection: str,
@@ -83,24 +95,24 @@ def document_of(
     saga: str | None = None,
 ) -> DocumentKind:
     """Declare a kind of business document. Raises `DeclarationError`."""
-    where = f"{declared.name}.document({spelt(kind)}, {collection!r})"
+    where = f"{declared.name}.document({spell(kind)}, {collection!r})"
     check_dataclass(kind, where)
     if not _COLLECTION.fullmatch(collection):
         raise DeclarationError(f"{where}: name the collection with at most 80 letters, digits, `-` and `_`")
-    if is_ours(collection):
+    if is_reserved_collection(collection):
         raise DeclarationError(f"{where}: the toolkit keeps its own documents there; choose another collection")
     if any(f.name == MARKERS for f in fields(kind)):
         raise DeclarationError(f"{where}: the field {MARKERS!r} belongs to the toolkit; rename it")
     for other in declared.documents:
         if other.kind is kind:
-            raise DeclarationError(f"{where}: {spelt(kind)} is already declared, in {other.collection!r}; keep one")
+            raise DeclarationError(f"{where}: {spell(kind)} is already declared, in {other.collection!r}; keep one")
         if other.collection == collection:
             raise DeclarationError(
-                f"{where}: the documents of {collection!r} are {spelt(other.kind)} already; choose another collection"
+                f"{where}: the documents of {collection!r} are {spell(other.kind)} already; choose another collection"
             )
     _check_answers(declared, expected_errors, where)
     if saga is not None and saga not in [each.name for each in fields(kind)]:
-        raise DeclarationError(f"{where}: saga={saga!r} is no field of {spelt(kind)}: name the one with the saga id")
+        raise DeclarationError(f"{where}: saga={saga!r} is no field of {spell(kind)}: name the one with the saga id")
     return DocumentKind(kind=kind, collection=collection, expected_errors=expected_errors, saga=saga)
 
 
@@ -111,8 +123,8 @@ def check_state(state: object, where: str) -> type:
     for field in fields(kind):
         if field.default is MISSING and field.default_factory is MISSING:
             raise DeclarationError(
-                f"{where}: the field {field.name!r} of {spelt(kind)} has no default, but a saga begins with "
-                f"{spelt(kind)}(): give it one"
+                f"{where}: the field {field.name!r} of {spell(kind)} has no default, but a saga begins with "
+                f"{spell(kind)}(): give it one"
             )
     return kind
 
@@ -120,18 +132,18 @@ def check_state(state: object, where: str) -> type:
 def check_dataclass(kind: object, where: str) -> type:
     """Check that a class is a frozen dataclass of plain fields, and return it. Raises `DeclarationError`."""
     if not isinstance(kind, type) or not is_dataclass(kind):
-        raise DeclarationError(f"{where}: {spelt(kind)} is no dataclass; write @dataclass(frozen=True) above its class")
+        raise DeclarationError(f"{where}: {spell(kind)} is no dataclass; write @dataclass(frozen=True) above its class")
     if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined] # typeshed leaves it out
         raise DeclarationError(
-            f"{where}: {spelt(kind)} can be changed in place, which nobody would notice; write @dataclass(frozen=True)"
+            f"{where}: {spell(kind)} can be changed in place, which nobody would notice; write @dataclass(frozen=True)"
         )
     try:
-        odd = next(_odd(kind), None)
+        odd = next(_unreadable_types(kind), None)
     except (TypeError, NameError) as why:
-        raise DeclarationError(f"{where}: {spelt(kind)} cannot be written and read back: {why}") from why
+        raise DeclarationError(f"{where}: {spell(kind)} cannot be written and read back: {why}") from why
     if odd is not None:
         raise DeclarationError(
-            f"{where}: {spelt(kind)} holds a {spelt(odd)}, which cannot be written and read back; use plain types "
+            f"{where}: {spell(kind)} holds a {spell(odd)}, which cannot be written and read back; use plain types "
             "(numbers, texts, Decimal, datetime, UUID, Enum), tuples, mappings and frozen dataclasses of them"
         )
     return kind
@@ -174,18 +186,18 @@ def check_turns(at_once_max: object, rate_per_s: object, where: str) -> None:
         raise DeclarationError(f"{where}: rate_per_s={rate_per_s!r} is no number of calls a second; give one above 0")
 
 
-def _yielded(annotation: object, where: str) -> type:
+def _yielded_type(annotation: object, where: str) -> type:
     origin, args = get_origin(annotation), get_args(annotation)
     if origin not in (AsyncIterator, AsyncGenerator, AsyncIterable) or not args:
         raise DeclarationError(f"{where} does not say what it gives: annotate it with `-> AsyncIterator[TheType]`")
     gives = args[0]
     if not isinstance(gives, type) or get_origin(gives) is not None:
         raise DeclarationError(
-            f"{where} gives {spelt(gives)}, by which no parameter can be told: yield a class of yours"
+            f"{where} gives {spell(gives)}, by which no parameter can be told: yield a class of yours"
         )
     if gives in (object, Any) or issubclass(gives, Event | Saga):
         raise DeclarationError(
-            f"{where} gives {spelt(gives)}, which means something else already: yield a class of yours"
+            f"{where} gives {spell(gives)}, which means something else already: yield a class of yours"
         )
     return gives
 
@@ -205,7 +217,7 @@ def _check_answers(declared: Declared, answers: object, where: str) -> None:
     lists = (*(r.expected_errors for r in declared.resources), *(d.expected_errors for d in declared.documents))
     known = {answer.__name__: answer for list_ in lists for answer in list_}
     for answer in answers:
-        check_made_again(answer, where)
+        check_reconstructible(answer, where)
         if known.setdefault(answer.__name__, answer) is not answer:
             raise DeclarationError(
                 f"{where}: two answers of {declared.name!r} are called {answer.__name__}, and they are recorded by "
@@ -213,7 +225,7 @@ def _check_answers(declared: Declared, answers: object, where: str) -> None:
             )
 
 
-def _odd(kind: type) -> Iterator[object]:
+def _unreadable_types(kind: type) -> Iterator[object]:
     """Types inside a class that msgspec has to be told about: nobody could read their values back."""
     from msgspec import inspect  # only services with states or documents pay for it
 
@@ -239,3 +251,216 @@ def _odd(kind: type) -> Iterator[object]:
                 pass
 
     yield from walk(inspect.type_info(kind))
+
+
+# -------------------------------------------------------------------- answers
+
+
+def check_reconstructible(answer: type[Exception], where: str) -> None:
+    """Check that an answer can be made again from its `args`. Raises `DeclarationError` if it certainly cannot; an
+    answer of which that shows only once it is raised is looked at then."""
+    if (reason := _why_not(answer)) is not None:
+        raise DeclarationError(
+            f"{where}: the answer {spell(answer)} cannot be made again from its args, with which it is recorded: "
+            f"{reason}; {REMEDY}"
+        )
+
+
+def find_declared_error(why: Exception, answers: tuple[type[Exception], ...]) -> type[Exception]:
+    """The class under whose name an answer is recorded: the one that was declared, not a subclass of it."""
+    return next(answer for answer in answers if isinstance(why, answer))
+
+
+def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str) -> None:
+    """Raises `Permanent` for an answer to `name` that its recorded `args` do not make again."""
+    differs = describe_difference(answer, why, msgspec.json.decode(args))
+    if differs is not None:
+        raise Permanent(
+            f"{name!r} answered {answer.__name__}, which cannot be made again from its args, with which it is "
+            f"recorded: {differs}; {REMEDY}"
+        )
+
+
+def describe_difference(answer: type[Exception], raised: Exception, args: Sequence[object]) -> str | None:
+    """Difference between `answer`, made from recorded `args`, and the one that was `raised`; `None` if they are the
+    same."""
+    try:
+        again = answer(*args)
+    except Exception as why:  # noqa: BLE001 - an `__init__` of anybody's may raise anything
+        return f"{spell(answer)}{_show_types(args)} raises {type(why).__name__}: {why}"
+    if len(again.args) != len(args) or any(not _equal(x, y) for x, y in zip(again.args, args, strict=True)):
+        return f"{spell(answer)}{_show_types(args)} has other args: {_show_types(again.args)}"
+    if type(raised) is answer:
+        had, has = vars(raised), vars(again)
+        own = [name for name in had if not name.startswith("__")]
+        lost = [name for name in own if name not in has or not _look_equal(has[name], had[name])]
+        if lost:
+            return f"its {' and '.join(lost)} would be lost, or another"
+    return None
+
+
+def _why_not(answer: type[Exception]) -> str | None:
+    try:
+        parameters = signature(answer).parameters.values()
+    except (ValueError, TypeError):  # of a class in C nothing is known
+        return None
+    wanted = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+    if wanted:
+        return f"it takes {' and '.join(wanted)} by keyword only, and args hold what comes by position"
+    count = sum(p.kind in _BY_POSITION for p in parameters)
+    for probe in _PROBES:
+        try:
+            made = answer(*probe[:count])
+        except Exception:  # noqa: BLE001 - it wants values of other types: it is looked at when it is raised
+            continue
+        return describe_difference(answer, made, made.args)
+    return None
+
+
+def _look_equal(one: object, other: object) -> bool:
+    """True if two values are equal, or of a type that cannot tell."""
+    return type(one) is type(other) and (_equal(one, other) or type(one).__eq__ is object.__eq__)
+
+
+def _equal(one: object, other: object) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - an `__eq__` of anybody's
+        return False
+
+
+def _show_types(args: Sequence[object]) -> str:
+    """Types of arguments, for a message: their values have no place in one."""
+    return f"({', '.join(type(arg).__name__ for arg in args)})"
+
+
+# -------------------------------------------------------------------- limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one call."""
+
+    call: str
+    """Module and name of the function: one that is made anew in each run is the same call."""
+    timeout_s: float | None = None
+    at_once_max: int | None = None
+    rate_per_s: float | None = None
+    fallback: LastGood | Other | None = None
+    """Way to an answer while the call is refused; `None`: it waits."""
+
+    @property
+    def has_turns(self) -> bool:
+        """True if not every call is made at once."""
+        return self.at_once_max is not None or self.rate_per_s is not None
+
+
+def limited(
+    *,
+    timeout_s: float | None = None,
+    at_once_max: int | None = None,
+    rate_per_s: float | None = None,
+    fallback: LastGood | Other | None = None,
+) -> Callable[[_Call], _Call]:
+    """Declare the limits of one call that handlers make by `saga.step`: a method of a resource, or a function alone.
+
+        class Bank:
+            @limited(timeout_s=2, at_once_max=1, rate_per_s=5)
+            async def statement(self, account: str) -> Statement: ...
+
+    `timeout_s`: seconds that the call may take, in the place of the resource's; for a function alone, of the handler's.
+    `at_once_max`, `rate_per_s`: such calls under way at once, and begun a second, at most, beside the limits of the
+    resource. A call has its own turn first; one that has none in time is no attempt, as at a resource.
+
+    `fallback`: an answer for a call that is refused, by an open breaker or without a turn in time: what it gave last
+    for the same arguments, `LastGood(for_s=600)`, or another `async def` with the same parameters and result, of the
+    same class or beside it, which is called in its place. The answer is recorded, with the way it came: a rerun sees
+    the same. A call that has begun is never given another way, for it may have happened: it waits. Without an answer
+    it waits, too.
+
+    Promises: returns the function itself, so checkers see its own type, and a plain call is not limited. The limits are
+    those of one process, and of each resource whose method it is. A method that overrides it has none, unless it says
+    so; a fake does not either.
+
+    Raises `DeclarationError`: no limit, or one that is none; what is no `async def`; the same function twice; a
+    fallback that is none, that has other parameters, or for which there never is a reason.
+    """
+
+    def declare(call: _Call) -> _Call:
+        name = getattr(call, "__qualname__", repr(call))
+        where = f"{name}, limited"
+        if not (isfunction(call) and iscoroutinefunction(call)):
+            raise DeclarationError(f"{where}: it is no `async def`: write @limited(...) directly above one")
+        if limits_of(call) is not None:
+            raise DeclarationError(f"{where}: it is so already: give all of its limits in one @limited(...)")
+        limits = Limits(
+            call=f"{call.__module__}.{name}",
+            timeout_s=timeout_s,
+            at_once_max=at_once_max,
+            rate_per_s=rate_per_s,
+            fallback=fallback,
+        )
+        if timeout_s is None and not limits.has_turns and fallback is None:
+            raise DeclarationError(f"{where}: no limit is given: give timeout_s=, at_once_max= or rate_per_s=")
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s", where)
+        check_turns(at_once_max, rate_per_s, where)
+        _check_fallback(call, limits, where)
+        return with_limits(call, limits)
+
+    return declare
+
+
+def _check_fallback(call: Callable[..., object], limits: Limits, where: str) -> None:
+    other = limits.fallback
+    if other is None:
+        return
+    is_alone = "." not in call.__qualname__.rpartition("<locals>.")[2]
+    if is_alone and not limits.has_turns:
+        raise DeclarationError(
+            f"{where}: nothing ever refuses a function alone that has no at_once_max= or rate_per_s="
+        )
+    if isinstance(other, LastGood):
+        return
+    if not (isfunction(other) and iscoroutinefunction(other)):
+        raise DeclarationError(f"{where}: fallback={other!r}: give LastGood(for_s=...), or an `async def`")
+    if signature(other) != signature(call):
+        raise DeclarationError(
+            f"{where}: its fallback {other.__name__} is called with the same arguments and answers for it: give it the "
+            f"same parameters and the same result, {signature(call)}, not {signature(other)}"
+        )
+
+
+def check_may_refuse(resource: Resource, where: str) -> None:
+    """Check that a method with a fallback may be refused at all. Raises `DeclarationError`."""
+    if resource.is_limited:
+        return
+    for kind in resource.gives.__mro__:
+        for name, method in vars(kind).items():
+            limits = limits_of(method)
+            if limits is not None and limits.fallback is not None and not limits.has_turns:
+                raise DeclarationError(
+                    f"{where}: {name} has a fallback, and nothing ever refuses it: give the resource a breaker=, "
+                    "at_once_max= or rate_per_s=, or leave the fallback out"
+                )
+
+
+def limits_of(call: object) -> Limits | None:
+    """Limits that a call has of its own."""
+    limits: Limits | None = getattr(call, MARK, None)
+    return limits
+
+
+def with_limits(call: _Function, limits: Limits | None) -> _Function:
+    """The call itself, with these limits in the place of those that it has."""
+    setattr(call, MARK, limits)
+    return call
+
+
+def check_not_limited(function: object, where: str) -> None:
+    """Check that a handler has no limits as a call: they would never hold. Raises `DeclarationError`."""
+    if limits_of(function) is not None:
+        raise DeclarationError(
+            f"{where}: @limited is for what is called by saga.step, and this is called by the toolkit: leave it out, "
+            "and limit what it calls"
+        )

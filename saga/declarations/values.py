@@ -1,21 +1,30 @@
 """Frozen values that a service declares, and the runtime reads."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import dis
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from inspect import getmro, isfunction, ismodule, unwrap
+from types import CodeType, FunctionType
 from typing import Any, Literal, TypeAlias, cast
 
-from saga.declarations.returns import Either, One, Shape, any_of, described
+from saga.declarations.annotations import EitherShape, OneEvent, ReturnShape, any_number_of, describe_returned
 from saga.errors import Permanent
 from saga.later import Later
 from saga.messages import Event
 from saga.policies.breaker import Breaker
-from saga.policies.retry import Retry, Rule
+from saga.policies.retry import FailureRule, Retry
 
 Start: TypeAlias = Literal["beginning", "now"] | datetime
 """Place where a service begins in a topic: at the oldest record, at its own first start, or at a time."""
 ReactionKind: TypeAlias = Literal["handler", "compensation", "deadline"]
 """Purpose of a reaction: to handle an event, to undo what a handler did, or to do something if nothing else came."""
+
+_PADDING = ("CACHE", "PRECALL", "PUSH_NULL", "NOP", "EXTENDED_ARG")
+"""Instructions that may stand between a method and its first argument, in one version of Python or another."""
+_FOREIGN = sys.stdlib_module_names | {"saga"}
+"""Packages whose code asks for no flag of a service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +74,7 @@ class Reaction:
     """Version of what it does: a run keeps the one under which it began."""
     low_priority: bool = False
     """True if it yields to others while the worker is saturated."""
-    shape: Shape | None = None
+    shape: ReturnShape | None = None
     """Shape in which it returns events; left out, any number of what it emits."""
     may_wait: bool = field(init=False, default=False)
     """True if it may return a `Later`."""
@@ -73,17 +82,19 @@ class Reaction:
     """Events that it may return as they are: the common case, and cheap to see."""
 
     def __post_init__(self) -> None:
-        shape = any_of(self.emits) if self.shape is None else self.shape
-        options = shape.parts if isinstance(shape, Either) else (shape,)
+        shape = any_number_of(self.emits) if self.shape is None else self.shape
+        options = shape.parts if isinstance(shape, EitherShape) else (shape,)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "may_wait", shape.may_wait)
-        object.__setattr__(self, "_alone", frozenset(option.event for option in options if isinstance(option, One)))
+        object.__setattr__(
+            self, "_alone", frozenset(option.event for option in options if isinstance(option, OneEvent))
+        )
 
     @property
-    def says_one(self) -> bool:
+    def always_emits_one(self) -> bool:
         """True if it always returns an event: one, and no more."""
-        options = self.shape.parts if isinstance(self.shape, Either) else (self.shape,)
-        return all(isinstance(option, One) for option in options)
+        options = self.shape.parts if isinstance(self.shape, EitherShape) else (self.shape,)
+        return all(isinstance(option, OneEvent) for option in options)
 
     @property
     def needed_events(self) -> list[tuple[type[Event], ...]]:
@@ -92,14 +103,14 @@ class Reaction:
         return sorted(needed, key=lambda events: events != self.repeats) if self.repeats else needed
 
     @property
-    def takes(self) -> tuple[type[Event], ...]:
+    def taken_events(self) -> tuple[type[Event], ...]:
         """Events that its parameters take."""
         return tuple(event for parameter in self.parameters for event in parameter.events)
 
     @property
-    def hears(self) -> tuple[type[Event], ...]:
+    def consumed_events(self) -> tuple[type[Event], ...]:
         """Events that the service has to read because of it."""
-        return (*self.takes, *self.unless)
+        return (*self.taken_events, *self.unless)
 
     def events_of(self, returned: object) -> tuple[Event, ...]:
         """Events in what the function returned, in order. Raises `Permanent` for what its annotation denies."""
@@ -109,7 +120,8 @@ class Reaction:
         found = self.shape.fit(returned)
         if found is None:
             raise Permanent(
-                f"{self.service}.{self.name} returned {described(returned)}, which its return annotation does not "
+                f"{self.service}.{self.name} returned {describe_returned(returned)}, which its return annotation does "
+                "not "
                 f"allow: return {_names(self.emits)} as it says, or mend the annotation"
             )
         if self.may_wait:
@@ -153,9 +165,9 @@ class Resource:
         return self.breaker is not None or self.at_once_max is not None or self.rate_per_s is not None
 
     @property
-    def rule(self) -> Rule | None:
+    def rule(self) -> FailureRule | None:
         """Its rules, by its name."""
-        return None if self.retry is None else Rule(self.name, self.retry)
+        return None if self.retry is None else FailureRule(self.name, self.retry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,3 +234,85 @@ class Declared:
 
 def _names(events: tuple[type[Event], ...]) -> str:
     return " or ".join(event.__name__ for event in events) or "nothing"
+
+
+# -------------------------------------------------------------------- flags
+
+
+def find_flags(declared: Declared) -> frozenset[str] | None:
+    """Names of all flags for which the code of a service may ask; `None` if one of them cannot be told."""
+    found, seen = set[str](), set[CodeType]()
+    roots: list[object] = [reaction.function for reaction in declared.reactions]
+    roots += [each for resource in declared.resources for each in (resource.opener, resource.gives)]
+    left = [function for root in roots for function in _functions_in(root)]
+    while left:
+        function = left.pop()
+        if function.__code__ in seen:
+            continue
+        seen.add(function.__code__)
+        names = set[str]()
+        for code in _nested_code(function.__code__):
+            names |= {*code.co_names}
+            for flag in _flags_in(code):
+                if flag is None:
+                    return None
+                found.add(flag)
+        left += [each for there in _named_objects(function, names) for each in _functions_in(there)]
+    return frozenset(found)
+
+
+def _nested_code(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested_code(constant)
+
+
+def _flags_in(code: CodeType) -> Iterator[str | None]:
+    """Arguments of all calls of a method `flag`; `None` for one that is no plain text."""
+    left = (each for each in dis.get_instructions(code) if each.opname not in _PADDING)
+    for instruction in left:
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "flag":
+            argument, call = next(left, None), next(left, None)
+            is_plain = argument is not None and argument.opname == "LOAD_CONST" and isinstance(argument.argval, str)
+            is_called = call is not None and call.opname.startswith("CALL")
+            yield argument.argval if argument is not None and is_plain and is_called else None
+
+
+def _named_objects(function: FunctionType, names: set[str]) -> Iterator[object]:
+    """Things outside a function that its code names: of its module, of modules that it names, and of what it is in."""
+    for name in names & function.__globals__.keys():
+        there = function.__globals__[name]
+        yield there
+        if ismodule(there) and not _is_foreign(there.__name__):
+            yield from (vars(there)[each] for each in names & vars(there).keys())
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # it is empty as yet
+            continue
+
+
+def _functions_in(there: object) -> Iterator[FunctionType]:
+    """A function itself; of a class, or of an object's class, the methods."""
+    if callable(there) and isfunction(inner := _unwrap(there)):
+        yield from (
+            each for each in (there, inner) if isinstance(each, FunctionType) and not _is_foreign(each.__module__)
+        )
+        return
+    kind_of: type = there if isinstance(there, type) else type(there)
+    for kind in getmro(kind_of):
+        if not _is_foreign(kind.__module__):
+            yield from (each for each in vars(kind).values() if isinstance(each, FunctionType))
+
+
+def _unwrap(there: Callable[..., object]) -> object:
+    try:
+        return unwrap(there)
+    except ValueError:  # it wraps itself
+        return there
+
+
+def _is_foreign(module: str | None) -> bool:
+    return (module or "builtins").partition(".")[0] in _FOREIGN

@@ -15,7 +15,7 @@ from types import CodeType
 
 from saga.encryption.sensitive_fields import redact_text
 from saga.errors import Permanent
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 
 
 class Halted(BaseException):
@@ -63,7 +63,7 @@ def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
         text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
     if secrets:
         text = redact_text(text, secrets)
-    return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
+    return shorten(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
 
 
 def find_origin(why: Exception) -> str | None:
@@ -84,7 +84,7 @@ def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]
         if not isinstance(why.__cause__, Exception):
             break
         why = why.__cause__
-        places.append(shortened(f"from {describe_exception(why, secrets)}", PLACE_BYTES_MAX))
+        places.append(shorten(f"from {describe_exception(why, secrets)}", PLACE_BYTES_MAX))
     return tuple(places[:PLACES_MAX])
 
 
@@ -99,4 +99,4 @@ def _theirs(why: Exception) -> list[str]:
 
 
 def _place(code: CodeType, line: int) -> str:
-    return shortened(f"{code.co_filename}:{line} in {code.co_name}", PLACE_BYTES_MAX)
+    return shorten(f"{code.co_filename}:{line} in {code.co_name}", PLACE_BYTES_MAX)

@@ -16,9 +16,8 @@ from saga.contracts.foreign_values import read_declared_id
 from saga.contracts.library import Library
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Message, Writer
-from saga.messaging.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, is_sensitive
+from saga.messaging.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, is_json, is_sensitive, media_type
 from saga.messaging.message_ids import has_no_id
-from saga.messaging.structured_mode import is_json, media_type
 
 WriterOf: TypeAlias = Callable[[int], Writer | None]
 """What a registry says of an id; `None`: it was not asked."""

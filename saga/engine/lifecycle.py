@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from saga.broker.port import Broker, Subscription
-from saga.changes.port import ChangeSource
+from saga.change import ChangeSource
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared, Resource
 from saga.encryption.port import Keys
@@ -37,11 +37,11 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.engine.worker import Worker
 from saga.errors import ConfigurationError, DeclarationError
 from saga.messages import Topic
+from saga.messaging.message_ids import Tracing
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.messaging.trace_context import Tracing
 from saga.store.port import Store
-from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import Clock
+from saga.support.settings import OPEN_S_MAX
 from saga.telemetry.events import Misfit, Report, Started, Stopped
 from saga.telemetry.health import Watch
 

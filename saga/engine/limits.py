@@ -1,8 +1,8 @@
 """Limits of one resource as they hold in this process: its breaker, calls at once, calls a second. And those of one
 call, or of the runs of a handler, which have a gate of the same kind.
 
-What is let through, and when, is decided by `saga.policies.breaker` and `saga.policies.turns`; here calls wait. All of
-it is in memory: another process knows nothing of it, and a new one begins with a closed breaker.
+What is let through, and when, is decided by `saga.policies.breaker` and `saga.policies.concurrency`; here calls wait.
+All of it is in memory: another process knows nothing of it, and a new one begins with a closed breaker.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from saga.engine.ports import Ports
 from saga.errors import BreakerOpen, SagaError
 from saga.messages import Position
 from saga.messaging.controls import Switch
-from saga.policies import breaker, turns
+from saga.policies import breaker, concurrency
 from saga.policies.breaker import Circuit
-from saga.policies.turns import WAITING_MAX, Line
+from saga.policies.concurrency import WAITING_MAX, CallQueue
 from saga.telemetry.events import BreakerTurned, CallWaited
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class CallGate:
     __slots__ = ("line", "waiting")
 
     def __init__(self) -> None:
-        self.line = Line()
+        self.line = CallQueue()
         self.waiting: deque[_Waiting] = deque()
 
 
@@ -91,11 +91,11 @@ class Limiter:
         self._circuit = Circuit()
 
     @property
-    def _line(self) -> Line:
+    def _line(self) -> CallQueue:
         return self._gate.line
 
     @_line.setter
-    def _line(self, line: Line) -> None:
+    def _line(self, line: CallQueue) -> None:
         self._gate.line = line
 
     @property
@@ -149,7 +149,7 @@ class Limiter:
                 self._ports.outage_watch.report(
                     CallWaited(service=self._service, resource=resource.name, ms=(now_s - came_s) * 1000)
                 )
-            circuit = breaker.admitted(self._circuit, now_s)
+            circuit = breaker.admit(self._circuit, now_s)
             if circuit is None:
                 raise self._is_open()
         except BaseException:
@@ -162,7 +162,7 @@ class Limiter:
         """Take note that a call has ended. `failed`: `None` if it was given up, and says nothing."""
         now_s = self._ports.clock.monotonic_s()
         if self._resource.breaker is not None:
-            self._turns(breaker.ended(self._resource.breaker, self._circuit, call.turns, failed, now_s))
+            self._turns(breaker.end_call(self._resource.breaker, self._circuit, call.turns, failed, now_s))
         self._frees(None if failed is None else now_s - call.began_s)
 
     def check_closed(self) -> None:
@@ -189,7 +189,7 @@ class Limiter:
 
     async def _place(self, at: Position, latest_s: float) -> bool:
         """Wait for a place among those that run at once. Returns whether there was none."""
-        if turns.has_place(self._line, self._at_once_max):
+        if concurrency.has_free_turn(self._line, self._at_once_max):
             self._line = self._line.runs()
             return False
         if self._line.waiting >= WAITING_MAX:
@@ -223,7 +223,7 @@ class Limiter:
     async def _turn(self, rate_per_s: float, at: Position, latest_s: float) -> bool:
         """Wait for a turn among those of this second. Returns whether it was not now."""
         now_s = self._ports.clock.monotonic_s()
-        line, begins_s = turns.reserved(self._line, rate_per_s, now_s)
+        line, begins_s = concurrency.reserve(self._line, rate_per_s, now_s)
         if begins_s > now_s and (begins_s > latest_s or self._line.waiting >= WAITING_MAX):
             raise self._is_busy()
         self._line = line
@@ -238,14 +238,14 @@ class Limiter:
 
     def _is_busy(self) -> CallNotAdmitted:
         now_s = self._ports.clock.monotonic_s()
-        self._line, left_s = turns.sent_away(self._line, self._at_once_max, self._rate_per_s, now_s)
+        self._line, left_s = concurrency.postpone(self._line, self._at_once_max, self._rate_per_s, now_s)
         return CallNotAdmitted(
             TooManyCalls(f"{self._resource.name} has no turn in time: other calls come first"), left_s
         )
 
     def _frees(self, lasted_s: float | None) -> None:
         """Give a place to the first that waits."""
-        self._line = turns.over(self._line, lasted_s)
+        self._line = concurrency.end_turn(self._line, lasted_s)
         self._fill()
 
     def _fill(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from saga.errors import RegistryUnavailable, SagaError, StoreError
-from saga.messaging.trace_context import Tracing
+from saga.messaging.message_ids import Tracing
 from saga.support.clock import Clock
 from saga.telemetry.events import Recovered, Report, Unavailable
 

@@ -15,8 +15,8 @@ from saga.contracts.encryption import NO_KEYS, split_encrypted
 from saga.contracts.library import Contract, Library, Version, binding_of, contract_of
 from saga.contracts.sensitive_fields import has_sensitive
 from saga.contracts.upcasters import find_missing_upcasters
-from saga.declarations.changes import change_of, is_change, kind_of
-from saga.declarations.migrations import whole_chain
+from saga.declarations.changes import is_change, kind_of, make_change
+from saga.declarations.migrations import check_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
 from saga.encryption.sensitive_fields import SensitiveMarks, find_marks, unwrap_marked
 from saga.encryption.text import find_key_names
@@ -24,9 +24,9 @@ from saga.engine.foreign_values import check_schema, decode_single_object
 from saga.engine.known_schemas import KnownSchemas
 from saga.errors import BadInput, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Topic, name_of
-from saga.messaging.names import commands_of, dead_letters_of
-from saga.messaging.operator_commands import Command
-from saga.messaging.timers import Tier, tiers_of
+from saga.messaging.names import command_topic, dead_letter_topic
+from saga.messaging.operator_commands import OperatorCommand
+from saga.messaging.timers import TimerTier, tiers_of
 from saga.policies.retry import RETRY, Retry
 from saga.progress import overflow
 from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
@@ -41,7 +41,7 @@ class PreparedService:
     name: str
     commands: str
     """Topic of the commands for it."""
-    wakes: Mapping[str, Tier]
+    wakes: Mapping[str, TimerTier]
     """Topics of its wakes, each with the time for which they lie there."""
     roles: HandlerRoles
     handlers: Mapping[str, Reaction]
@@ -116,11 +116,11 @@ class PreparedService:
         """The message as `handler` is given it. Raises `BadInput`."""
         event = self.decode(handler, message)
         kind = kind_of(type(event)) if self.changes else None
-        return event if kind is None else change_of(event, kind)
+        return event if kind is None else make_change(event, kind)
 
     def find_undecodable(self, message: Message) -> Mapping[str, str]:
         """Return the handlers that would have the message wait and can never decode it, each with the reason."""
-        if isinstance(message, Command) and message.original is not None:
+        if isinstance(message, OperatorCommand) and message.original is not None:
             message = message.original
         takers = self.roles.by_type.get(message.type, ())
         waits = [role for role in takers if role.is_joined() or message.started is None]
@@ -145,14 +145,14 @@ class PreparedService:
 def prepare(declared: Declared) -> PreparedService:
     """Prepare all that the service has declared so far. Raises `DeclarationError` for migrations that do not lead to
     the state of now, and for older versions of events that nothing upcasts."""
-    migrations = whole_chain(declared)
+    migrations = check_chain(declared)
     everything = declared.reactions
     _check_upcasts(declared)
-    taken = {e for h in everything for e in h.hears}
+    taken = {e for h in everything for e in h.consumed_events}
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
     changing = {name_of(e) for e in taken if is_change(e)}  # a document is changed again more often than it is new
-    commands, wakes, changes = commands_of(declared.name), tiers_of(declared.name), _changes_of(taken)
+    commands, wakes, changes = command_topic(declared.name), tiers_of(declared.name), _changes_of(taken)
     sensitive = frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions))
     state_marks = None if declared.state is None else find_marks(declared.state)
     return PreparedService(
@@ -164,7 +164,7 @@ def prepare(declared: Declared) -> PreparedService:
         set_apart=frozenset((commands, *wakes, *changes)),
         roles=roles_of(declared, contracts),
         handlers={h.name: h for h in everything},
-        classes={h.name: {name_of(e): e for e in h.takes} for h in everything},
+        classes={h.name: {name_of(e): e for e in h.taken_events} for h in everything},
         contracts=contracts,
         consumed=consumed_by(declared, contracts),
         starts=frozenset(n for n, contract in contracts.items() if contract.starts and n not in changing),
@@ -207,7 +207,9 @@ def _library_of(taken: Iterable[type[Event]]) -> Library:
 
 def _check_upcasts(declared: Declared) -> None:
     """Check that each older version of what is taken can be read. Raises `DeclarationError` with all that cannot."""
-    taken = sorted({event for h in declared.reactions for event in h.takes}, key=lambda event: event.__contract__)
+    taken = sorted(
+        {event for h in declared.reactions for event in h.taken_events}, key=lambda event: event.__contract__
+    )
     problems = [problem for event in taken for problem in find_missing_upcasters(event)]
     if problems:
         raise DeclarationError(f"the events that {declared.name!r} takes: {'; '.join(problems)}")
@@ -216,8 +218,8 @@ def _check_upcasts(declared: Declared) -> None:
 def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
     """Types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
     ones that nobody else may say."""
-    taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.hears)}
-    undoing = {n for h in declared.compensations for n in _names(h.takes)}
+    taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.consumed_events)}
+    undoing = {n for h in declared.compensations for n in _names(h.taken_events)}
     taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
     return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].produced_externally)
 
@@ -227,7 +229,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
     undo = {}
     for compensation in declared.compensations:
         took = frozenset(n for p in compensation.parameters if p.of_original for n in _names(p.events))
-        taken = _names(compensation.takes) - took
+        taken = _names(compensation.taken_events) - took
         failures = frozenset(n for n in taken if contracts[n].outcome == "failure")
         assert compensation.undoes is not None
         undo[compensation.undoes] = CompensationRole(
@@ -240,7 +242,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
     # What it takes and alone may say, an earlier version of it has said.
     reacting = (*declared.handlers, *declared.deadlines)
-    own = {n for h in reacting for n in _names(h.takes) if contracts[n].owner == declared.name}
+    own = {n for h in reacting for n in _names(h.taken_events) if contracts[n].owner == declared.name}
     ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
     unless = {n for h in declared.deadlines for n in _names(h.unless)}
     handlers = [
@@ -249,10 +251,10 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
             takes=tuple(map(_names, handler.needed_events)),
             optional=tuple(_names(p.events) for p in handler.parameters if p.optional),
             many=bool(handler.repeats),
-            changes=frozenset(name_of(e) for e in handler.takes if is_change(e)),
+            changes=frozenset(name_of(e) for e in handler.taken_events if is_change(e)),
             decides=any(contracts[n].outcome for n in _names(handler.emits)),
             closes=not unless.isdisjoint(_names(handler.emits)),
-            after_outcome=any(contracts[n].outcome for n in _names(handler.takes)),
+            after_outcome=any(contracts[n].outcome for n in _names(handler.taken_events)),
             undo=undo.get(handler.name),
             within_ms=0 if handler.within is None else max(1, round(handler.within.total_seconds() * 1000)),
             grace_ms=None if handler.grace is None else round(handler.grace.total_seconds() * 1000),
@@ -279,12 +281,12 @@ def _answer_names(declared: Declared, reaction: Reaction) -> frozenset[str]:
 def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
     """Return whether a saga ends once this waits for its time: see `HandlerRole`."""
     is_last = handler.kind == "deadline" and not handler.unless
-    return is_last and handler.says_one and all(contracts[n].outcome for n in _names(handler.emits))
+    return is_last and handler.always_emits_one and all(contracts[n].outcome for n in _names(handler.emits))
 
 
 def find_low_priority_types(service: PreparedService) -> tuple[frozenset[str], frozenset[str]]:
     """Types of messages that only handlers which may wait are for, and the topics of which no other type is read."""
-    busy = {n for h in service.declared.reactions if not h.low_priority for n in _names(h.hears)}
+    busy = {n for h in service.declared.reactions if not h.low_priority for n in _names(h.consumed_events)}
     types = service.consumed - busy
     read = {service.contracts[n].topic for n in service.consumed - types}
     return types, frozenset(service.contracts[n].topic for n in types) - read
@@ -302,40 +304,46 @@ def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
 
 def heard_by(services: Iterable[Declared]) -> list[Contract]:
     """Contracts that services consume, by name."""
-    heard = {e for declared in services for each in declared.reactions for e in each.hears if not is_change(e)}
+    heard = {
+        e for declared in services for each in declared.reactions for e in each.consumed_events if not is_change(e)
+    }
     return [*{contract.name: contract for contract in map(contract_of, sorted(heard, key=name_of))}.values()]
 
 
 def relayed_by(declared: Declared) -> frozenset[str]:
     """Topics of changes that its workers write if its store notes changes: no connector does it then."""
-    return frozenset(contract_of(e).topic for reaction in declared.reactions for e in reaction.takes if is_change(e))
+    return frozenset(
+        contract_of(e).topic for reaction in declared.reactions for e in reaction.taken_events if is_change(e)
+    )
 
 
 def topics_of(declared: Declared) -> list[Topic]:
     """The topics that a service reads or writes; with those of its dead letters, commands and wakes."""
-    bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.hears)]
+    bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.consumed_events)]
     topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
-    dead = Topic(dead_letters_of(declared.name), retention_days=None)
+    dead = Topic(dead_letter_topic(declared.name), retention_days=None)
     wakes = [tier.topic(declared.name) for tier in tiers_of(declared.name).values()]
     return [*(topics[name] for name in sorted(topics)), dead, commands_topic(declared.name), *wakes]
 
 
 def commands_topic(service: str) -> Topic:
     """Topic of the commands for a service: there are few."""
-    return Topic(commands_of(service), partitions=1, retention_days=None)
+    return Topic(command_topic(service), partitions=1, retention_days=None)
 
 
 def reads_of(declared: Declared) -> frozenset[str]:
     """Topics that its workers read."""
-    contracts = {name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.hears}
+    contracts = {
+        name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.consumed_events
+    }
     events = (contracts[name].topic for name in consumed_by(declared, contracts))
-    return frozenset((*events, commands_of(declared.name), *tiers_of(declared.name)))
+    return frozenset((*events, command_topic(declared.name), *tiers_of(declared.name)))
 
 
 def writes_of(declared: Declared) -> frozenset[str]:
     """Topics that its workers write: those of its dead letters and wakes, too."""
     emitted = {binding_of(event).contract.topic for reaction in declared.reactions for event in reaction.emits}
-    return frozenset({*emitted, dead_letters_of(declared.name), *tiers_of(declared.name)})
+    return frozenset({*emitted, dead_letter_topic(declared.name), *tiers_of(declared.name)})
 
 
 def needs_of(services: Iterable[Declared], told: Topic | None = None) -> BrokerUse:
@@ -385,7 +393,7 @@ def _long_waits(declared: Declared) -> Iterator[str]:
 
 
 def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
-    """Rules under which its attempts may fail. Those of each are counted apart: they can follow one another."""
+    """Rules under which its attempts may fail. Those of each are count_attempts apart: they can follow one another."""
     rules = [handler.retry or declared.retry or RETRY]
     if handler.retry is None:
         taken = {parameter.gives for parameter in handler.parameters if parameter.role == "resource"}
@@ -396,7 +404,9 @@ def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
 
 
 def _long_topics(declared: Declared) -> Iterator[str]:
-    topics = {name: topic for h in declared.reactions for e in h.hears for name, topic in _topics_of(e).items()}
+    topics = {
+        name: topic for h in declared.reactions for e in h.consumed_events for name, topic in _topics_of(e).items()
+    }
     retention_s = declared.retention.total_seconds()
     for name in sorted(reads_of(declared) & topics.keys()):
         days = topics[name]

@@ -26,9 +26,9 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import SagaError, TooLarge
 from saga.messages import Message, Position, name_of
 from saga.messaging import timers
-from saga.messaging.message_ids import identity_of_own
+from saga.messaging.message_ids import own_identity
 from saga.messaging.names import PROGRESS
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 from saga.progress import failed_attempts, ids, journal
 from saga.progress.actions import (
     Abort,
@@ -349,8 +349,8 @@ def _in_order(one: _Rebuilding, taken: Sequence[ReceivedMessage], order: Order) 
     return [each for _, each in sorted(timed, key=lambda one: (one[0], one[1].position))]
 
 
-def _wake(one: _Rebuilding, due_ms: int) -> Wake:
-    return Wake(
+def _wake(one: _Rebuilding, due_ms: int) -> SagaTimer:
+    return SagaTimer(
         id="rebuild",
         type=timers.TYPE,
         schema="",
@@ -374,7 +374,7 @@ def _ask(service: PreparedService, action: RunHandler | Compensate) -> RunReques
 
 def _name(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
     """Name of an event that a handler emitted because of a cause."""
-    return identity_of_own(
+    return own_identity(
         service.name, ids.event_id(type_, service.name, saga, handler, cause, index), service.contracts[type_].owner
     )
 

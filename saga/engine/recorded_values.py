@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.declarations.annotations import spelt
-from saga.declarations.answers import check_recorded, declared_answer
+from saga.declarations.annotations import spell
+from saga.declarations.resources import check_recorded, find_declared_error
 from saga.declarations.values import Migration
 from saga.encryption.sensitive_fields import collect_texts, find_marks, mark, redact_text, unwrap_marked
 from saga.engine.prepared_service import PreparedService
@@ -67,7 +67,7 @@ def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> R
 
 def record_answer(asked: StepRecord, why: Exception, answers: tuple[type[Exception], ...]) -> StepRecord:
     """An exception that is an answer to a call, as it is recorded. Raises `Permanent` for one that cannot be."""
-    answer = declared_answer(why, answers)
+    answer = find_declared_error(why, answers)
     value = encode_recorded(why.args, asked.name, "the answer of")
     check_recorded(answer, why, value, asked.name)
     return replace(asked, answer=answer.__name__, value=value)
@@ -93,7 +93,7 @@ def replay_result(handler: str, call: StepRecord, type_: Any, answers: tuple[typ
     except (msgspec.ValidationError, TypeError) as why:
         if call.by is not None:
             raise Permanent(
-                f"what {call.name!r} gave, as {call.by} says, is no {spelt(type_)}: {why}; answer it with one: "
+                f"what {call.name!r} gave, as {call.by} says, is no {spell(type_)}: {why}; answer it with one: "
                 "saga dead resolve"
             ) from why
         raise Permanent(

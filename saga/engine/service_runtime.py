@@ -10,18 +10,16 @@ from msgspec import Raw
 
 from saga.broker.port import value_bytes_max
 from saga.contracts import codec
-from saga.declarations.flags import flags_asked
-from saga.declarations.limits import Limits
-from saga.declarations.values import Resource
+from saga.declarations.resources import Limits
+from saga.declarations.values import Resource, find_flags
 from saga.engine.known_schemas import KnownSchemas
 from saga.engine.limits import CallGates, Limiter
 from saga.engine.ports import Ports
 from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput, Permanent
 from saga.messages import Event, Message, name_of
-from saga.messaging.active_controls import InForce, Names, Target
-from saga.messaging.controls import Noted
-from saga.policies.last_good import LastGood, LastGoodCache
+from saga.messaging.controls import ActiveControls, ControlEntry, DeclaredNames, Target
+from saga.policies.breaker import LastGood, LastGoodCache
 from saga.progress.actions import Now
 
 
@@ -41,7 +39,7 @@ READ_S = 5.0
 class KnownControls:
     """Cached copy of the control log of a service."""
 
-    in_force: InForce = field(default_factory=InForce)
+    in_force: ActiveControls = field(default_factory=ActiveControls)
     until_s: float = -inf
     """Monotonic time until which the copy is valid."""
     stops: bool = False
@@ -50,7 +48,7 @@ class KnownControls:
     """Lets one task read at a time; the others wait for its result, because the copy may be very old."""
     cas: int | None = None
     """Version of the control log that was read; 0: there is none."""
-    told: Mapping[Target, Noted] = field(default_factory=dict)
+    told: Mapping[Target, ControlEntry] = field(default_factory=dict)
     """Active controls that were reported last."""
 
 
@@ -75,16 +73,16 @@ class ServiceRuntime(PreparedService):
     """Results that are remembered of calls, in the same way."""
 
     @property
-    def names(self) -> Names:
+    def names(self) -> DeclaredNames:
         """Names that people may mean."""
         declared = self.declared
-        return Names(
+        return DeclaredNames(
             handlers=[handler.name for handler in declared.handlers],
             compensations=[handler.name for handler in declared.compensations],
             deadlines=[handler.name for handler in declared.deadlines],
             resources=[resource.name for resource in declared.resources],
             events={type_: tuple(r.name for r in self.roles.by_type.get(type_, ())) for type_ in self.consumed},
-            flags=flags_asked(declared),
+            flags=find_flags(declared),
         )
 
     def decision_time(self) -> Now:
@@ -97,7 +95,7 @@ class ServiceRuntime(PreparedService):
         """Return True if the saga of the message began before the retention: it may have been handled and forgotten."""
         return message.started is not None and message.started < self.decision_time().forgotten
 
-    def limits(self, active: Mapping[Target, Noted]) -> None:
+    def limits(self, active: Mapping[Target, ControlEntry]) -> None:
         """Have these limits hold, in the place of those declared and of those that people had set before."""
         limits = {target[1:]: entry.switch for target, entry in active.items() if target[0] == "limit"}
         for used in self.used_resources.values():

@@ -5,8 +5,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Literal, TypeAlias, TypeVar
 
 from saga.messages import Message, Position
-from saga.messaging.message_ids import id_in
-from saga.messaging.trace_context import Place, Tracing, place_of, span_of, span_of_event
+from saga.messaging.message_ids import TracePosition, Tracing, id_in, span_of, span_of_event, trace_position
 from saga.support.clock import Clock
 from saga.telemetry.events import Span, Traced
 
@@ -23,7 +22,9 @@ class TurnSpans:
 
     __slots__ = ("_clock", "_count", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")
 
-    def __init__(self, tracing: Tracing, service: str, clock: Clock, position: Position, place: Place | None) -> None:
+    def __init__(
+        self, tracing: Tracing, service: str, clock: Clock, position: Position, place: TracePosition | None
+    ) -> None:
         """`place`: that of the message; `None` for a wake or a command: the first run says it."""
         self.tracing, self.service, self.place = tracing, service, place
         self._clock, self.began_s = clock, clock.monotonic_s()
@@ -39,7 +40,7 @@ class TurnSpans:
         """Note down what the block does; gives the id. `parts`: messages that it is given. `answers`: exceptions that
         are no errors."""
         if self.place is None and parts:  # a wake is of the trace of what it wakes
-            self.place = place_of(parts[0])
+            self.place = trace_position(parts[0])
         outer, self._count = self._inner, self._count + 1
         id_ = self._inner = span_of(f"{self.id}|{self._count}")
         began_s, error = self._clock.monotonic_s(), None
@@ -123,5 +124,5 @@ class TurnSpans:
         if not parts or self.place is None:
             return ()
         own = self.place.span
-        found = (self.tracing.handed_on(m) if m.source == self.service else m.trace for m in parts)
+        found = (self.tracing.outgoing_header(m) if m.source == self.service else m.trace for m in parts)
         return tuple(dict.fromkeys(header for header in found if header and (own is None or own not in header)))

@@ -23,7 +23,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Broken, StoreUnavailable
 from saga.messages import Partition, StalledPartition
 from saga.messaging import names
-from saga.policies.yielding import held_max
+from saga.policies.concurrency import postponed_max
 from saga.progress.document import progress_key
 from saga.telemetry.health import Reachability
 
@@ -66,7 +66,7 @@ class Worker:
         room = FlowControl(self.limits, self.assignment, self.executor, self.timers)
         types, topics = find_low_priority_types(self.service)
         if types:
-            most = held_max(self.limits.inflight_max)
+            most = postponed_max(self.limits.inflight_max)
             room.low_priority = LowPriorityBuffer(
                 clock, self.executor, types, topics, room.is_saturated, most, look_again
             )

@@ -4,19 +4,24 @@ What a record holds may come from anybody. Only the headers that are needed are 
 bytes, travel with the message as they came, up to a bound.
 """
 
+import base64
+import binascii
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
+from typing import Any
 
 from saga.contracts.contract import URN, Contract
+from saga.contracts.json_form import read_objects
 from saga.contracts.sensitive_fields import has_sensitive
 from saga.errors import BadInput
 from saga.messages import Headers, Message, Outgoing, Record, unquote_header
 from saga.messaging.message_ids import id_in, identity, identity_of_declared, identity_of_place, identity_without_source
 from saga.support.clock import from_iso, iso
-from saga.support.printable import quoted
+from saga.support.printable import quote_text
 
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
 SAGA_BYTES_MAX = 1024
@@ -56,6 +61,17 @@ _IS_TRACE = re.compile(rb"[0-9a-f-]{55,100}").fullmatch
 _SCHEMA = re.compile(r"(?:.*[/:])?([A-Za-z0-9._-]+/[A-Za-z_][A-Za-z0-9_]*\.v[0-9]+)").fullmatch
 _TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
 """Milliseconds since 1970 that a time in the log may have."""
+
+STRUCTURED = "application/cloudevents+json"
+OTHER_MODES = "application/cloudevents"
+"""Beginning of the content types of structured modes that are not read, and of batches."""
+JSON = "application/json"
+_NEEDED = frozenset(
+    {"specversion", "type", "id", "source", "time", "subject", "dataschema", "datacontenttype", "data", "data_base64"}
+    | {"sagastart", "sagaprincipal"}
+)
+"""Names of an event that are looked at: all others travel with it as they are, whatever they are."""
+_SHOWN_MAX = 40
 
 
 def headers_of(message: Message, contract: Contract | None) -> Headers:
@@ -143,19 +159,20 @@ def to_message(
         trace = who = None
         foreign: Headers = ()
     else:
-        given, foreign = _sorted_out(record, contract, always)
+        given, foreign = _split_headers(record, contract, always)
         get = given.get
         said_id, said_source, at, subject = get("ce_id"), get("ce_source"), get("ce_time"), get("ce_subject")
         path, began, trace, who = get("ce_dataschema"), get("ce_sagastart"), get("traceparent"), get(PRINCIPAL)
     saga = _saga(key)
     if subject and subject != key:
         raise BadInput(
-            f"the message's key {quoted(saga)} is not its subject {quoted(_decoded(subject, 'header ce_subject'))}: "
+            f"the message's key {quote_text(saga)} is not its subject "
+            f"{quote_text(_decode_key(subject, 'header ce_subject'))}: "
             "both must be the saga id"
         )
-    id_ = _decoded(said_id, "header ce_id") if said_id else None
+    id_ = _decode_key(said_id, "header ce_id") if said_id else None
     source = _source(said_source) if said_source else UNKNOWN_SOURCE
-    time = _time(at, "ce_time") if at else _appended(record)
+    time = _time(at, "ce_time") if at else _append_time(record)
     started = None
     if began:
         started = time if began == at else _time(began, "ce_sagastart")
@@ -207,35 +224,35 @@ def declared_identity(topic: str, type_: str, source: str | None, id_: str) -> s
 def _text_of(id_: bytes, what: str) -> str:
     """Id in a header of somebody else's, which may be binary."""
     try:
-        return _decoded(id_, what)
+        return _decode_key(id_, what)
     except BadInput:
         if len(id_) > HEADER_BYTES_MAX:
             raise
         return id_.hex()
 
 
-def check(message: Message) -> None:
+def check_message(message: Message) -> None:
     """Check that a message which did not come as a record could have been one: what it says goes out with all that is
     emitted because of it, and whoever hears of that refuses what no record may say. Raises `BadInput`."""
-    _decoded(message.id.encode(), "name", 6 * HEADER_BYTES_MAX + 1)  # source and id, with all letters encoded
+    _decode_key(message.id.encode(), "name", 6 * HEADER_BYTES_MAX + 1)  # source and id, with all letters encoded
     for what, text in (("source", message.source), ("type", message.type), ("schema", message.schema)):
-        _decoded(text.encode(), what)
+        _decode_key(text.encode(), what)
     if not message.id or not message.source or not message.type:
         raise BadInput("the message lacks its id, its source or its type")
     for header, time in (("ce_time", message.time), ("ce_sagastart", message.started)):
         if time is not None:
             _time(time.encode(), header)
     if message.trace is not None and not _IS_TRACE(message.trace.encode()):
-        raise BadInput(f"the message's trace is none: {quoted(message.trace)}")
+        raise BadInput(f"the message's trace is none: {quote_text(message.trace)}")
     if message.principal is not None:
         _principal(message.principal.encode())
     if size_of(message.foreign) > 2 * FOREIGN_BYTES_MAX:
         raise BadInput(f"the message's other headers have more than {2 * FOREIGN_BYTES_MAX} bytes")
 
 
-def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
+def _decode_key(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
     if len(text) > bytes_max:
-        said = quoted(text[:40].decode("utf-8", "replace"))
+        said = quote_text(text[:40].decode("utf-8", "replace"))
         raise BadInput(f"the message's {what} has {len(text)} bytes, at most {bytes_max} may be: it begins with {said}")
     try:
         return text.decode()
@@ -247,33 +264,33 @@ def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
 
 @lru_cache(maxsize=1024)  # it comes with each of a saga's messages
 def _saga(key: bytes) -> str:
-    return _decoded(key, "key", SAGA_BYTES_MAX)
+    return _decode_key(key, "key", SAGA_BYTES_MAX)
 
 
 @lru_cache(maxsize=1024)  # there are not many
 def _source(given: bytes) -> str:
-    return _decoded(given, "header ce_source")
+    return _decode_key(given, "header ce_source")
 
 
 @lru_cache(maxsize=1024)  # it comes with each of a saga's messages, and one who is busy begins many
 def _principal(given: bytes) -> str:
-    return _decoded(given, f"header {PRINCIPAL}, which says who began the saga,", PRINCIPAL_BYTES_MAX)
+    return _decode_key(given, f"header {PRINCIPAL}, which says who began the saga,", PRINCIPAL_BYTES_MAX)
 
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(given: bytes, header: str) -> str:
     """Time of a header in the one form that sorts as the times do."""
-    text = _decoded(given, f"header {header}")
+    text = _decode_key(given, f"header {header}")
     try:
         if _IS_OURS(text):
             datetime.fromisoformat(text)  # only that it is one: the digits alone do not say so
             return text
         return iso(from_iso(text.upper()))
     except (ValueError, OverflowError):
-        raise BadInput(f"the header {header} is no RFC 3339 time: {quoted(text)}") from None
+        raise BadInput(f"the header {header} is no RFC 3339 time: {quote_text(text)}") from None
 
 
-def _appended(record: Record) -> str:
+def _append_time(record: Record) -> str:
     """Time at which the log took a record: by its own clock, or by its sender's."""
     if record.time_ms not in _TIMES_MS:
         raise BadInput(
@@ -286,7 +303,7 @@ def _appended(record: Record) -> str:
 @lru_cache(maxsize=1024)  # there are not many
 def _path(given: bytes) -> str:
     """Place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
-    schema = _decoded(given, "header ce_dataschema")
+    schema = _decode_key(given, "header ce_dataschema")
     ours = _SCHEMA(schema)
     return ours[1] if ours else schema
 
@@ -294,7 +311,7 @@ def _path(given: bytes) -> str:
 # ---------------------------------------------------------------- headers of others
 
 
-def _sorted_out(
+def _split_headers(
     record: Record, contract: Contract | None, always: Mapping[str, bytes | None]
 ) -> tuple[Mapping[str, bytes | None], Headers]:
     """Headers that a message has fields for, by name; and the others. See `to_message`."""
@@ -308,13 +325,13 @@ def _sorted_out(
         and (not trace or _IS_TRACE(trace))
     ):
         return given, ()
-    given, foreign = _parted(record)
+    given, foreign = _partition_headers(record)
     if contract is not None and contract.principal_header and PRINCIPAL not in given:
         given[PRINCIPAL] = _first(record, contract.principal_header)
     return given, foreign
 
 
-def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
+def _partition_headers(record: Record) -> tuple[dict[str, bytes | None], Headers]:
     """Headers that a message has fields for, the first of each name; and the others, as they came, up to a bound."""
     given: dict[str, bytes | None] = {}
     foreign: list[tuple[str, bytes | None]] = []
@@ -325,8 +342,8 @@ def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
         if name in _OURS and name not in given and value is not None and _is_usual(name, value):
             given[name] = value
         else:
-            foreign.append((f"{FOREIGN}{name}" if name in _OURS else foreign_name(name), value))
-    return given, bounded(foreign, FOREIGN_BYTES_MAX, f"{record.topic}/{record.partition}/{record.offset}")
+            foreign.append((f"{FOREIGN}{name}" if name in _OURS else rename_foreign(name), value))
+    return given, bound_headers(foreign, FOREIGN_BYTES_MAX, f"{record.topic}/{record.partition}/{record.offset}")
 
 
 def _first(record: Record, name: str) -> bytes | None:
@@ -341,7 +358,7 @@ def _is_usual(name: str, value: bytes) -> bool:
     return _ALWAYS.get(name, value) == value
 
 
-def foreign_name(name: str) -> str:
+def rename_foreign(name: str) -> str:
     """Name that somebody else's header gets beside ours: none of them passes for one of ours, and each can be told
     back.
 
@@ -357,7 +374,7 @@ def size_of(headers: Headers) -> int:
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
-def bounded(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
+def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
     """Keep all headers that fit, and tell in one more what is left out. `whole`: where all of them are."""
     if size_of(tuple(headers)) <= bytes_max:
         return tuple(headers)
@@ -369,3 +386,130 @@ def bounded(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str)
     digest = sha256(repr(left).encode()).hexdigest()
     told = f"{len(left)} headers of {size_of(tuple(left))} bytes (sha256 of their text {digest}) lie at {whole}"
     return (*kept, (f"{FOREIGN}left_out", told.encode()))
+
+
+# -------------------------------------------------------------------- structured mode
+
+
+def content_type_of(record: Record) -> str:
+    """Content type in the headers of a record; empty if it says none.
+
+    >>> content_type_of(Record("t", 0, 0, None, b"{}", (("Content-Type", b"Application/JSON; charset=utf-8"),), 0))
+    'application/json'
+    """
+    for name, value in record.headers:
+        if value and name.lower() == "content-type":
+            return media_type(value)
+    return ""
+
+
+def media_type(header: bytes) -> str:
+    """Type in a header, in small letters and without parameters, or the quotes that some put around it."""
+    return unquote_header(header[:200]).decode("utf-8", "replace").partition(";")[0].strip().lower()
+
+
+def is_json(content_type: str) -> bool:
+    """True if data of this type is JSON.
+
+    >>> is_json("application/json"), is_json("application/vnd.shop+json"), is_json("application/avro")
+    (True, True, False)
+    """
+    return content_type in (JSON, "text/json") or content_type.endswith("+json")
+
+
+def to_binary_mode(record: Record) -> Record:
+    """The same event as a record in binary mode. One that is in binary mode already comes back as it is. Raises
+    `BadInput` for a structured event that is none, and for a mode that is not read."""
+    content_type = content_type_of(record)
+    if not content_type.startswith(OTHER_MODES):
+        return record
+    if content_type != STRUCTURED:
+        raise BadInput(
+            f"its content type is {quote_text(content_type)}, which is not read: have its sender write one event a "
+            "record, "
+            f"in binary mode or as {STRUCTURED}"
+        )
+    event = _event_in(record.value or b"")
+    attributes = {name: value for name, value in event.items() if name not in ("data", "data_base64")}
+    content_type, value = _data(event, str(attributes.pop("datacontenttype", None) or JSON))
+    headers: Headers = (("content-type", content_type.encode()), *_headers(attributes))
+    others = tuple(header for header in record.headers if header[0].lower() != "content-type")
+    return record._replace(value=value, headers=(*headers, *others))
+
+
+def _event_in(value: bytes) -> dict[str, Any]:
+    """The event in a value. Raises `BadInput`."""
+    what = f"its content type is {STRUCTURED}, but its value is no CloudEvent:"
+    try:
+        event, twice = read_objects(value)
+    except (ValueError, RecursionError) as why:
+        raise BadInput(f"{what} it cannot be read as JSON: {_first_line(why)}") from None
+    if not isinstance(event, dict):
+        raise BadInput(f"{what} it is no JSON object")
+    for doubled, names in twice:
+        if doubled is event:
+            names = [name for name in names if name in _NEEDED]
+        elif not any(doubled is part for part in _objects_in(event.get("data"))):
+            names = []
+        if names:
+            raise BadInput(f"{what} the name {_show_name(names[0])} comes twice in one object")
+    if event.get("specversion") != "1.0":
+        raise BadInput(f'{what} its "specversion" is not "1.0"')
+    if not isinstance(event.get("type"), str) or not event["type"]:
+        raise BadInput(f'{what} its "type" is missing')
+    return event
+
+
+def _data(event: dict[str, Any], content_type: str) -> tuple[str, bytes | None]:
+    """Content type and bytes of an event's data. Raises `BadInput`."""
+    if not content_type.isprintable() or not content_type.isascii():
+        raise BadInput(f'the event\'s "datacontenttype" is no content type: {_show_name(content_type)}')
+    data, packed = event.get("data"), event.get("data_base64")
+    if packed is not None:
+        if data is not None:
+            raise BadInput('the event has "data" and "data_base64": it may have one of them')
+        try:
+            return content_type, base64.b64decode(packed, validate=True)
+        except (TypeError, ValueError, binascii.Error):
+            raise BadInput('the event\'s "data_base64" is no base64 text') from None
+    if data is None:
+        return content_type, None
+    if isinstance(data, str) and not is_json(media_type(content_type.encode())):
+        return content_type, data.encode("utf-8", "surrogatepass")
+    return content_type, json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _objects_in(data: object) -> Iterator[object]:
+    """All objects in JSON data."""
+    open_ = [data]
+    while open_:
+        part = open_.pop()
+        if isinstance(part, list):
+            open_ += part
+        elif isinstance(part, dict):
+            yield part
+            open_ += part.values()
+
+
+def _headers(attributes: dict[str, Any]) -> Headers:
+    """Attributes as binary mode has them. Raises `BadInput` for one that is needed and is none."""
+    made = []
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            value = "true" if value else "false"
+        elif not isinstance(value, str | int):
+            if name in _NEEDED:
+                raise BadInput(f'the event\'s attribute "{name}" is neither text nor a whole number, true or false')
+            value = json.dumps(value, ensure_ascii=False)
+        made.append((f"ce_{name}", str(value).encode("utf-8", "surrogatepass")))
+    return tuple(made)
+
+
+def _first_line(why: Exception) -> str:
+    return "it is nested too deeply" if isinstance(why, RecursionError) else str(why)
+
+
+def _show_name(name: str) -> str:
+    return quote_text(name[:_SHOWN_MAX])

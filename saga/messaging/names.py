@@ -16,7 +16,7 @@ CLIENTS = "client."
 _DEAD, _COMMANDS, _WAKE, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
 
 
-def is_ours(collection: str) -> bool:
+def is_reserved_collection(collection: str) -> bool:
     """True for the name of a collection that only the toolkit may have.
 
     >>> is_ours("saga-archive"), is_ours("sagas")
@@ -25,7 +25,7 @@ def is_ours(collection: str) -> bool:
     return collection.partition("-")[0] == OURS
 
 
-def dead_letters_of(service: str) -> str:
+def dead_letter_topic(service: str) -> str:
     """Topic where a service leaves what people have to see.
 
     >>> dead_letters_of("payment")
@@ -34,7 +34,7 @@ def dead_letters_of(service: str) -> str:
     return service + _DEAD
 
 
-def commands_of(service: str) -> str:
+def command_topic(service: str) -> str:
     """Topic on which people tell a service what to do with its dead letters.
 
     >>> commands_of("payment")
@@ -52,7 +52,7 @@ def service_of_commands(topic: str) -> str | None:
     return topic.removesuffix(_COMMANDS) if topic.endswith(_COMMANDS) else None
 
 
-def wakes_of(service: str, tier: str) -> str:
+def timer_topic(service: str, tier: str) -> str:
     """Topic of the wakes of a service that lie there for the time of one tier.
 
     >>> wakes_of("payment", "4m")
@@ -61,7 +61,7 @@ def wakes_of(service: str, tier: str) -> str:
     return f"{service}{_WAKE}{tier}"
 
 
-def is_wakes(topic: str) -> bool:
+def is_timer_topic(topic: str) -> bool:
     """True for a topic of wakes: what lies there is not behind, but waits for its time.
 
     >>> is_wakes("payment.wake.1m"), is_wakes("payment.commands")
@@ -70,7 +70,7 @@ def is_wakes(topic: str) -> bool:
     return _WAKE in topic
 
 
-def changes_of(service: str, collection: str) -> str:
+def change_topic(service: str, collection: str) -> str:
     """Topic on which a service hears of changes of documents.
 
     >>> changes_of("intake", "orders")
@@ -79,7 +79,7 @@ def changes_of(service: str, collection: str) -> str:
     return f"{service}{_CHANGES}{collection}"
 
 
-def is_changes(topic: str) -> bool:
+def is_change_topic(topic: str) -> bool:
     """True for a topic of changes of documents.
 
     >>> is_changes("intake.changes.orders"), is_changes("orders")
@@ -94,10 +94,10 @@ def is_without_events(topic: str) -> bool:
     >>> [is_without_events(topic) for topic in ("payment.dead", "payment.commands", "payment.wake.1m", "payments")]
     [True, True, True, False]
     """
-    return topic.endswith((_DEAD, _COMMANDS)) or is_wakes(topic)
+    return topic.endswith((_DEAD, _COMMANDS)) or is_timer_topic(topic)
 
 
-def is_dead_letters(topic: str) -> bool:
+def is_dead_letter_topic(topic: str) -> bool:
     """True for a topic of dead letters, of whichever service.
 
     >>> is_dead_letters("payment.dead"), is_dead_letters("payments")

@@ -14,7 +14,7 @@ from msgspec import Struct
 from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import envelope
-from saga.messaging.names import OURS, commands_of
+from saga.messaging.names import OURS, command_topic
 from saga.support.clock import iso
 
 Wanted: TypeAlias = Literal["replay", "discard", "resolve", "release"]
@@ -27,7 +27,7 @@ ANSWER_BYTES_MAX = 1 << 16
 """Largest answer that a person may give in the place of the outside: it is kept in the progress."""
 
 
-class Answered(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class StepAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Answer of a person, who knows what the outside did, to one step of a run."""
 
     step: str
@@ -44,7 +44,7 @@ class Answered(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return repr(("answered", dead, self.step, self.number))
 
 
-class Command(Message, frozen=True, kw_only=True, gc=False):
+class OperatorCommand(Message, frozen=True, kw_only=True, gc=False):
     """Wish of a person about a dead letter, an escalation or a parked run of one saga."""
 
     wanted: Wanted
@@ -53,19 +53,19 @@ class Command(Message, frozen=True, kw_only=True, gc=False):
     A message that is replayed and dies again, or tried and parked again, has another one."""
     who: str
     why: str
-    answered: Answered | None = None
+    answered: StepAnswer | None = None
     """Answer with which a dead letter is resolved; without one an escalation is."""
     original: Message | None = None
     """Message that is to be handled as a new one: the service keeps nothing of it."""
 
 
-class _Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Value of the record."""
 
     dead: str
     who: str
     why: str
-    answered: Answered | None = None
+    answered: StepAnswer | None = None
     original: Message | None = None
 
 
@@ -82,7 +82,7 @@ TYPES = frozenset(map(type_of, WANTED))
 _BY_TYPE: Mapping[bytes, Wanted] = {type_of(wanted).encode(): wanted for wanted in WANTED}
 
 
-def to_record(  # all that a command says
+def command_to_record(  # all that a command says
     service: str,
     saga: str,
     *,
@@ -91,20 +91,20 @@ def to_record(  # all that a command says
     who: str,
     why: str,
     now_ms: int,
-    answered: Answered | None = None,
+    answered: StepAnswer | None = None,
     original: Message | None = None,
 ) -> Outgoing:
     """Record of a command. Said again at another time it is another command. Raises `BadInput` for a text that is empty
     or too long, and for an answer that cannot be one."""
-    said = _Said(dead=dead, who=who, why=why, answered=answered, original=original)
+    said = _CommandValue(dead=dead, who=who, why=why, answered=answered, original=original)
     _check(said, wanted, saga)
     value, time = msgspec.json.encode(said), iso(now_ms)
     digest = blake2b(f"{wanted}|{time}|{len(saga)}|{saga}".encode() + value, digest_size=16).hexdigest()
     headers = envelope.headers_of_ours(type_of(wanted), f"{wanted}-{digest}", OPERATOR, time, saga)
-    return Outgoing(commands_of(service), saga.encode(), value, headers)
+    return Outgoing(command_topic(service), saga.encode(), value, headers)
 
 
-def command_in(record: Record) -> Command:
+def parse_command(record: Record) -> OperatorCommand:
     """Command in a record. Raises `BadInput`: anybody may write to the topic."""
     name = next((value for header, value in record.headers if header == "ce_type"), None) or b""
     wanted = _BY_TYPE.get(name)
@@ -112,11 +112,11 @@ def command_in(record: Record) -> Command:
         raise BadInput(f"it is no command: its ce_type is none of {', '.join(sorted(TYPES))}")
     message = envelope.to_message(record, type_=type_of(wanted), schema="", contract=None)
     try:
-        said = msgspec.json.decode(message.value, type=_Said)
+        said = msgspec.json.decode(message.value, type=_CommandValue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise BadInput(f"it is no command: its value is not JSON with `dead`, `who` and `why`: {why}") from why
     _check(said, wanted, message.saga)
-    return Command(
+    return OperatorCommand(
         id=message.id,
         type=message.type,
         schema="",
@@ -134,7 +134,7 @@ def command_in(record: Record) -> Command:
     )
 
 
-def _check(said: _Said, wanted: Wanted, saga: str) -> None:
+def _check(said: _CommandValue, wanted: Wanted, saga: str) -> None:
     for name in ("dead", "who", "why"):
         text: str = getattr(said, name)
         if not text.strip():
@@ -145,7 +145,7 @@ def _check(said: _Said, wanted: Wanted, saga: str) -> None:
     if original is not None and (wanted != "replay" or original.saga != saga or not original.value):
         raise BadInput(f"the command holds a message that is none of saga {saga!r}, or that cannot be replayed")
     if original is not None:
-        envelope.check(original)
+        envelope.check_message(original)
     if answered is None:
         return
     if wanted != "resolve":

@@ -16,14 +16,14 @@ from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record, Topic
 from saga.messaging import envelope
 from saga.messaging.message_ids import id_in
-from saga.messaging.names import OURS, wakes_of
+from saga.messaging.names import OURS, timer_topic
 from saga.support.clock import LATEST_MS, iso
 
 TYPE = f"{OURS}.wake"
 """Type of the message: no contract's name has a dot."""
 
 
-class Tier(NamedTuple):
+class TimerTier(NamedTuple):
     """Time for which a wake lies in one topic."""
 
     name: str
@@ -33,17 +33,17 @@ class Tier(NamedTuple):
 
     def topic(self, service: str) -> Topic:
         """Topic of the wakes of a service in this tier. It is never trimmed by time: a wake may lie long."""
-        return Topic(wakes_of(service, self.name), partitions=self.partitions, retention_days=None)
+        return Topic(timer_topic(service, self.name), partitions=self.partitions, retention_days=None)
 
 
 TIERS = (
-    Tier("now", 0, partitions=12),
-    Tier("1m", 60),
-    Tier("4m", 240),
-    Tier("16m", 960),
-    Tier("1h", 3600),
-    Tier("6h", 6 * 3600),
-    Tier("1d", 86400),
+    TimerTier("now", 0, partitions=12),
+    TimerTier("1m", 60),
+    TimerTier("4m", 240),
+    TimerTier("16m", 960),
+    TimerTier("1h", 3600),
+    TimerTier("6h", 6 * 3600),
+    TimerTier("1d", 86400),
 )
 """All tiers, shortest first. What is due sooner than the second lies in a worker's memory, and in the log.
 
@@ -55,7 +55,7 @@ LAST_S = TIERS[1].seconds
 assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
 
 
-class Wake(Message, frozen=True, kw_only=True, gc=False):
+class SagaTimer(Message, frozen=True, kw_only=True, gc=False):
     """Hint that something of a saga waits for this time."""
 
     due_ms: int
@@ -63,14 +63,14 @@ class Wake(Message, frozen=True, kw_only=True, gc=False):
     """Time for which it was published first, if a store did not know its saga since; 0: none did."""
 
 
-class _Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _TimerValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Value of the record."""
 
     due_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)]
     unknown_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)] = 0
 
 
-def tier_for(left_ms: int) -> Tier:
+def choose_tier(left_ms: int) -> TimerTier:
     """Tier in which a wake lies that is due in so many milliseconds: the longest that does not make it late.
 
     >>> [tier_for(seconds * 1000).name for seconds in (-5, 59, 60, 900, 3 * 86400)]
@@ -84,24 +84,24 @@ def tier_for(left_ms: int) -> Tier:
     return tier
 
 
-def to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int, *, unknown_ms: int = 0) -> Outgoing:
-    """Record of a wake, for the topic in which it lies from now on. `unknown_ms`: see `Wake`."""
+def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int, *, unknown_ms: int = 0) -> Outgoing:
+    """Record of a wake, for the topic in which it lies from now on. `unknown_ms`: see `SagaTimer`."""
     headers = envelope.headers_of_ours(TYPE, id_, service, iso(now_ms), saga)
-    topic = wakes_of(service, tier_for(due_ms - now_ms).name)
-    value = msgspec.json.encode(_Said(due_ms=min(due_ms, LATEST_MS), unknown_ms=unknown_ms))
+    topic = timer_topic(service, choose_tier(due_ms - now_ms).name)
+    value = msgspec.json.encode(_TimerValue(due_ms=min(due_ms, LATEST_MS), unknown_ms=unknown_ms))
     return Outgoing(topic, saga.encode(), value, headers)
 
 
-def wake_in(record: Record) -> Wake:
+def parse_timer(record: Record) -> SagaTimer:
     """Wake in a record. Raises `BadInput`: anybody may write to the topic."""
     if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
         raise BadInput(f"it is no wake: its ce_type is not {TYPE}")
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None, always=envelope.ALWAYS_OF_OURS)
     try:
-        said = msgspec.json.decode(message.value, type=_Said)
+        said = msgspec.json.decode(message.value, type=_TimerValue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise BadInput(f"it is no wake: its value is not JSON with a time `due_ms`: {why}") from why
-    return Wake(
+    return SagaTimer(
         id=id_in(message.id),
         type=TYPE,
         schema="",
@@ -115,6 +115,6 @@ def wake_in(record: Record) -> Wake:
     )
 
 
-def tiers_of(service: str) -> Mapping[str, Tier]:
+def tiers_of(service: str) -> Mapping[str, TimerTier]:
     """Topics of the wakes of a service, each with its tier."""
-    return {wakes_of(service, tier.name): tier for tier in TIERS}
+    return {timer_topic(service, tier.name): tier for tier in TIERS}

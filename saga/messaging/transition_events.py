@@ -31,8 +31,10 @@ TOPIC = Topic(TRANSITIONS)
 Result = Literal["success", "failure"]
 Count = Annotated[int, Meta(ge=0)]
 
+_encoder = msgspec.json.Encoder()
 
-class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+
+class TransitionCause(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Message that a transition handled."""
 
     id: str
@@ -44,14 +46,14 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     offset: int | None = None
 
 
-class Said(Struct, frozen=True, kw_only=True, gc=False):
+class EmittedMessage(Struct, frozen=True, kw_only=True, gc=False):
     """Event that a transition emitted."""
 
     id: str
     type: str
 
 
-class Awaited(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class WaitingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Message that waits here, and the types of events of which it needs one each; or a run that goes on later, and
     those with any of which it may go on sooner."""
 
@@ -62,7 +64,7 @@ class Awaited(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     it."""
 
 
-class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="v", tag=1):
+class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="v", tag=1):
     """One transition of one saga in one service.
 
     Told at least once: `number` and `hash` say which are the same, `previous` is the `hash` of the one before. What is
@@ -84,10 +86,10 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     blame: str | None = None
     """Who can mend that failure: `code`, who writes the service; `data`, `outside`, `person`; a later release may say
     others."""
-    message: Cause
+    message: TransitionCause
     attempt: Count = 1
     worker: str = ""
-    emitted: tuple[Said, ...] = ()
+    emitted: tuple[EmittedMessage, ...] = ()
     steps: tuple[str, ...] = ()
     """Names of the calls to the outside that were made."""
     queued_ms: Count | None = None
@@ -98,7 +100,7 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     """True if something of the saga is still to happen here."""
     kept_s: Count | None = None
     """Seconds for which the service keeps the saga from `time` on, if nothing more comes; `None` while it is open."""
-    awaits: tuple[Awaited, ...] = ()
+    awaits: tuple[WaitingMessage, ...] = ()
     parked_until: str | None = None
     """Time of the next attempt of what blocks the saga here; the end of the year 9999 for what a pause, a limit or an
     open breaker holds up: it is looked at each minute, and nothing is told of it."""
@@ -116,28 +118,27 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     more. Only the command says it, and no progress holds it: a forged document cannot excuse itself with it."""
 
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Told)
+_decoder = msgspec.json.Decoder(TransitionEvent)
 
 
-class Line(NamedTuple):
+class TransitionLine(NamedTuple):
     """Transition as it stands in a record."""
 
     key: bytes
     text: bytes
 
 
-def line_of(told: Told) -> Line:
+def make_line(told: TransitionEvent) -> TransitionLine:
     """Line of a transition.
 
     >>> line_of(Told(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z", handler="reserve",
     ...     outcome="handled", message=Cause(id="1", type="OrderPlaced", source="order"), hash="ab", previous="")).key
     b'4'
     """
-    return Line(_key_of(told.saga), _encoder.encode(told))
+    return TransitionLine(_key_of(told.saga), _encoder.encode(told))
 
 
-def to_records(lines: Iterable[Line]) -> list[Outgoing]:
+def transitions_to_records(lines: Iterable[TransitionLine]) -> list[Outgoing]:
     """Records of these transitions, in their order for each key."""
     full, begun, sizes = list[Outgoing](), dict[bytes, list[bytes]](), Counter[bytes]()
     for key, text in lines:
@@ -153,17 +154,17 @@ def _key_of(saga: str) -> bytes:
     return b"%d" % (crc32(saga.encode()) % KEYS)
 
 
-def from_record(record: Record) -> list[Told]:
+def parse_transitions(record: Record) -> list[TransitionEvent]:
     """Transitions in a record. Raises `BadInput`: anybody may write to the topic."""
     value = record.value
     if value is None:
         raise BadInput("it is no transition: it has no value")
     if len(value) > VALUE_BYTES_MAX:
         raise BadInput(f"it is no transition: it has {len(value)} bytes, and may have {VALUE_BYTES_MAX}")
-    return [_read(line, record.key) for line in value.split(b"\n")]
+    return [_parse_line(line, record.key) for line in value.split(b"\n")]
 
 
-def _read(line: bytes, key: bytes | None) -> Told:
+def _parse_line(line: bytes, key: bytes | None) -> TransitionEvent:
     try:
         told = _decoder.decode(line)
         its_key = _key_of(told.saga)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from saga.errors import SagaError
 from saga.monitor.views import ErrorClass, HandlerRates, HotSpots, StuckSagas, Timeline
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
@@ -80,6 +80,6 @@ class _ErrorAnswer(Struct, frozen=True):
 def _find_error(content: bytes) -> str:
     """Error that an answer tells of, shortened."""
     try:
-        return shortened(msgspec.json.decode(content, type=_ErrorAnswer).error, SAID_MAX)
+        return shorten(msgspec.json.decode(content, type=_ErrorAnswer).error, SAID_MAX)
     except msgspec.DecodeError:
         return "it is not ready, or has too many to answer; ask again"

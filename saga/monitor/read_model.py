@@ -7,7 +7,7 @@ bounded: of too many sagas the ones are forgotten that ended and were not heard 
 
 from itertools import islice
 
-from saga.messaging.transition_events import Told
+from saga.messaging.transition_events import TransitionEvent
 from saga.monitor.counters import RecentCounts, TimeHistogram
 from saga.monitor.saga_index import (
     UNSEEN_MS,
@@ -63,7 +63,7 @@ class ReadModel:
         """Sagas with very many transitions."""
         self._sagas_max = sagas_max
 
-    def apply(self, told: Told, appended_ms: int) -> bool:
+    def apply(self, told: TransitionEvent, appended_ms: int) -> bool:
         """Apply a transition event; return whether it was new. `appended_ms`: time at which the broker appended it."""
         if told.number > NUMBER_MAX or len(told.saga) > SAGA_MAX:
             return False
@@ -104,7 +104,7 @@ class ReadModel:
 
     # ---------------------------------------------------------------- parts of a saga
 
-    def _update_times(self, known: TrackedSaga, told: Told, time_ms: int, is_first: bool) -> None:
+    def _update_times(self, known: TrackedSaga, told: TransitionEvent, time_ms: int, is_first: bool) -> None:
         """Beginning, end and last change, in the saga and in the indexes."""
         began = (
             time_ms,
@@ -133,7 +133,7 @@ class ReadModel:
     def _get_durations(self, kind: str) -> TimeHistogram:
         return self.lives.setdefault(kind, TimeHistogram())
 
-    def _update_service_state(self, known: TrackedSaga, told: Told, service: int) -> None:
+    def _update_service_state(self, known: TrackedSaga, told: TransitionEvent, service: int) -> None:
         """Update the service's latest state, and the saga's entries in the indexes of sagas that may be stuck."""
         if told.number >= known.last_numbers[service]:
             new = to_service_state(told, service)
@@ -158,7 +158,9 @@ class ReadModel:
                 del self.stuck_candidates[reason]
         known.stuck_candidates = ()
 
-    def _apply_repeated(self, known: TrackedSaga, before: PackedTransition | None, told: Told, service: int) -> None:
+    def _apply_repeated(
+        self, known: TrackedSaga, before: PackedTransition | None, told: TransitionEvent, service: int
+    ) -> None:
         """Add from a repeated event what its first copy did not contain: the durations."""
         if before is not None and before.queued_ms == before.handler_ms == UNSEEN_MS:
             queued_ms, handler_ms = _pack_ms(told.queued_ms), _pack_ms(told.handler_ms)
@@ -170,7 +172,9 @@ class ReadModel:
 
     # ---------------------------------------------------------------- counts
 
-    def _count(self, known: TrackedSaga, told: Told, what: TransitionFacts, service: int, time_ms: int) -> None:
+    def _count(
+        self, known: TrackedSaga, told: TransitionEvent, what: TransitionFacts, service: int, time_ms: int
+    ) -> None:
         counts, name = self.counts, truncate(told.service)
         minute = counts.get_minute(name, what.handler, time_ms)
         if minute is not None:
@@ -187,7 +191,7 @@ class ReadModel:
         for wait_ms in measure_waits(known, self.intern_table, what.handler, service, time_ms, what.outcome):
             self.waits.setdefault((name, what.handler), TimeHistogram()).add(wait_ms)
 
-    def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, told: Told) -> None:
+    def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, told: TransitionEvent) -> None:
         """Count how long a run took, and how long its message stood in line."""
         if outcome not in RUNS:
             return
@@ -199,7 +203,7 @@ class ReadModel:
         if told.queued_ms is not None:
             minute.queued.add(min(told.queued_ms, UNSEEN_MS))
 
-    def _to_facts(self, told: Told) -> TransitionFacts:
+    def _to_facts(self, told: TransitionEvent) -> TransitionFacts:
         return TransitionFacts(
             truncate(told.handler),
             truncate(told.outcome),
@@ -246,7 +250,7 @@ class ReadModel:
 _NO_TIME: tuple[int, NextRun] = (0, "")
 
 
-def to_service_state(told: Told, service: int) -> ServiceState:
+def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
     """Expectation of the service, after the transition that it told."""
     awaits = [
         HandlerWait(truncate(each.handler), _limit_names(each.types), max(0, from_iso(each.until)) if each.until else 0)

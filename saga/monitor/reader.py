@@ -11,7 +11,7 @@ from saga.configuration.settings import Settings
 from saga.errors import BadInput, BrokerUnavailable
 from saga.messages import Record, StalledPartition
 from saga.messaging.names import TRANSITIONS
-from saga.messaging.transition_events import from_record
+from saga.messaging.transition_events import parse_transitions
 from saga.monitor.read_model import ReadModel
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
@@ -101,7 +101,7 @@ class TransitionReader:
 
     def _apply(self, record: Record) -> None:
         try:
-            several = from_record(record)
+            several = parse_transitions(record)
         except BadInput:  # anybody may write to the topic, and later versions tell other things
             self.refused += 1
             return

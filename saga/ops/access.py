@@ -123,7 +123,7 @@ def _list_client_rights(services: Sequence[Declared], events: Collection[str], g
         name_of(event): contract_of(event)
         for d in services
         for r in d.reactions
-        for event in (*r.hears, *r.emits)
+        for event in (*r.consumed_events, *r.emits)
         if not is_change(event)
     }
     for_clients = {

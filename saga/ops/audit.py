@@ -15,10 +15,10 @@ from saga.broker.administration import Administration
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, SagaError
 from saga.messages import Record
-from saga.messaging import active_controls, controls, operator_commands
-from saga.messaging.controls import Book, Control, Noted, Switch, control_in
-from saga.messaging.names import ARCHIVES, commands_of, dead_letters_of
-from saga.messaging.operator_commands import Command, command_in
+from saga.messaging import controls, operator_commands
+from saga.messaging.controls import Control, ControlEntry, ControlLog, Switch, parse_control
+from saga.messaging.names import ARCHIVES, command_topic, dead_letter_topic
+from saga.messaging.operator_commands import OperatorCommand, parse_command
 from saga.ops.dead_letters import ENDS, DeadLetter, decode_dead_letter
 from saga.ops.histories import UnreadableHistory, read_history
 from saga.ops.offsets import MOVED, STAYED
@@ -29,7 +29,7 @@ from saga.progress.document import UNREADABLE, Transition, decode_transition
 from saga.progress.history import verify_history
 from saga.progress.operator_commands import describe_request
 from saga.support.clock import Clock, from_iso
-from saga.support.printable import counted
+from saga.support.printable import count_noun
 
 ACTS_MAX = 100_000
 """Largest number of entries of a kind that are kept in memory: beyond it only the newest."""
@@ -55,7 +55,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     shown_by: Shows
     """What proves it: the control log (`book`) or the `history` of the saga, both hash chains; or only a `topic`."""
     saga: str | None = None
-    entry: Noted | None = None
+    entry: ControlEntry | None = None
     """Entry of the control log, for a control that is in it."""
 
 
@@ -64,7 +64,7 @@ class Audit(NamedTuple):
 
     entries: Sequence[AuditEntry]
     """Actions, oldest first."""
-    book: Book
+    book: ControlLog
     """Control log of the service."""
     wrong: Sequence[str]
     """Why entries may be missing or forged."""
@@ -104,7 +104,7 @@ def _parse_ms(time: str) -> int:
 class _TopicRecords:
     """Operators' actions on the topics of a service, by id."""
 
-    commands: dict[str, Command] = field(default_factory=dict)
+    commands: dict[str, OperatorCommand] = field(default_factory=dict)
     controls: dict[str, Control] = field(default_factory=dict)
     ends: dict[str, DeadLetter] = field(default_factory=dict)
     moves: dict[str, AuditEntry] = field(default_factory=dict)
@@ -123,8 +123,8 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
             raise SagaError(
                 f"there is no store of {service!r}: name it with --store, or see whether the service ever ran"
             )
-        there = await source.store.get(ARCHIVES, controls.book_key(service))
-        book = controls.decode(service, None if there is None else there.content)
+        there = await source.store.get(ARCHIVES, controls.control_log_key(service))
+        book = controls.decode_control_log(service, None if there is None else there.content)
         acts = [*_audit_controls(book, records), *records.moves.values()]
         histories: dict[str, Mapping[str, Transition]] = {}
         meant = [command for command in records.commands.values() if asked.saga in (None, command.saga)]
@@ -132,13 +132,13 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
     orphans = list(_applied_without_command(records))
     if orphans:
         records.wrong.append(
-            f"{counted(len(orphans), 'end')} of dead letters on {dead_letters_of(service)} whose command is not on "
-            f"{commands_of(service)}: the command was removed, or the end was forged"
+            f"{count_noun(len(orphans), 'end')} of dead letters on {dead_letter_topic(service)} whose command is not "
+            f"on {command_topic(service)}: the command was removed, or the end was forged"
         )
-    if (broken := controls.verify(book)) is not None:
+    if (broken := controls.verify_control_log(book)) is not None:
         records.wrong.append(broken)
     notes = (
-        [f"{counted(records.others, 'record')} on {commands_of(service)} that are no commands, and ignored"]
+        [f"{count_noun(records.others, 'record')} on {command_topic(service)} that are no commands, and ignored"]
         if records.others
         else []
     )
@@ -156,8 +156,8 @@ async def read_topic_records(service: str, settings: Settings, clock: Clock) -> 
         records.wrong.append(f"commands and moves of offsets are unknown, as there is no file {file}: name the broker")
         return records
     topics = (
-        dead_letters_of(service),
-        commands_of(service),
+        dead_letter_topic(service),
+        command_topic(service),
     )  # in this order the command of each end was written before it is read
     try:
         async with open_administration(settings, clock) as broker:
@@ -179,10 +179,10 @@ async def _read_topic(service: str, topic: str, broker: Administration, records:
                 f"{topic}/{partition.number} begins at offset {bounds.begin}: earlier records were removed, though "
                 "this topic should be kept for ever"
             )
-    kept: tuple[dict[str, Command] | dict[str, Control] | dict[str, DeadLetter] | dict[str, AuditEntry], ...]
+    kept: tuple[dict[str, OperatorCommand] | dict[str, Control] | dict[str, DeadLetter] | dict[str, AuditEntry], ...]
     kept, was_full = (records.commands, records.controls, records.ends, records.moves), False
     async for record in broker.scan(topic):
-        if topic == commands_of(service):
+        if topic == command_topic(service):
             _add_command(service, record, records)
         else:
             _add_record(service, record, records)
@@ -197,12 +197,12 @@ async def _read_topic(service: str, topic: str, broker: Administration, records:
 def _add_command(service: str, record: Record, records: _TopicRecords) -> None:
     try:
         if any(name == "ce_type" and value == controls.TYPE.encode() for name, value in record.headers):
-            control = control_in(record)
+            control = parse_control(record)
             if control.saga != service:
                 raise BadInput("it is for another service")
             records.controls.setdefault(control.id, control)
         else:
-            command = command_in(record)
+            command = parse_command(record)
             records.commands.setdefault(command.id, command)
     except BadInput:
         records.others += 1
@@ -256,7 +256,7 @@ def _audit_move(record: Record, letter: DeadLetter) -> AuditEntry:
 # -------------------------------------------------------------------- what became of it
 
 
-def _audit_controls(book: Book, records: _TopicRecords) -> Iterator[AuditEntry]:
+def _audit_controls(book: ControlLog, records: _TopicRecords) -> Iterator[AuditEntry]:
     """Yield the controls in the control log, then those that were only requested."""
     logged = set[str]()
     for entry in controls.entries_of(book):
@@ -268,13 +268,13 @@ def _audit_controls(book: Book, records: _TopicRecords) -> Iterator[AuditEntry]:
             yield _audit_switch(control.time, control.who, control.why, control.switch, NOT_LOGGED, None)
 
 
-def _audit_switch(time: str, who: str, why: str, switch: Switch, became: str, entry: Noted | None) -> AuditEntry:
+def _audit_switch(time: str, who: str, why: str, switch: Switch, became: str, entry: ControlEntry | None) -> AuditEntry:
     return AuditEntry(
         time=time,
         kind="switch",
         who=who,
         why=why,
-        what=active_controls.in_words(switch),
+        what=controls.describe_switch(switch),
         became=became,
         shown_by="topic" if entry is None else "book",
         saga=switch.saga,
@@ -283,7 +283,10 @@ def _audit_switch(time: str, who: str, why: str, switch: Switch, became: str, en
 
 
 async def _audit_command(
-    command: Command, source: ServiceStore, histories: dict[str, Mapping[str, Transition]], records: _TopicRecords
+    command: OperatorCommand,
+    source: ServiceStore,
+    histories: dict[str, Mapping[str, Transition]],
+    records: _TopicRecords,
 ) -> AuditEntry:
     """Return a command with its result from the saga's history, or else from the topic of dead letters."""
     saga = command.saga
@@ -297,7 +300,7 @@ async def _audit_command(
         if entry.reason is not None and describe_request(command) not in entry.reason:
             records.wrong.append(
                 f"{_describe_command(command)}: the saga's history says {entry.reason!r}, and "
-                f"{commands_of(source.service)} says {describe_request(command)}"
+                f"{command_topic(source.service)} says {describe_request(command)}"
             )
     elif end is not None and end.saga == saga:
         became = end.what
@@ -353,7 +356,7 @@ def _applied_without_command(records: _TopicRecords) -> Iterator[AuditEntry]:
             )
 
 
-def _describe_command(command: Command) -> str:
+def _describe_command(command: OperatorCommand) -> str:
     """Describe a command, without the answer given for a step: it may be sensitive, and is in the saga's history."""
     given = command.answered
     how = ""

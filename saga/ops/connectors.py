@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
-from saga.changes.port import ChangeSource
+from saga.change import ChangeSource
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
-from saga.messaging.names import changes_of
+from saga.messaging.names import change_topic
 from saga.store.adapter import HasStoreUsers
 from saga.store.port import Store
-from saga.support.adapter_description import Finding
 from saga.support.addresses import scheme_of
+from saga.support.settings import Finding
 
 HANDLER = "com.couchbase.connect.kafka.handler.source.RawJsonWithMetadataSourceHandler"
 ASK_S_MAX = 10.0
@@ -44,7 +44,7 @@ class ConnectQuery(Protocol):
 
 def list_watched_collections(service: Declared) -> Sequence[str]:
     """Collections of documents whose changes a service takes."""
-    taken = (kind_of(event) for reaction in service.reactions for event in reaction.takes)
+    taken = (kind_of(event) for reaction in service.reactions for event in reaction.taken_events)
     return sorted({kind.collection for kind in taken if kind is not None})
 
 
@@ -66,7 +66,7 @@ def make_connector(service: Declared, settings: Settings, user: str | None = Non
         "couchbase.username": user or service.name,
         "couchbase.bucket": places[0].bucket,
         "couchbase.collections": ",".join(f"{place.scope}.{place.collection}" for place in places),
-        "couchbase.topic": changes_of(service.name, "${collection}"),
+        "couchbase.topic": change_topic(service.name, "${collection}"),
         "couchbase.source.handler": HANDLER,
         "couchbase.stream.from": started,
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -211,7 +211,7 @@ def check_watched_collections(service: Declared, store: Store) -> Iterator[Findi
             "warning",
             f"changes of {collection} for {service.name}",
             f"the store notes them, and this release of {service.name} takes none of them",
-            f"if no other release does, they pile up on {changes_of(service.name, collection)} for nothing",
+            f"if no other release does, they pile up on {change_topic(service.name, collection)} for nothing",
             f"once no release takes them: saga changes drop MODULE --collection {collection}",
         )
 

@@ -11,7 +11,7 @@ from saga.configuration.settings import Settings
 from saga.errors import BadInput, SagaError
 from saga.messages import Headers, Message, Record, texts_of
 from saga.messaging import envelope
-from saga.messaging.names import dead_letters_of
+from saga.messaging.names import dead_letter_topic
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
@@ -81,7 +81,7 @@ async def read_dead_letters(services: Collection[str], settings: Settings, clock
     more, trouble = False, None
     try:
         async with open_administration(settings, clock) as broker:
-            topics = {dead_letters_of(service): service for service in services}
+            topics = {dead_letter_topic(service): service for service in services}
             there = await broker.count_partitions(topics)
             hidden = [] if broker.creates_topics else [topic for topic in topics if topic not in there]
             if hidden:  # the broker lists no topic that this user may not read
@@ -112,7 +112,7 @@ async def read_originals(
         SagaError: The broker cannot be used.
     """
     found: dict[str, Message | BadInput] = {}
-    topic = dead_letters_of(service)
+    topic = dead_letter_topic(service)
     async with open_administration(settings, clock) as broker:
         if topic in await broker.count_partitions([topic]):
             async for record in broker.scan(topic):

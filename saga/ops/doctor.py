@@ -30,11 +30,11 @@ from saga.ops.sources import ServiceStore, missing_broker_file, open_administrat
 from saga.ops.tail import POLL_S, RECORDS_MAX, is_at_end
 from saga.ops.topic_plans import TopicNeeds, collect_needs
 from saga.progress.document import progress_key
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions
 from saga.store.port import Store
-from saga.support.adapter_description import Finding, Severity
 from saga.support.clock import Clock
-from saga.support.printable import counted, printable, quoted, shortened
+from saga.support.printable import count_noun, printable, quote_text, shorten
+from saga.support.settings import Finding, Severity
 
 PROBE_S = 60.0
 """Time to expiry of the document that is written as a probe, if we die before it is removed."""
@@ -66,7 +66,7 @@ class _StoreKnowledge:
 async def diagnose(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     """Diagnosis of the broker and the stores of these services. Raises `ConfigurationError` for settings that cannot
     work."""
-    wanted, known = collect_needs(services, settings.told), _StoreKnowledge()
+    wanted, known = collect_needs(services, settings.transition_topic), _StoreKnowledge()
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
         asked = [tasks.create_task(_check_broker(services, wanted, settings, clock, known))]
         asked.append(tasks.create_task(_check_registry(services, settings, clock)))
@@ -364,7 +364,7 @@ async def check_keys(services: Sequence[Declared], settings: Settings, clock: Cl
         return []
     about = f"keys {settings.keys}"
     try:
-        wiring.keys_of(settings, clock, services)
+        wiring.open_keys(settings, clock, services)
         ring = wiring.key_ring(Path(settings.keys), clock)
         state = await asyncio.to_thread(ring.summarize)
     except ConfigurationError as why:
@@ -410,7 +410,7 @@ def describe_missing(about: str, service: str, missing: int, sampled: int) -> It
         yield Finding(
             "error" if missing == sampled else "warning",
             about,
-            f"of {counted(sampled, 'secret')} with which {service} has sealed values, {missing} "
+            f"of {count_noun(sampled, 'secret')} with which {service} has sealed values, {missing} "
             f"{'is' if missing == 1 else 'are'} not in this folder",
             "the processes of the service use another folder of keys, or this one has lost some of it: what one side "
             "seals the other side cannot open, and its runs are parked",
@@ -500,7 +500,7 @@ def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str
         if recognized.name and not recognized.doubt:
             return None
         if found is None or recognized.name:
-            found = shortened(printable(recognized.unknown_type), TYPE_BYTES_MAX), recognized.name
+            found = shorten(printable(recognized.unknown_type), TYPE_BYTES_MAX), recognized.name
     return found
 
 
@@ -551,12 +551,13 @@ def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> It
     most = sorted(looked.unknown.items(), key=lambda each: (-each[1].count, each[0]))
     for type_, each in most[:TYPES_MAX]:
         at = f"{topic}/{each.first.partition} has one at offset {each.first.offset}"
-        among = f"{counted(each.count, 'record')} of the newest {looked.count}"
+        among = f"{count_noun(each.count, 'record')} of the newest {looked.count}"
         if each.contract:
             yield Finding(
                 "warning",
                 topic,
-                f"{among} are of the type {quoted(type_)}, of which no contract is, and of {each.contract} by their "
+                f"{among} are of the type {quote_text(type_)}, of which no contract is, and of {each.contract} by "
+                "their "
                 f"bytes; {at}",
                 f"each is a dead letter where {each.contract} is taken, and passed over elsewhere",
                 f"have their sender write {each.contract} in ce_type, and replay those that are dead letters",
@@ -565,7 +566,7 @@ def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> It
             yield Finding(
                 "warning",
                 topic,
-                f"{among} are of the type {quoted(type_)}, of which no contract is; {at}",
+                f"{among} are of the type {quote_text(type_)}, of which no contract is; {at}",
                 "services pass them over: if one is meant for them, what it says is handled by nobody",
                 f"see what they are: saga topics tail {topic}; if they are meant, have their sender write the name "
                 "of the "

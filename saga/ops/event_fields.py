@@ -17,7 +17,7 @@ from saga.engine.foreign_values import decode_single_object, identify_message, t
 from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Record, Writer
 from saga.messaging import envelope
-from saga.messaging.structured_mode import in_binary_mode
+from saga.messaging.envelope import to_binary_mode
 from saga.ops.histories import SagaHistory
 from saga.progress.document import EmittedEvent
 
@@ -122,7 +122,7 @@ def recognize_record(record: Record, library: Library) -> tuple[Record, Recognit
     if record.value is None:
         raise BadInput("it is a tombstone: it has no value")
     if record.value[:2] != codec.MARKER:
-        record = in_binary_mode(record)
+        record = to_binary_mode(record)
     return record, recognize(record, library)
 
 

@@ -10,11 +10,11 @@ from saga.broker.administration import DATED_BY, DAY_MS, GroupDescription, Inact
 from saga.broker.port import APPLY, RECORD_BYTES_LEAST, RECORD_BYTES_MAX, MemberIdentity, find_disagreeing
 from saga.declarations.values import Declared
 from saga.messages import Partition
-from saga.messaging.names import is_wakes, is_without_events
+from saga.messaging.names import is_timer_topic, is_without_events
 from saga.ops.offsets import PartitionState
 from saga.ops.topic_plans import TopicNeeds, describe_duration, describe_retention, has_retention, parse_retention_ms
-from saga.support.adapter_description import Finding, Severity
-from saga.support.printable import counted
+from saga.support.printable import count_noun
+from saga.support.settings import Finding, Severity
 
 SEVERITIES: Sequence[Severity] = ("error", "warning", "ok")
 """What matters, first to last."""
@@ -208,11 +208,11 @@ def _check_settings(name: str, found: TopicDescription, record_bytes_max: int) -
         )
     if not found.is_dated_by_log:
         yield Finding(
-            "error" if is_wakes(name) else "warning",
+            "error" if is_timer_topic(name) else "warning",
             name,
             f"{DATED_BY} is {settings[DATED_BY]}",
             "timers come early or late by as much as the clocks of workers are wrong, and none of them sees that it is"
-            if is_wakes(name)
+            if is_timer_topic(name)
             else "a record's time is its sender's: retention, and saga offsets reset --to TIME, depend on all their "
             "clocks",
             f"{APPLY} MODULES",
@@ -270,7 +270,7 @@ def check_partitions(
 def check_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
     """Findings about positions of a group that are outside of what the log holds."""
     for (topic, number), (bounds, position) in states.items():
-        if position is not None and position < bounds.begin and is_wakes(topic):
+        if position is not None and position < bounds.begin and is_timer_topic(topic):
             yield Finding(
                 "error",
                 service.name,
@@ -307,7 +307,7 @@ def check_waiting(
         yield Finding(
             "warning",
             service.name,
-            f"no process of it is at work, and it has not handled {counted(waiting, 'record')}",
+            f"no process of it is at work, and it has not handled {count_noun(waiting, 'record')}",
             "its sagas stand still, and what is past the retention of its topic is removed unhandled",
             f"start it; saga offsets show {service.name} says which topics they lie in",
         )
@@ -320,7 +320,7 @@ def check_inactive_group(away: InactiveGroup) -> Iterator[Finding]:
             "warning",
             f"group {away.group}",
             f"it has no member for {describe_duration(away.away_ms)}, and has not handled "
-            f"{counted(away.behind, 'record')}",
+            f"{count_noun(away.behind, 'record')}",
             "what is past its retention is removed, though it has not handled it"
             if away.is_lost
             else "these stay beyond the retention of their topics, and the file grows, for SAGA_EMBEDDED_AWAY_DAYS; "
@@ -351,7 +351,8 @@ def check_first_start(service: Declared, group: GroupDescription, records: int, 
         yield Finding(
             "error",
             service.name,
-            f"it has never run here, nobody said where it begins, and {counted(records, 'record')} lie in its topics",
+            f"it has never run here, nobody said where it begins, and {count_noun(records, 'record')} lie in its "
+            "topics",
             "it handles all of them (those of sagas older than its retention become dead letters); if it ran under "
             "another name it does everything again, with idempotency keys that the outside has never seen",
             f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<the name '
@@ -361,7 +362,7 @@ def check_first_start(service: Declared, group: GroupDescription, records: int, 
 
 def check_log_ids(service: Declared, replaced: Collection[str]) -> Iterator[Finding]:
     """Findings about topics that were deleted and created again since the service published to them."""
-    timers = sorted(topic for topic in replaced if is_wakes(topic))
+    timers = sorted(topic for topic in replaced if is_timer_topic(topic))
     if timers:
         yield Finding(
             "error",

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from saga.configuration.settings import Settings
 from saga.errors import BadInput
-from saga.messaging.transition_events import Told, from_record
+from saga.messaging.transition_events import TransitionEvent, parse_transitions
 from saga.ops.histories import UnreadableHistory, complete_history, decode_progress, read_document, read_documents
 from saga.ops.selection import Deployment
 from saga.ops.sources import ServiceStore, missing_broker_file, open_administration
@@ -62,7 +62,7 @@ class HistoryVerifier:
     strange: int = 0
     """Records on the topic that are not transition events."""
 
-    def add(self, event: Told) -> None:
+    def add(self, event: TransitionEvent) -> None:
         """Add a transition event. The same one may come several times, and events in any order."""
         key, digest, time_ms = HistoryId(event.service, event.saga), _digest(event.hash), from_iso(event.time)
         seen = self.histories.get(key)
@@ -139,7 +139,7 @@ def _digest(hash_: str) -> int:
     return int.from_bytes(blake2b(hash_.encode(), digest_size=8).digest())
 
 
-def _is_rebuilt(seen: PublishedHistory, event: Told) -> bool:
+def _is_rebuilt(seen: PublishedHistory, event: TransitionEvent) -> bool:
     """Return whether this first event begins a history that `saga sagas rebuild` rebuilt."""
     return event.anew is not None and event.anew != seen.rebuilt
 
@@ -153,7 +153,7 @@ def _is_id_reused(seen: PublishedHistory, digest: int, time_ms: int) -> bool:
 async def read_published_histories(settings: Settings, clock: Clock, saga: str | None = None) -> HistoryVerifier | str:
     """Read the transition events of all sagas or of one; return a reason instead if there can be none. Raises
     `SagaError` if the broker cannot be read."""
-    topic = settings.told
+    topic = settings.transition_topic
     if topic is None:
         return "SAGA_TRANSITIONS is off"
     if (file := missing_broker_file(settings)) is not None:
@@ -164,7 +164,7 @@ async def read_published_histories(settings: Settings, clock: Clock, saga: str |
             return f"there is no topic {topic.name}: saga topics apply MODULES makes it"
         async for record in broker.scan(topic.name):
             try:
-                several = from_record(record)
+                several = parse_transitions(record)
             except BadInput:
                 found.strange += 1
                 continue

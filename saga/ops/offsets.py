@@ -12,7 +12,7 @@ from saga.broker.administration import Administration, GroupDescription, OffsetB
 from saga.configuration.settings import Settings
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.messages import Outgoing, Partition, Topic, texts_of
-from saga.messaging.names import dead_letters_of, is_wakes, service_of_commands
+from saga.messaging.names import dead_letter_topic, is_timer_topic, service_of_commands
 from saga.ops.selection import Operator
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.progress import ids
@@ -103,7 +103,7 @@ async def move_offsets(
 ) -> None:
     """Record it, then do it. Raises `BrokerError`, and records what has not moved, if the group has come to life
     meanwhile."""
-    dead = dead_letters_of(service)
+    dead = dead_letter_topic(service)
     if dead not in await broker.describe_topics([dead]):
         await broker.ensure_topics([Topic(dead, retention_days=None)])
     now_ms = clock.now_ms()
@@ -121,7 +121,7 @@ async def move_offsets(
 
 async def read_manual_moves(service: str, broker: Administration) -> Mapping[Partition, int]:
     """Return the furthest position to which people have moved the group, of each partition that they moved."""
-    dead, furthest = dead_letters_of(service), dict[Partition, int]()
+    dead, furthest = dead_letter_topic(service), dict[Partition, int]()
     if dead not in await broker.describe_topics([dead]):
         return furthest
     async for record in broker.scan(dead):
@@ -170,7 +170,7 @@ def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator:
         "dead_who": operator.who,
     }
     encoded = tuple((name, text.encode()) for name, text in headers.items())
-    return Outgoing(dead_letters_of(service), b"", value, encoded)
+    return Outgoing(dead_letter_topic(service), b"", value, encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +189,12 @@ class ServiceOffsets:
     @property
     def lag(self) -> int:
         """Number of records that it has not handled, less wakes."""
-        return sum(state.lag for at, state in self.states.items() if not is_wakes(at.topic))
+        return sum(state.lag for at, state in self.states.items() if not is_timer_topic(at.topic))
 
     @property
     def timers(self) -> int:
         """Number of wakes that wait for their time, or are being looked at."""
-        return sum(state.lag for at, state in self.states.items() if is_wakes(at.topic))
+        return sum(state.lag for at, state in self.states.items() if is_timer_topic(at.topic))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,10 @@ from saga.engine.prepared_service import commands_topic
 from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
 from saga.messages import Message, Outgoing, texts_of
 from saga.messaging import controls, operator_commands
-from saga.messaging.controls import TYPE, Book, Noted, Switch
+from saga.messaging.controls import TYPE, ControlEntry, ControlLog, Switch
 from saga.messaging.message_ids import identity
 from saga.messaging.names import ARCHIVES
-from saga.messaging.operator_commands import OPERATOR, Answered, Wanted
+from saga.messaging.operator_commands import OPERATOR, StepAnswer, Wanted
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.selection import Deployment, Operator
@@ -45,7 +45,7 @@ class CommandRequest:
 
     wanted: Wanted
     operator: Operator
-    answered: Answered | None = None
+    answered: StepAnswer | None = None
     """Answer that the operator gives for a step whose result is not known."""
 
 
@@ -88,12 +88,12 @@ async def send_commands(
         SagaError: The broker cannot be used, or a topic is missing.
     """
     settings, clock = deployment.broker_settings, deployment.clock
-    now_ms, keys = clock.now_ms(), wiring.keys_of(settings, clock)
+    now_ms, keys = clock.now_ms(), wiring.open_keys(settings, clock)
     records = [
         _encode_command(letter, await _encrypt_answer(letter, wish, keys), now_ms, originals.get(letter.id))
         for letter in letters
     ]
-    async with wiring.broker_of(None, clock, settings) as broker:
+    async with wiring.open_broker(None, clock, settings) as broker:
         topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
         problems = await find_topic_problems(topics, broker, writes=[topic.name for topic in topics])
         if problems:
@@ -121,7 +121,7 @@ async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys |
 def _encode_command(letter: DeadLetter, wish: CommandRequest, now_ms: int, original: Message | None) -> Outgoing:
     if not letter.saga:
         raise BadInput(f"dead letter {letter.id} belongs to no saga: it cannot be replayed, discarded or resolved")
-    return operator_commands.to_record(
+    return operator_commands.command_to_record(
         letter.service,
         letter.saga,
         wanted=wish.wanted,
@@ -212,8 +212,8 @@ def describe_answer(answer: CommandAnswer) -> str:
 async def send_switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> str:
     """Publish a request for a control, and return its id in the control log once it is durable. Raises `SagaError`."""
     clock = deployment.clock
-    record = controls.to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
-    async with wiring.broker_of(None, clock, deployment.broker_settings) as broker:
+    record = controls.control_to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
+    async with wiring.open_broker(None, clock, deployment.broker_settings) as broker:
         topic = commands_topic(service)
         if broker.creates_topics and not await broker.count_partitions(
             [topic.name]
@@ -228,7 +228,7 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
     return identity(OPERATOR, texts_of(record.headers)["ce_id"], TYPE, "")
 
 
-async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s: float) -> Noted | None:
+async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s: float) -> ControlEntry | None:
     """Wait for the service's entry in the control log, which may be a refusal; `None` if it does not come in time."""
     clock = deployment.clock
     until_s = clock.monotonic_s() + wait_s
@@ -247,7 +247,7 @@ async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s
         await clock.sleep(LOOK_EVERY_S)
 
 
-async def read_control_log(service: str, deployment: Deployment) -> Book:
+async def read_control_log(service: str, deployment: Deployment) -> ControlLog:
     """Read the control log of a service. Raises `SagaError` if the service has no store, or it cannot be read."""
     async with deployment.open_stores((service,)) as sources:
         book = await _find_control_log(service, sources)
@@ -256,9 +256,9 @@ async def read_control_log(service: str, deployment: Deployment) -> Book:
     return book
 
 
-async def _find_control_log(service: str, sources: Sequence[ServiceStore]) -> Book | None:
+async def _find_control_log(service: str, sources: Sequence[ServiceStore]) -> ControlLog | None:
     source = next((source for source in sources if source.service == service), None)
     if source is None:
         return None
-    there = await source.store.get(ARCHIVES, controls.book_key(service))
-    return controls.decode(service, None if there is None else there.content)
+    there = await source.store.get(ARCHIVES, controls.control_log_key(service))
+    return controls.decode_control_log(service, None if there is None else there.content)

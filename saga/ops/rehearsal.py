@@ -25,8 +25,8 @@ from saga.engine.progress_cache import OverflowCache
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record
-from saga.messaging.names import PROGRESS, is_ours
-from saga.messaging.operator_commands import command_in, to_record
+from saga.messaging.names import PROGRESS, is_reserved_collection
+from saga.messaging.operator_commands import command_to_record, parse_command
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.histories import SagaHistory
@@ -35,7 +35,7 @@ from saga.policies.retry import Retry
 from saga.progress.document import SagaProgress, decode_progress, decode_transition, progress_key
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 
 NO_POSITION = Position("(rehearsal)", 0, 0)
 ARGUMENT_BYTES_MAX = 100
@@ -92,7 +92,7 @@ async def rehearse(
     if not saga:
         raise BadInput(f"dead letter {letter.id} belongs to no saga")
     service = _make_runtime(declared, copy, log, clock, keys)
-    command = to_record(
+    command = command_to_record(
         declared.name,
         saga,
         wanted=wish.wanted,
@@ -103,7 +103,7 @@ async def rehearse(
         answered=wish.answered,
         original=original,
     )
-    message = command_in(Record(command.topic, 0, 0, command.key, command.value, command.headers, clock.now_ms()))
+    message = parse_command(Record(command.topic, 0, 0, command.key, command.value, command.headers, clock.now_ms()))
     before = await _read_progress(copy, declared.name, saga)
     stops = None
     try:
@@ -120,7 +120,9 @@ async def rehearse(
         emitted=tuple(event for n in sorted(said) for event in said[n]),
         before=hide_marked(before.state),
         after=hide_marked(after.state),
-        documents=tuple(sorted(f"{collection}/{key}" for collection, key in copy.written if not is_ours(collection))),
+        documents=tuple(
+            sorted(f"{collection}/{key}" for collection, key in copy.written if not is_reserved_collection(collection))
+        ),
         stops=stops,
     )
 
@@ -259,6 +261,6 @@ async def _stop(step: ExternalCall) -> NoReturn:
 
 def _describe_result(value: object) -> str:
     try:
-        return shortened(msgspec.json.encode(value).decode(), ARGUMENT_BYTES_MAX)
+        return shorten(msgspec.json.encode(value).decode(), ARGUMENT_BYTES_MAX)
     except (TypeError, ValueError, msgspec.MsgspecError):
         return f"<{type(value).__name__}>"

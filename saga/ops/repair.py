@@ -36,7 +36,7 @@ from saga.messages import Message, Outgoing, Partition, Position, Record
 from saga.messaging import envelope, timers
 from saga.messaging.message_ids import could_be_own
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.messaging.transition_events import Told, line_of, to_records
+from saga.messaging.transition_events import TransitionEvent, make_line, transitions_to_records
 from saga.ops.histories import add_archives
 from saga.ops.sources import open_administration
 from saga.progress.document import UNREADABLE, SagaProgress, decode_progress, decode_transition, progress_key
@@ -181,14 +181,16 @@ async def _run_worker(
 ) -> AsyncIterator[tuple[ServiceRuntime, Broker, Telling | None]]:
     """The service, with its store, the log and its resources open, as at a worker that no partition belongs to, and
     what tells its transitions. For a dry run without resources: no handler is called."""
-    keys = wiring.keys_of(settings, clock, [declared])
+    keys = wiring.open_keys(settings, clock, [declared])
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(wiring.store_of(declared.name, clock, settings))
-        broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings))
+        store = await stack.enter_async_context(wiring.open_store(declared.name, clock, settings))
+        broker = await stack.enter_async_context(wiring.open_broker(None, clock, settings))
         if not dry_run:
-            await wiring.with_topics([declared], broker, (), clock, settings.open_s, settings.told)
+            await wiring.with_topics([declared], broker, (), clock, settings.open_s, settings.transition_topic)
         prepared, watching = prepare(declared), OutageWatch(declared.name, clock, report)
-        telling = Telling(prepared, broker, watching, NAME) if settings.told is not None and not dry_run else None
+        telling = (
+            Telling(prepared, broker, watching, NAME) if settings.transition_topic is not None and not dry_run else None
+        )
         assignment = WorkerAssignment(watching)
         if not dry_run:
             async with open_administration(settings, clock) as tools:
@@ -242,10 +244,12 @@ async def rebuild(
     """Go through the sagas of which the topics of these services have something and their stores nothing, or through
     one, and make each progress anew; `apply`: write it. Raises `SagaError` for what cannot be opened or read."""
     for declared in services:
-        keys = wiring.keys_of(settings, clock, [declared])
+        keys = wiring.open_keys(settings, clock, [declared])
         async with _open(declared, settings, clock) as (broker, store):
             found, oldest = await _find_messages(prepare(declared), broker, store, saga)
-            told = settings.told is not None and bool(await broker.describe_topics([settings.told.name]))
+            told = settings.transition_topic is not None and bool(
+                await broker.describe_topics([settings.transition_topic.name])
+            )
             place = _RebuildTarget(prepare(declared), broker, store, keys, clock, oldest, told)
             for id_, of in sorted(found.items()):
                 one = await _rebuild_saga(place, id_, of, apply=apply)
@@ -257,7 +261,7 @@ async def is_known(saga: str, services: Sequence[Declared], settings: Settings, 
     """Return whether a store of these services has a progress of a saga. Raises `SagaError` for one that cannot be
     opened."""
     for declared in services:
-        async with wiring.store_of(declared.name, clock, settings) as store:
+        async with wiring.open_store(declared.name, clock, settings) as store:
             if not await _is_lost(declared.name, store, saga):
                 return True
     return False
@@ -267,7 +271,7 @@ async def is_known(saga: str, services: Sequence[Declared], settings: Settings, 
 async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(open_administration(settings, clock))
-        yield broker, await stack.enter_async_context(wiring.store_of(declared.name, clock, settings))
+        yield broker, await stack.enter_async_context(wiring.open_store(declared.name, clock, settings))
 
 
 # -------------------------------------------------------------------- looking
@@ -435,7 +439,7 @@ async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> Non
     """
     await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
     if place.told:
-        await place.broker.publish(to_records(map(line_of, _list_transitions(place, anew))))
+        await place.broker.publish(transitions_to_records(map(make_line, _list_transitions(place, anew))))
     if anew.unsaid:
         contracts = place.service.contracts
         await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in anew.unsaid])
@@ -452,7 +456,7 @@ async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> Non
     await place.broker.publish([_find_timer(place, saga, 0)])
 
 
-def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[Told]:
+def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[TransitionEvent]:
     """All transitions that were made, as a worker would tell them; the first one says that they were."""
     p, raws = anew.snapshot, list[Raw]()
     while len(raws) < p.first:
@@ -466,4 +470,4 @@ def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[
 def _find_timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:
     """Wake on which the service goes on with whatever of the saga is ready."""
     now_ms = place.clock.now_ms()
-    return timers.to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)
+    return timers.timer_to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)

@@ -28,7 +28,7 @@ from saga.ops.sources import ServiceStore, Warn
 from saga.progress.document import Intent, PendingMessage, SagaProgress, SuspendedRun, progress_key
 from saga.store.port import Document, NewestFirst
 from saga.support.clock import LATEST_MS, iso
-from saga.support.printable import counted
+from saga.support.printable import count_noun
 
 OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
@@ -361,7 +361,7 @@ def _describe_deadline(kept: PendingMessage) -> str:
     """Describe an open deadline."""
     when = f"at {iso(min(kept.due_ms, LATEST_MS))}, {kept.message.type} having opened it"
     if kept.attempts:
-        return f"{kept.handler} runs again {when}: {counted(kept.attempts, 'attempt')} failed"
+        return f"{kept.handler} runs again {when}: {count_noun(kept.attempts, 'attempt')} failed"
     return f"{kept.handler} runs {when}, unless the saga ends before"
 
 
@@ -370,7 +370,7 @@ def _describe_suspended(c: SuspendedRun) -> str:
     until = f", or with {' or '.join(c.until)}" if c.until else ""
     text = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
     text += _describe_version(c)
-    return f"{text}: {counted(c.attempts, 'attempt')} failed" if c.attempts else text
+    return f"{text}: {count_noun(c.attempts, 'attempt')} failed" if c.attempts else text
 
 
 def _describe_version(begun: Intent | SuspendedRun) -> str:
@@ -383,10 +383,10 @@ def _describe_parked(each: ParkedRunStatus, behind: int) -> str:
     what = each.handler if each.undoes is None else f"{each.handler}, which undoes what {each.undoes} did,"
     text = f"{what} is postponed, and checked each minute" if each.put_off else f"{what} is tried again at {each.next}"
     if each.attempts:
-        text += f": {counted(each.attempts, 'attempt')} failed"
+        text += f": {count_noun(each.attempts, 'attempt')} failed"
         text += f" since {each.since}" if each.since else ""
     if behind and each.undoes is None:
-        text += f", {counted(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
+        text += f", {count_noun(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
     return text + (f"; last error: {each.error}" if each.error else "")
 
 

@@ -10,12 +10,10 @@ from saga.contracts.library import Library
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError
-from saga.registry.cache import RegistryCache
-from saga.registry.edge import UNSET, create_registry
-from saga.registry.port import RegistryRefused, SchemaRegistry
-from saga.registry.settings import RegistryOptions
-from saga.support.adapter_description import Finding
+from saga.registry.edge import UNSET, RegistryCache, create_registry
+from saga.registry.port import RegistryOptions, RegistryRefused, SchemaRegistry
 from saga.support.clock import Clock
+from saga.support.settings import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Selection:
     reason: str | None = None
     """Part of the failure's reason."""
     category: str | None = None
-    """Who can fix it: see `saga.policies.blame.BLAMES`."""
+    """Who can fix it: see `saga.policies.retry.BLAMES`."""
     owner: str | None = None
     """Service that owns the event's contract."""
     before: str | None = None

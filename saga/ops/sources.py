@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from saga.broker.administration import Administration
-from saga.choreography.folder import folder_beside, manifests_in
+from saga.choreography.releases import manifest_folder, read_manifests
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
 from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded
 from saga.messaging.names import PROGRESS, service_of_commands
 from saga.registry.edge import tools_with_registry
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions
 from saga.store.adapter import StoreAddress
 from saga.store.port import KeysInOrder, Store
 from saga.support.addresses import is_plain
@@ -91,7 +91,7 @@ class _KnownServices:
         if self._names is None:
             names = set[str]()
             with suppress(SagaError):
-                names |= manifests_in(folder_beside(find_library())).keys()
+                names |= read_manifests(manifest_folder(find_library())).keys()
             with suppress(SagaError, TimeoutError):  # without the broker the list is incomplete
                 names |= await self._clock.within(NAMES_S_MAX, self._names_on_broker())
                 self._is_all = True

@@ -9,12 +9,12 @@ from saga.contracts.json_form import read_json
 from saga.contracts.library import Library, find_library
 from saga.errors import BadInput, ConfigurationError, ContractError, DeclarationError
 from saga.messages import Partition, Record, StalledPartition, texts_of
-from saga.messaging.names import OURS, is_dead_letters, is_without_events
+from saga.messaging.names import OURS, is_dead_letter_topic, is_without_events
 from saga.ops.dead_letters import decode_dead_letter
 from saga.ops.event_fields import decode_fields, decode_message, decode_value, recognize_record
 from saga.ops.sources import Warn
 from saga.support.clock import iso
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 
 POLL_S = 0.5
 """Longest wait for records before the end and stalled partitions are checked."""
@@ -132,7 +132,7 @@ def describe_record(record: Record, library: Library | None) -> TailedRecord:
     """
     shown = _describe_place(record)
     try:
-        if is_dead_letters(record.topic):
+        if is_dead_letter_topic(record.topic):
             return _describe_dead_letter(record, shown)
         if is_without_events(record.topic) or record.topic.startswith(f"{OURS}."):
             return replace(shown, fields=_decode_json(record))
@@ -149,8 +149,8 @@ def _describe_place(record: Record) -> TailedRecord:
         time = iso(record.time_ms)
     except (ValueError, OverflowError):
         time = f"{record.time_ms} ms"
-    headers = {name: shortened(text, TEXT_BYTES_MAX) for name, text in texts_of(record.headers).items() if text}
-    key = None if record.key is None else shortened(record.key.decode("utf-8", "backslashreplace"), TEXT_BYTES_MAX)
+    headers = {name: shorten(text, TEXT_BYTES_MAX) for name, text in texts_of(record.headers).items() if text}
+    key = None if record.key is None else shorten(record.key.decode("utf-8", "backslashreplace"), TEXT_BYTES_MAX)
     return TailedRecord(
         topic=record.topic,
         partition=record.partition,

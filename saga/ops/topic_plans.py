@@ -11,7 +11,7 @@ from saga.engine.prepared_service import reads_of, topics_of, writes_of
 from saga.errors import BrokerError, ConfigurationError
 from saga.messages import Topic
 from saga.ops.offsets import list_partition_states
-from saga.support.printable import counted
+from saga.support.printable import count_noun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +152,8 @@ def _find_refusal(
             "topics of the embedded broker keep their partitions: put the number in its contracts back, or let the "
             "services handle what is there and begin with another file"
         )
-    busy = [f"{name} has {counted(reader.members, 'member')}" for name, reader in readers.items() if reader.members]
-    behind = [f"{name} has not handled {counted(r.behind, 'record')}" for name, r in readers.items() if r.behind]
+    busy = [f"{name} has {count_noun(reader.members, 'member')}" for name, reader in readers.items() if reader.members]
+    behind = [f"{name} has not handled {count_noun(r.behind, 'record')}" for name, r in readers.items() if r.behind]
     if behind:
         return f"{', '.join(behind)}: have all handled, then stop whoever reads or publishes here"
     return f"{', '.join(busy)}: stop whoever reads or publishes here" if busy else None

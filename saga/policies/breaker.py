@@ -9,9 +9,10 @@ A frozen value holds the state, and pure functions give the next one: the same c
 | half-open | is refused while that one is under way | closed when it succeeds, open when it fails |
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal, NamedTuple, TypeAlias, TypeGuard
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from saga.errors import DeclarationError
 
@@ -21,6 +22,8 @@ SLICES = 10
 """Parts into which `within_s` is cut: calls are forgotten a part at a time."""
 TRIED_S = 1.0
 """Time after which to ask again while a call tries whether the resource is there."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class Breaker:
             raise DeclarationError(f"Breaker(part={self.part!r}): give a number from 0 to 1")
 
 
-class Slice(NamedTuple):
+class CallWindow(NamedTuple):
     """Calls that ended within one part of the time that is looked at."""
 
     number: int
@@ -72,7 +75,7 @@ class Circuit:
     """Time until which an open one refuses all."""
     is_trying: bool = False
     """True while the one call of a half-open one is under way."""
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[CallWindow, ...] = ()
 
 
 def left_s(circuit: Circuit, now_s: float) -> float:
@@ -86,7 +89,7 @@ def left_s(circuit: Circuit, now_s: float) -> float:
     return TRIED_S if circuit.is_trying else 0.0
 
 
-def admitted(circuit: Circuit, now_s: float) -> Circuit | None:
+def admit(circuit: Circuit, now_s: float) -> Circuit | None:
     """The state with one more call under way; `None`: it is refused. The call is told by `turns` of this state."""
     if circuit.state == "closed":
         return circuit
@@ -95,36 +98,92 @@ def admitted(circuit: Circuit, now_s: float) -> Circuit | None:
     return Circuit("half-open", circuit.turns + 1, is_trying=True)
 
 
-def ended(breaker: Breaker, circuit: Circuit, call: int, failed: bool | None, now_s: float) -> Circuit:
+def end_call(breaker: Breaker, circuit: Circuit, call: int, failed: bool | None, now_s: float) -> Circuit:
     """The state after the end of a call. `failed`: `None` if it was given up, and says nothing."""
     if call != circuit.turns:
         return circuit
     if circuit.state == "half-open":
         if failed is None:
             return replace(circuit, is_trying=False)
-        return _opened(breaker, circuit, now_s) if failed else Circuit(turns=circuit.turns + 1)
+        return _open(breaker, circuit, now_s) if failed else Circuit(turns=circuit.turns + 1)
     if failed is None:
         return circuit
-    slices = _counted(breaker, circuit.slices, failed, now_s)
+    slices = _count_call(breaker, circuit.slices, failed, now_s)
     failures, all_ = sum(s.failed for s in slices), sum(s.ended for s in slices)
     if failed and failures >= breaker.failures and failures >= breaker.part * all_:
-        return _opened(breaker, circuit, now_s)
+        return _open(breaker, circuit, now_s)
     return replace(circuit, slices=slices)
 
 
-def _opened(breaker: Breaker, circuit: Circuit, now_s: float) -> Circuit:
+def _open(breaker: Breaker, circuit: Circuit, now_s: float) -> Circuit:
     return Circuit("open", circuit.turns + 1, until_s=now_s + breaker.open_s)
 
 
-def _counted(breaker: Breaker, slices: tuple[Slice, ...], failed: bool, now_s: float) -> tuple[Slice, ...]:
+def _count_call(breaker: Breaker, slices: tuple[CallWindow, ...], failed: bool, now_s: float) -> tuple[CallWindow, ...]:
     """Slices with one more call, without those that are too old."""
     number = int(now_s * SLICES / breaker.within_s)
     kept = tuple(s for s in slices if s.number > number - SLICES)
     if kept and kept[-1].number == number:
         *kept_, last = kept
-        return (*kept_, Slice(number, last.ended + 1, last.failed + failed))
-    return (*kept, Slice(number, 1, int(failed)))
+        return (*kept_, CallWindow(number, last.ended + 1, last.failed + failed))
+    return (*kept, CallWindow(number, 1, int(failed)))
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+# -------------------------------------------------------------------- last good
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastGood:
+    """Fallback of a call that only asks: what it gave last for the same arguments, in this process.
+
+    `for_s`: seconds for which a result is good enough. `results_max`: results that are kept, those asked for last.
+    Raises `DeclarationError` for a number that cannot be.
+    """
+
+    for_s: float
+    results_max: int = 1000
+
+    def __post_init__(self) -> None:
+        for_s, most = _check_number(self.for_s), _check_number(self.results_max)
+        if for_s is None or for_s <= 0:
+            raise DeclarationError(f"LastGood(for_s={self.for_s!r}): give seconds, more than 0")
+        if most is None or most != int(most) or most < 1:
+            raise DeclarationError(f"LastGood(results_max={self.results_max!r}): give a whole number from 1 on")
+
+
+class LastGoodCache(Generic[T]):
+    """Results that are remembered of one call, each with the time at which it was given.
+
+    >>> memory = LastGoodCache[str](LastGood(for_s=10, results_max=2))
+    >>> for n, key in enumerate("abc"):
+    ...     memory.learn(key, key.upper(), now_s=n)
+    >>> memory.recall("a", now_s=3), memory.recall("b", now_s=3), memory.recall("b", now_s=12)
+    (None, 'B', None)
+    """
+
+    def __init__(self, rules: LastGood) -> None:
+        self._rules = rules
+        self._results: OrderedDict[str, tuple[float, T]] = OrderedDict()
+
+    def learn(self, key: str, result: T, now_s: float) -> None:
+        """Take note of a result; of too many the one goes that was asked for or given longest ago."""
+        self._results[key] = now_s, result
+        self._results.move_to_end(key)
+        if len(self._results) > self._rules.results_max:
+            self._results.popitem(last=False)
+
+    def recall(self, key: str, now_s: float) -> T | None:
+        """The result, if it is young enough."""
+        given = self._results.get(key)
+        if given is None or now_s - given[0] >= self._rules.for_s:
+            return None
+        self._results.move_to_end(key)
+        return given[1]
+
+
+def _check_number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None

@@ -17,8 +17,9 @@ of what we see under it. For the alternatives see docs/decisions/05-why-the-numb
 There is no clock and no chance in here: the same observations give the same limits.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from zlib import crc32
 
 INFLIGHT_MIN = 64
 """Lowest limit, unless settings give another: enough for batches, and for a write to be under way while others are
@@ -59,6 +60,31 @@ that there ever was, noise alone would lead it to where no store can stay."""
 FOLLOWED_S_MAX = 5.0
 """Most time that one window counts for in the baseline: one that was open over a quiet night says no more than
 another."""
+
+BURST_S = 0.1
+"""Time whose calls may begin at once; the others follow evenly. A timer for each of a thousand calls a second would be
+too many."""
+WAITING_MAX = 100
+"""Calls to one resource that wait in memory, at most: they hold messages in flight, of which others need some."""
+STAYS_S = 2.0
+"""Longest time that a message waits in memory, from the start of its turn, before it is parked. It is that of failed
+attempts, too."""
+STAYS_S_MIN = 0.2
+"""Shortest pause before it is asked again in memory."""
+AWAY_S_MAX = 60.0
+"""Longest time that what was sent away stays away."""
+AWAY_LEAST = 0.75
+"""Part of that from which on pauses grow no longer: the rest spreads them."""
+LASTS_S = 0.1
+"""Time that a call is taken to last while none has ended."""
+NEWEST = 0.2
+"""Part that the last call has in how long calls last."""
+YIELDS_S_MAX = 30.0
+"""Longest time that a message yields: then it goes as any other, however much there is to do."""
+HELD_PART = 10
+"""Messages that yield, at most, as a part of what may be in flight: they take no room in it, but memory."""
+BUSY_PART = 0.5
+"""Part of a bound from which on a worker counts as saturated, even if it has read all there is."""
 
 
 @dataclass(slots=True)
@@ -163,3 +189,122 @@ class InFlight:
         self._writes = self._slow = self._inflight = 0
         self._latency_s = 0.0
         self.reached = False
+
+
+# -------------------------------------------------------------------- turns
+
+
+@dataclass(frozen=True, slots=True)
+class CallQueue:
+    """State of the turns of one resource. Times are those of a monotonic clock."""
+
+    running: int = 0
+    waiting: int = 0
+    free_s: float = -inf
+    """Time from which on the next call may begin, were there no bursts."""
+    back_s: float = -inf
+    """Time at which what was last sent away is to be back."""
+    lasts_s: float = LASTS_S
+    """Time that a call lasts, about."""
+
+    def runs(self) -> "CallQueue":
+        """The state with one more that runs."""
+        return replace(self, running=self.running + 1)
+
+    def waits(self, more: int) -> "CallQueue":
+        """The state with more, or fewer, that wait."""
+        return replace(self, waiting=self.waiting + more)
+
+
+def has_free_turn(line: CallQueue, at_once_max: int | None) -> bool:
+    """Return whether a call that comes now runs now: nobody waits, and not too many run."""
+    return at_once_max is None or (line.running < at_once_max and not line.waiting)
+
+
+def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue, float]:
+    """The next turn: the state in which it is taken, and the time at which it is.
+
+    >>> line, times = Line(), []
+    >>> for _ in range(3):
+    ...     line, begins_s = reserved(line, 4, now_s=10)
+    ...     times.append(begins_s)
+    >>> times
+    [10, 10.25, 10.5]
+    """
+    apart_s = 1 / rate_per_s
+    begins_s = max(now_s, line.free_s - max(0, BURST_S - apart_s))
+    return replace(line, free_s=max(line.free_s, now_s) + apart_s), begins_s
+
+
+def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
+    """The state after the end of a call. `lasted_s`: `None` if it was given up, and says nothing."""
+    lasts_s = line.lasts_s if lasted_s is None else line.lasts_s + NEWEST * (lasted_s - line.lasts_s)
+    return replace(line, running=line.running - 1, lasts_s=lasts_s)
+
+
+def postpone(
+    line: CallQueue, at_once_max: int | None, rate_per_s: float | None, now_s: float
+) -> tuple[CallQueue, float]:
+    """The state with one more that comes back later, and after how many seconds: behind those that wait, and those that
+    were sent away before.
+
+    >>> line = Line(waiting=8, lasts_s=0.5)
+    >>> line, first_s = sent_away(line, 2, None, now_s=10)
+    >>> line, second_s = sent_away(line, 2, None, now_s=10)
+    >>> first_s, second_s
+    (2.25, 2.5)
+    """
+    apart_s = max(line.lasts_s / at_once_max if at_once_max else 0, 1 / rate_per_s if rate_per_s else 0)
+    back_s = min(max(line.back_s, now_s + line.waiting * apart_s) + apart_s, now_s + AWAY_S_MAX)
+    return replace(line, back_s=back_s), back_s - now_s
+
+
+def waits_in_memory(left_s: float, passed_s: float) -> bool:
+    """Return whether a message waits in memory until it is asked again, and is not parked. `passed_s`: since its turn
+    began."""
+    return passed_s + left_s <= STAYS_S
+
+
+def postponed_s(left_s: float, spread: float) -> float:
+    """Seconds after which what may be asked again in `left_s` is: spread, so that not all come back together, and never
+    beyond a minute. `spread`: from 0 to 1.
+
+    >>> [away_s(left_s, spread) for left_s in (0, 10, 3600) for spread in (0, 1)]
+    [0.2, 0.4, 10, 20, 45.0, 60.0]
+    """
+    least_s = min(max(left_s, STAYS_S_MIN), AWAY_S_MAX * AWAY_LEAST)
+    return least_s + spread * min(least_s, AWAY_S_MAX - least_s)
+
+
+def spread_of(saga: str, transition: int) -> float:
+    """Number from 0 to 1 that differs from saga to saga, and from one time to the next.
+
+    >>> round(spread_of("order-17", 3), 3), round(spread_of("order-17", 4), 3)
+    (0.673, 0.196)
+    """
+    return crc32(f"{saga} {transition}".encode()) / 0xFFFFFFFF
+
+
+# -------------------------------------------------------------------- yielding
+
+
+def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: bool) -> bool:
+    """Return whether a worker has so much to do that what may wait does. `busy`: messages that may be waiting for store
+    or log, of which it takes `limit` now; `inflight`: all, of which it takes `most` ever; `is_behind`: there is more
+    than it has read.
+
+    >>> is_saturated(32, 64, 40, 1000, is_behind=False), is_saturated(31, 64, 40, 1000, is_behind=False)
+    (True, False)
+    >>> is_saturated(3, 64, 500, 1000, is_behind=False), is_saturated(3, 64, 3, 1000, is_behind=True)
+    (True, True)
+    """
+    return is_behind or busy >= limit * BUSY_PART or inflight >= most * BUSY_PART
+
+
+def postponed_max(most: int) -> int:
+    """Number of messages that yield at a time, at most.
+
+    >>> held_max(1000), held_max(3)
+    (100, 1)
+    """
+    return max(1, most // HELD_PART)

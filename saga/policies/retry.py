@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
-from typing import NamedTuple, TypeGuard
+from typing import Literal, NamedTuple, TypeAlias, TypeGuard
 
-from saga.errors import DeclarationError
+from saga.errors import BadInput, DeclarationError, KeyMissing, UnknownSchema, UpcasterFailed
 
 _DOUBLINGS_MAX = 64
 """Most doublings of a delay: beyond them the limits are long reached, and floats overflow."""
@@ -16,6 +16,13 @@ DELAY_S_LONGEST = 365 * 86_400
 """Longest delay that may be asked for: a time that is too far away can be neither written down nor told."""
 ENDLESS_S_MIN = 1.0
 """Shortest first delay of what is tried without end, once it has used up its attempts."""
+
+Blame: TypeAlias = Literal["data", "code", "outside", "person"]
+BLAMES: Mapping[Blame, str] = {"data": "their data", "code": "our code", "outside": "the outside", "person": "a person"}
+"""Each class in the words of people: what a sender said, what this service does with it, what it calls;
+or nobody's failure: a person had it sent there."""
+_DEFECTS = (TypeError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError, RecursionError)
+"""Exceptions of code that is wrong, whoever raises them: a call to the outside with arguments that it does not take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +79,7 @@ class Retry:
         return (*self.never, *self.by)
 
 
-class Rule(NamedTuple):
+class FailureRule(NamedTuple):
     """Rules that hold for one failure."""
 
     name: str
@@ -80,7 +87,9 @@ class Rule(NamedTuple):
     retry: Retry
 
 
-def rule_for(why: Exception, handler: Retry | None, resource: Rule | None, service: Retry | None) -> Rule:
+def choose_rule(
+    why: Exception, handler: Retry | None, resource: FailureRule | None, service: Retry | None
+) -> FailureRule:
     """Find the rules for a failure. `resource`: those of the one on which a step failed, by its name.
 
     >>> slow, bank = Retry(delay_s_first=9), Rule("bank", Retry(by={OSError: Retry(attempts_max=3)}))
@@ -90,16 +99,16 @@ def rule_for(why: Exception, handler: Retry | None, resource: Rule | None, servi
     ('bank/OSError', 'bank')
     """
     if handler is not None:
-        rule = Rule("", handler)
+        rule = FailureRule("", handler)
     elif resource is not None:
         rule = resource
     else:
-        rule = Rule("", service or RETRY)
+        rule = FailureRule("", service or RETRY)
     if not rule.retry.by or isinstance(why, rule.retry.never):
         return rule
     return next(
         (
-            Rule(f"{rule.name}/{kind.__name__}", rule.retry.by[kind])
+            FailureRule(f"{rule.name}/{kind.__name__}", rule.retry.by[kind])
             for kind in type(why).__mro__
             if kind in rule.retry.by
         ),
@@ -107,7 +116,7 @@ def rule_for(why: Exception, handler: Retry | None, resource: Rule | None, servi
     )
 
 
-def counted(before: Mapping[str, int], rules: Iterable[str]) -> dict[str, int]:
+def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str, int]:
     """Attempts that have failed, by the names of rules, with these: those without a name are left out.
 
     >>> counted({"bank": 2}, ["bank", "", "/OSError"])
@@ -159,11 +168,11 @@ def parks(retry: Retry, attempt: int) -> bool:
     >>> parks(Retry(in_place_s=0, delay_s_first=0), 5)
     False
     """
-    return _waited_s(retry.delay_s_first, retry.delay_s_max, attempt) > retry.in_place_s
+    return _total_wait_s(retry.delay_s_first, retry.delay_s_max, attempt) > retry.in_place_s
 
 
 @lru_cache(maxsize=1024)  # there are not many rules, and most that fail do so a few times
-def _waited_s(first_s: float, max_s: float, attempts: int) -> float:
+def _total_wait_s(first_s: float, max_s: float, attempts: int) -> float:
     doubled = min(attempts, _DOUBLINGS_MAX)
     longest_s = min(first_s * 2.0**_DOUBLINGS_MAX, max_s)  # from there on all are equal, of however many there are
     return sum(min(first_s * 2.0**before, max_s) for before in range(doubled)) + (attempts - doubled) * longest_s
@@ -202,3 +211,23 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 RETRY = Retry()
 """Rules for a handler that names none."""
+
+
+# -------------------------------------------------------------------- blame
+
+
+def classify_failure(kind: type[BaseException], *, called: bool) -> Blame:
+    """Class of a failure of this kind. `called`: true if what the handler called outside raised it, or gave no answer.
+
+    >>> blame_of(BadInput, called=False), blame_of(ZeroDivisionError, called=False), blame_of(ValueError, called=True)
+    ('data', 'code', 'outside')
+    >>> blame_of(ConnectionResetError, called=False), blame_of(TypeError, called=True)
+    ('outside', 'code')
+    """
+    if issubclass(kind, UnknownSchema | UpcasterFailed | KeyMissing):  # it is for us to deploy, to mend, or to restore
+        return "code"
+    if issubclass(kind, BadInput):
+        return "data"
+    if issubclass(kind, _DEFECTS):
+        return "code"
+    return "outside" if called or issubclass(kind, OSError) else "code"

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from saga.messages import Message
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress.document import CompensableResult, DeadLetterRecord, Intent, PendingMessage, SuspendedRun
 from saga.progress.handlers import HandlerRole
 from saga.support.clock import LATEST_MS, iso
@@ -241,7 +241,7 @@ class CloseHandler(RecordDecision, frozen=True, gc=False):
 class ApplyCommand(Struct, frozen=True, gc=False):
     """Record the result of an operator command. No user code runs."""
 
-    command: Command
+    command: OperatorCommand
 
 
 class Replay(ApplyCommand, frozen=True, gc=False):

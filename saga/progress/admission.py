@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from saga.messaging import active_controls
-from saga.messaging.active_controls import InForce
-from saga.messaging.controls import Noted
-from saga.policies.turns import AWAY_S_MAX
+from saga.messaging import controls as control_log
+from saga.messaging.controls import ActiveControls, ControlEntry
+from saga.policies.concurrency import AWAY_S_MAX
 from saga.progress.actions import HandlerAction, RunHandler
 from saga.support.clock import from_iso
 
@@ -29,21 +28,21 @@ class Divert(NamedTuple):
 
 
 def admit(
-    service: str, controls: InForce, action: HandlerAction, *, has_begun: bool, now_ms: int
+    service: str, controls: ActiveControls, action: HandlerAction, *, has_begun: bool, now_ms: int
 ) -> Wait | Divert | None:
     """Decide whether a run may begin or continue; `None` if it may.
 
     `has_begun`: True if the run has an open intent. What has begun is never diverted, for it may have had effects; nor
     is a compensation, a deadline or a suspended run, which must not be lost. They can only be paused.
     """
-    pause = active_controls.pause_of(controls, service, action.name, now_ms)
+    pause = control_log.find_pause(controls, service, action.name, now_ms)
     if pause is not None:
-        return Wait(active_controls.words_of(service, pause), _pause_left_s(pause, now_ms))
+        return Wait(control_log.describe_entry(service, pause), _pause_left_s(pause, now_ms))
     if not is_divertible(action, has_begun=has_begun):
         return None
     assert isinstance(action, RunHandler)
-    route = active_controls.route_of(controls, action.name, {m.type for m in action.parts}, now_ms)
-    return None if route is None else Divert(active_controls.words_of(service, route))
+    route = control_log.find_route(controls, action.name, {m.type for m in action.parts}, now_ms)
+    return None if route is None else Divert(control_log.describe_entry(service, route))
 
 
 def is_divertible(action: HandlerAction, *, has_begun: bool) -> bool:
@@ -51,7 +50,7 @@ def is_divertible(action: HandlerAction, *, has_begun: bool) -> bool:
     return isinstance(action, RunHandler) and action.goes_on is None and not action.role.is_deadline and not has_begun
 
 
-def _pause_left_s(pause: Noted, now_ms: int) -> float:
+def _pause_left_s(pause: ControlEntry, now_ms: int) -> float:
     """Return the seconds until a pause is over, or has to be looked at again: operators wait for the end of a pause."""
     left_s = AWAY_S_MAX / 2  # spreading can double it
     if pause.switch.until is None:

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from saga.errors import SagaError
 from saga.messages import Message
-from saga.policies.blame import Blame
+from saga.policies.retry import Blame
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

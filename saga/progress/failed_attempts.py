@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from saga.encryption.sensitive_fields import hide_marked
 from saga.messages import Message
-from saga.messaging.operator_commands import Command
-from saga.policies.blame import Blame
-from saga.policies.retry import Retry, Rule, attempts_under, counted, delay_s, parks, without_end
-from saga.policies.turns import spread_of
+from saga.messaging.operator_commands import OperatorCommand
+from saga.policies.concurrency import spread_of
+from saga.policies.retry import Blame, FailureRule, Retry, attempts_under, count_attempts, delay_s, parks, without_end
 from saga.progress import ids, journal, suspended_runs
 from saga.progress.actions import HandlerAction, ParkedRun, RunHandler
 from saga.progress.decisions import find_intent, find_order_number, find_pending_compensation
@@ -29,7 +28,7 @@ from saga.progress.document import (
 from saga.progress.journal import Commit, TransitionDetails, WriteContext
 from saga.progress.timers import find_timed_runs
 from saga.support.clock import from_iso
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 
 READ_S_MIN = 5.0
 """Shortest time from one reading of the contracts to the next, however many messages nobody here knows."""
@@ -48,7 +47,7 @@ class Failure(NamedTuple):
     """What the decision about a failed attempt needs to know of its error."""
 
     reason: str
-    rule: Rule
+    rule: FailureRule
     """Retry rules that hold for it."""
     waits_for: Literal["schema", "key", "release"] | None
     """What has to be deployed or restored before an attempt can succeed."""
@@ -122,7 +121,7 @@ def judge_failure(
     """
     (now_ms, chance), (rule, retry), waits_for = moment, failure.rule, failure.waits_for
     before, named = count_failures_before(p, action)
-    attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
+    attempts, named = before + len(history), count_attempts(named, [failed.rule for failed in history])
     attempt = attempts_under(rule, attempts, named)
     may_come = waits_for == "schema" and (schemas_may_come or attempt < retry.attempts_max)
     gives_up = not may_come and (
@@ -139,7 +138,7 @@ def judge_failure(
     return FailureVerdict(
         gives_up=gives_up,
         # Nobody deploys, or restores a key, within an attempt. And for the result of a command an operator waits.
-        parks=(waits_for is not None or parks(retry, attempt)) and not isinstance(action.message, Command),
+        parks=(waits_for is not None or parks(retry, attempt)) and not isinstance(action.message, OperatorCommand),
         wait_s=wait_s,
         attempt=attempt,
         attempts_max=retry.attempts_max,
@@ -204,7 +203,7 @@ def give_up(
         where=failure.where,
         stack=failure.stack,
         blame=failure.blame,
-        state=shortened(encode(hide_marked(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
+        state=shorten(encode(hide_marked(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
     p = _update_intent(p, action, intent)
     kept = PendingMessage(

@@ -9,7 +9,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.messaging.timers import TYPE as TIMER_TYPE
 from saga.progress import compensation, ids, journal, operator_commands, timers
 from saga.progress.actions import (
@@ -67,7 +67,7 @@ def choose_next_action(
     if p.wake is not None and not timers.is_clock_behind(message, now.ms):  # without a wake no time moves anything
         p = timers.limit_delays(p, roles, now.ms)
     only_had = message.type != TIMER_TYPE  # what is had already is in the inbox, whatever the store has; no wake is
-    if isinstance(message, Command):
+    if isinstance(message, OperatorCommand):
         heeded = operator_commands.decide_command(p, roles, message, trigger.bad)
         if heeded is not None:
             return heeded
@@ -160,7 +160,7 @@ def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecisio
         case DelayCompensation():
             return compensation.delay_compensation(p, hand, role, message, known=action.known)
         case BeginAbort():
-            dead = message.dead if isinstance(message, Command) else None
+            dead = message.dead if isinstance(message, OperatorCommand) else None
             run = next((k.message.id for k in p.queue if k.dead == dead), None) if dead else None
             return journal.open_intent(p, hand, compensation.make_abort_intent(p, role, run))
         case CloseHandler():  # pragma: no branch - it is the last one, and checkers would see another

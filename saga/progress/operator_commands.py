@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.messaging.operator_commands import Answered, Command, Wanted
+from saga.messaging.operator_commands import OperatorCommand, StepAnswer, Wanted
 from saga.progress import decisions, ids, journal, suspended_runs, timers
 from saga.progress.actions import (
     NO_HANDLERS,
@@ -42,7 +42,7 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext
 
 
 def decide_command(
-    p: SagaProgress, roles: HandlerRoles, command: Command, bad: Mapping[str, str] = NO_HANDLERS
+    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, bad: Mapping[str, str] = NO_HANDLERS
 ) -> CommandDecision | BeginAbort | Abort | None:
     """Step because of a command; `None` if it was heeded before, or nothing is known of its saga. `bad`: handlers that
     can never decode the message that it brings."""
@@ -84,7 +84,7 @@ def decide_command(
 
 
 def _decide_admission(
-    p: SagaProgress, roles: HandlerRoles, command: Command, bad: Mapping[str, str]
+    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, bad: Mapping[str, str]
 ) -> AdmitAsNew | RejectCommand | None:
     """Step because of a dead letter that was in nobody's way; `None` if it is not known as one."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
@@ -120,7 +120,7 @@ def _decide_admission(
     return AdmitAsNew(command, message, takers, undone, bad)
 
 
-def _decide_release(p: SagaProgress, command: Command) -> Release | RejectCommand:
+def _decide_release(p: SagaProgress, command: OperatorCommand) -> Release | RejectCommand:
     """Step because a person wants no wait for the next attempt."""
     run = next((run for run in find_parked_runs(p) if run.id == command.dead), None)
     if run is None:
@@ -129,7 +129,7 @@ def _decide_release(p: SagaProgress, command: Command) -> Release | RejectComman
 
 
 def _decide_answer(
-    p: SagaProgress, roles: HandlerRoles, command: Command, given: Answered, kept: PendingMessage
+    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, given: StepAnswer, kept: PendingMessage
 ) -> AnswerStep | RejectCommand:
     """Step because a person says what a call did."""
     refusal = _why_not_replayable(p, kept)
@@ -147,7 +147,9 @@ def _decide_answer(
     return RejectCommand(command, unfit) if unfit else AnswerStep(command, kept, intent)
 
 
-def _why_not_answerable(kept: PendingMessage, intent: Intent, given: Answered, known: StepRecord | None) -> str | None:
+def _why_not_answerable(
+    kept: PendingMessage, intent: Intent, given: StepAnswer, known: StepRecord | None
+) -> str | None:
     """Why a person may not answer this step of a dead run; `None` if they may. A step that nobody asks for would change
     nothing, and the open call be made again; and what the external system has answered stands, unless the run's code
     asks for something else by now."""
@@ -165,7 +167,7 @@ def _why_not_answerable(kept: PendingMessage, intent: Intent, given: Answered, k
     return f"{wrong}; it waits for an answer to {there}" if there else f"{wrong}, and no call of it is open: replay it"
 
 
-def _why_not_declared(role: HandlerRole, intent: Intent, given: Answered) -> str | None:
+def _why_not_declared(role: HandlerRole, intent: Intent, given: StepAnswer) -> str | None:
     """Why the exception that a person names is no answer to the run; `None` if it is one."""
     declared = role.undo.expected_errors if intent.kind == "undo" and role.undo is not None else role.expected_errors
     if given.raised is None or given.raised in declared:
@@ -180,13 +182,13 @@ def _find_intent_of(p: SagaProgress, kept: PendingMessage) -> Intent | None:
     return decisions.find_intent(p, kept.handler, kept.message, "undo" if undoes else "do")
 
 
-def _find_call(intent: Intent, given: Answered) -> StepRecord | None:
+def _find_call(intent: Intent, given: StepAnswer) -> StepRecord | None:
     """The call of the run that is answered, as it is recorded or has begun; `None`: the run has not asked for it."""
     begun = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
     return next((c for c in begun if (c.name, c.number) == (given.step, given.number)), None)
 
 
-def _decide_resolution(p: SagaProgress, command: Command) -> ResolveEscalation | RejectCommand:
+def _decide_resolution(p: SagaProgress, command: OperatorCommand) -> ResolveEscalation | RejectCommand:
     """Step because a person has put right what an escalation tells of."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
     if f"{command.dead}-resolved" in letters:
@@ -277,7 +279,7 @@ def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) 
             )
 
 
-def _apply_replay(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
+def _apply_replay(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
     """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
     p, end = _revive(p, hand, command, kept, "replayed", "it is tried again")
     ended = TransitionDetails(message=command, cause=kept.message.id, reason=describe_request(command), letters=(end,))
@@ -287,7 +289,7 @@ def _apply_replay(p: SagaProgress, hand: WriteContext, command: Command, kept: P
 def _revive(
     p: SagaProgress,
     hand: WriteContext,
-    command: Command,
+    command: OperatorCommand,
     kept: PendingMessage,
     what: Literal["replayed", "resolved"],
     so: str,
@@ -335,7 +337,7 @@ def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) ->
 
 
 def _apply_answer(
-    p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, intent: Intent
+    p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, intent: Intent
 ) -> Commit:
     """The answer takes the place of what was recorded of the call, or had begun, and the run is tried again."""
     given = command.answered
@@ -351,7 +353,7 @@ def _apply_answer(
     return journal.append_transition(p, hand, "resolved", end.handler, ended)
 
 
-def make_answered_record(intent: Intent, given: Answered, who: str = "") -> StepRecord:
+def make_answered_record(intent: Intent, given: StepAnswer, who: str = "") -> StepRecord:
     """The call of a run with the answer that a person gives to it."""
     known = _find_call(intent, given)
     return StepRecord(
@@ -368,7 +370,7 @@ def make_answered_record(intent: Intent, given: Answered, who: str = "") -> Step
 
 
 def _apply_resolution(
-    p: SagaProgress, hand: WriteContext, command: Command, escalation: DeadLetterRecord | None
+    p: SagaProgress, hand: WriteContext, command: OperatorCommand, escalation: DeadLetterRecord | None
 ) -> Commit:
     """Record that a person has put right what an escalation tells of."""
     handler = COMMAND if escalation is None else escalation.handler
@@ -387,7 +389,7 @@ def _apply_resolution(
 def discard_message(  # the message, because of which command, and what became of what its run did
     p: SagaProgress,
     hand: WriteContext,
-    command: Command,
+    command: OperatorCommand,
     kept: PendingMessage,
     *,
     remains: Sequence[str] = (),
@@ -441,7 +443,11 @@ def _find_remaining_parts(p: SagaProgress, role: HandlerRole, goes_on: Suspended
 
 
 def _make_end_record(
-    command: Command, kept: PendingMessage, what: Literal["replayed", "discarded", "resolved"], so: str, handler: str
+    command: OperatorCommand,
+    kept: PendingMessage,
+    what: Literal["replayed", "discarded", "resolved"],
+    so: str,
+    handler: str,
 ) -> DeadLetterRecord:
     """Record of the end of a dead letter, of a handler or a compensation."""
     return DeadLetterRecord(
@@ -459,6 +465,6 @@ _PAST: Mapping[Wanted, str] = {
 }  # fmt: skip
 
 
-def describe_request(command: Command) -> str:
+def describe_request(command: OperatorCommand) -> str:
     """Words that stand in the record of whatever becomes of a command: who wants it, and why."""
     return f"{command.who} wants it: {command.why}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 from saga.progress import ids
 from saga.progress.actions import Now
 from saga.progress.document import CurrentTimer, PendingMessage, SagaProgress, SuspendedRun, compute_format
@@ -98,7 +98,7 @@ def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention
     Another store may know the saga: that of a process with other settings, or of another project with a service of the
     same name. As with what is overdue, each pause is as long as it has been due.
     """
-    if not isinstance(message, Wake) or p.n or p.intents:
+    if not isinstance(message, SagaTimer) or p.n or p.intents:
         return None
     first_ms = message.unknown_ms or message.due_ms
     if now_ms - first_ms > retention_s * 1000:

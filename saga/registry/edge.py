@@ -8,21 +8,28 @@ next record needs an unknown id is stalled: nothing is skipped, and nothing coun
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 from saga.broker.administration import NO_IDS, Administration, PartitionReader
 from saga.broker.port import Broker, Listener, Membership, Subscription
+from saga.contracts.codec import HEADER_SIZE, MARKER
 from saga.contracts.contract import Contract, Version
+from saga.contracts.foreign_values import frame, is_version, schema_id_of
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic, Writer
-from saga.registry.cache import RegistryCache
-from saga.registry.port import SchemaRegistry
-from saga.registry.settings import RegistryOptions
+from saga.messaging.names import is_without_events
+from saga.registry.port import RegistryOptions, SchemaIncomplete, SchemaRegistry
 from saga.support.clock import Clock
 
 AGAIN_S = 0.5
 """Pause before a registry is asked again that did not answer."""
 UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
+
+MISSING_S = 30.0
+"""Time after which a registry is asked again for an id that it did not have."""
+IDS_MAX = 10_000
+"""Ids that are remembered, at most: then all are forgotten, and asked for again."""
 
 
 class RegistryBroker:
@@ -58,7 +65,7 @@ class RegistryBroker:
 
     async def writer(self, id_: int) -> Writer:
         """Ask the registry for an id now, whatever it said before. Raises `RegistryUnavailable`."""
-        return await self.known.asked(id_)
+        return await self.known.ask(id_)
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         await self._broker.ensure_topics(topics)
@@ -76,11 +83,11 @@ class RegistryBroker:
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         if any(message.subject for message in messages):
-            return self._published(messages)
+            return self._to_outgoing(messages)
         return self._broker.publish(messages)
 
-    async def _published(self, messages: Sequence[Outgoing]) -> None:
-        await self._broker.publish([await self.known.in_wire_format(message) for message in messages])
+    async def _to_outgoing(self, messages: Sequence[Outgoing]) -> None:
+        await self._broker.publish([await self.known.to_wire_format(message) for message in messages])
 
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
@@ -98,9 +105,9 @@ class RegistryBroker:
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         async for record in self._broker.scan(topic):
-            if (id_ := self.known.wanted(record)) is not None:
+            if (id_ := self.known.missing_id(record)) is not None:
                 await self.known.learn(id_)
-            yield self.known.resolved(record)
+            yield self.known.resolve(record)
 
 
 class RegistryAdministration(RegistryBroker):
@@ -121,7 +128,7 @@ class _RegistryReader:
     """Reader whose records come with their schemas. See `saga.broker.administration.PartitionReader` for the
     promises."""
 
-    def __init__(self, reading: PartitionReader, known: RegistryCache) -> None:
+    def __init__(self, reading: PartitionReader, known: "RegistryCache") -> None:
         self._reading, self._known = reading, known
         self._taken: Sequence[Record] = ()
         """Records that were taken, and wait for the registry."""
@@ -130,9 +137,9 @@ class _RegistryReader:
         """Wait as promised. Raises `RegistryUnavailable` while the registry does not answer: nothing is lost."""
         self._taken = self._taken or await self._reading.poll(records_max=records_max, timeout_s=timeout_s)
         for record in self._taken:
-            if (id_ := self._known.wanted(record)) is not None:
+            if (id_ := self._known.missing_id(record)) is not None:
                 await self._known.learn(id_)
-        records, self._taken = [self._known.resolved(record) for record in self._taken], ()
+        records, self._taken = [self._known.resolve(record) for record in self._taken], ()
         return records
 
     def positions(self) -> Mapping[Partition, int]:
@@ -161,14 +168,14 @@ async def problems_of(
 class BlockedPartitions:
     """Records that the broker has delivered and that wait for the registry, by partition and in order."""
 
-    def __init__(self, known: RegistryCache, clock: Clock) -> None:
+    def __init__(self, known: "RegistryCache", clock: Clock) -> None:
         self._known, self._clock = known, clock
         self.records: dict[Partition, list[Record]] = {}
         self.trouble: dict[int, str] = {}
         """Ids for which the registry did not answer, with the reason."""
         self._asked = asyncio.Event()
 
-    def passed(self, records: Sequence[Record]) -> Sequence[Record]:
+    def pass_ready(self, records: Sequence[Record]) -> Sequence[Record]:
         """Give those records for which nothing has to be asked, and hold the others, and what is behind them."""
         if not self.records and not any(record.value and record.value[0] == 0 for record in records):
             return records  # nearly always
@@ -177,22 +184,22 @@ class BlockedPartitions:
             partition = Partition(*record[:2])
             if partition in self.records:
                 self.records[partition].append(record)
-            elif self._known.wanted(record) is None:
-                passed.append(self._known.resolved(record))
+            elif self._known.missing_id(record) is None:
+                passed.append(self._known.resolve(record))
             else:
                 self.records[partition] = [record]
                 self._asked.set()
         return passed
 
-    def released(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
+    def release_ready(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         """Give held records of these partitions, as far as nothing has to be asked any more."""
         released: list[Record] = []
         for partition in [each for each in partitions if each in self.records]:
             records = self.records.pop(partition)
             room = records_max - len(released)
-            upto = next((n for n, each in enumerate(records) if self._known.wanted(each) is not None), len(records))
+            upto = next((n for n, each in enumerate(records) if self._known.missing_id(each) is not None), len(records))
             upto = min(upto, room)
-            released += [self._known.resolved(each) for each in records[:upto]]
+            released += [self._known.resolve(each) for each in records[:upto]]
             if records[upto:]:
                 self.records[partition] = records[upto:]
                 self._asked.set()
@@ -207,7 +214,7 @@ class BlockedPartitions:
         """Partitions that wait for a registry that does not answer."""
         found = []
         for partition, (first, *_) in self.records.items():
-            id_ = self._known.wanted(first)
+            id_ = self._known.missing_id(first)
             if id_ is not None and id_ in self.trouble:
                 found.append(StalledPartition(*partition, first.offset, self.trouble[id_]))
         return found
@@ -217,13 +224,13 @@ class BlockedPartitions:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            ids = {self._known.wanted(records[0]) for records in self.records.values()}
-            asked = [self._learned(id_, wake) for id_ in ids if id_ is not None]
+            ids = {self._known.missing_id(records[0]) for records in self.records.values()}
+            asked = [self._learn(id_, wake) for id_ in ids if id_ is not None]
             if not all(await asyncio.gather(*asked)):
                 self._asked.set()
                 await self._clock.sleep(AGAIN_S)
 
-    async def _learned(self, id_: int, wake: Callable[[], None]) -> bool:
+    async def _learn(self, id_: int, wake: Callable[[], None]) -> bool:
         try:
             await self._known.learn(id_)
         except RegistryUnavailable as why:
@@ -278,11 +285,11 @@ class _Member:
         while True:
             open_ = partitions
             if held.records:
-                if released := held.released(partitions, records_max):
+                if released := held.release_ready(partitions, records_max):
                     return released
                 open_ = [each for each in partitions if each not in held.records]
             records = await self._membership.poll(open_, records_max=records_max, timeout_s=timeout_s)
-            if passed := held.passed(records):
+            if passed := held.pass_ready(records):
                 return passed
             # All of it is held; or the broker was woken, by us when the registry has said something.
             timeout_s = until_s - self._clock.monotonic_s()
@@ -361,3 +368,91 @@ def with_registry(broker: Broker, options: RegistryOptions, clock: Clock) -> Bro
     `ConfigurationError`."""
     registry = create_registry(options)
     return broker if registry is None else RegistryBroker(broker, registry, clock)
+
+
+# -------------------------------------------------------------------- cache
+
+
+@dataclass(slots=True)
+class RegistryCache:
+    """Ids and schemas of a registry that were needed so far."""
+
+    registry: SchemaRegistry
+    clock: Clock
+    _writers: dict[int, tuple[Writer, float | None]] = field(default_factory=dict)
+    """By id; with the time until which it holds that there is none."""
+    _ids: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    """Ids of what we publish, by subject and fingerprint."""
+    _versions: dict[tuple[str, bytes], Version] = field(default_factory=dict)
+    """All versions of the contracts that were asked for: what is published may be of an older one."""
+
+    # ---------------------------------------------------------------- reading
+
+    def missing_id(self, record: Record) -> int | None:
+        """Id that has to be asked for before a record can be taken; `None`: nothing has to be."""
+        id_ = schema_id_of(record)
+        if id_ is None or is_without_events(record.topic):
+            return None
+        return id_ if self._writer(id_) is None else None
+
+    def resolve(self, record: Record) -> Record:
+        """The record with the schema of its value, if that is in the wire format and nothing has to be asked."""
+        id_ = schema_id_of(record)
+        if id_ is None or is_without_events(record.topic):
+            return record
+        return record._replace(writer=self._writer(id_))
+
+    async def learn(self, id_: int) -> None:
+        """Ask for an id, unless it is known. Raises `RegistryUnavailable`."""
+        if self._writer(id_) is None:
+            await self.ask(id_)
+
+    async def ask(self, id_: int) -> Writer:
+        """Ask for an id. Raises `RegistryUnavailable`."""
+        try:
+            writer = Writer(id_, await self.registry.schema(id_), self.registry.address)
+        except SchemaIncomplete as why:
+            writer = Writer(id_, "", self.registry.address, str(why))
+        until_s = None if writer.schema else self.clock.monotonic_s() + MISSING_S
+        if len(self._writers) >= IDS_MAX:
+            self._writers.clear()
+        self._writers[id_] = writer, until_s
+        return writer
+
+    def _writer(self, id_: int) -> Writer | None:
+        writer, until_s = self._writers.get(id_, (None, None))
+        return None if until_s is not None and self.clock.monotonic_s() >= until_s else writer
+
+    # ---------------------------------------------------------------- writing
+
+    async def id_of(self, contract: Contract, version: Version) -> int | None:
+        """Id of a version of ours; `None` if it is not registered. Raises `RegistryUnavailable`."""
+        self._versions |= {(contract.subject, each.fingerprint): each for each in contract.versions}
+        known = self._ids.get((contract.subject, version.fingerprint))
+        return await self._find_id(contract.subject, version.fingerprint) if known is None else known
+
+    async def to_wire_format(self, message: Outgoing) -> Outgoing:
+        """The message as a registry's clients write it. Raises `RegistryUnavailable` while its id is not known, also
+        because it is not registered: nothing is published in any other way."""
+        value = message.value
+        if not message.subject or value is None or not value.startswith(MARKER):
+            return message
+        fingerprint = value[len(MARKER) : HEADER_SIZE]
+        id_ = self._ids.get((message.subject, fingerprint))
+        if id_ is None:
+            id_ = await self._find_id(message.subject, fingerprint)
+        if id_ is None:
+            raise RegistryUnavailable(
+                f"the schema registry at {self.registry.address} does not have the schema with the fingerprint "
+                f"{fingerprint.hex()} under {message.subject}: register it, by saga contracts register"
+            )
+        return message._replace(value=frame(id_, value))
+
+    async def _find_id(self, subject: str, fingerprint: bytes) -> int | None:
+        version = self._versions.get((subject, fingerprint))
+        for number in reversed(await self.registry.versions(subject)):
+            registered = await self.registry.version(subject, number)
+            if is_version(registered.schema, fingerprint, version):
+                self._ids[subject, fingerprint] = registered.id
+                return registered.id
+        return None

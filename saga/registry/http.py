@@ -12,10 +12,9 @@ import aiohttp
 
 from saga.contracts.foreign_values import SCHEMA_BYTES_MAX, inline_references
 from saga.errors import ConfigurationError, RegistryUnavailable
-from saga.registry.port import Registered, RegistryRefused, SchemaIncomplete
-from saga.registry.settings import RegistryOptions
-from saga.support.adapter_description import asked, path, secret, show_certificate
-from saga.support.printable import printable, quoted, shortened
+from saga.registry.port import RegisteredSchema, RegistryOptions, RegistryRefused, SchemaIncomplete
+from saga.support.printable import printable, quote_text, shorten
+from saga.support.settings import load_certificate, path_of, read_secret, secret_reader
 
 ANSWER_S_MAX = 10.0
 """Longest wait for one answer."""
@@ -34,7 +33,9 @@ class HttpRegistry:
     def __init__(self, options: RegistryOptions) -> None:
         self.address = options.registry.rstrip("/")
         self._user = options.registry_user
-        self._password: Callable[[], str] | None = secret(options.registry_password, options.registry_password_file)
+        self._password: Callable[[], str] | None = secret_reader(
+            options.registry_password, options.registry_password_file
+        )
         self._options = options
         self._session: aiohttp.ClientSession | None = None
 
@@ -51,25 +52,25 @@ class HttpRegistry:
             await self._session.close()
 
     async def schema(self, id_: int) -> str:
-        answer = await self._asked("GET", f"/schemas/ids/{id_}")
+        answer = await self._ask("GET", f"/schemas/ids/{id_}")
         return "" if answer is None else await self._whole(answer, f"the schema with id {id_}")
 
     async def versions(self, subject: str) -> Sequence[int]:
-        answer = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions")
+        answer = await self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions")
         if answer is not None and not (isinstance(answer, list) and all(type(each) is int for each in answer)):
-            raise self._senseless("a list of versions was asked for")
+            raise self._invalid_answer("a list of versions was asked for")
         return sorted(answer or ())
 
-    async def version(self, subject: str, number: int) -> Registered:
-        answer = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
+    async def version(self, subject: str, number: int) -> RegisteredSchema:
+        answer = await self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
         if answer is None:
-            raise self._senseless(f"version {number} of {subject!r} was listed, and is not there")
-        return Registered(self._id(answer), await self._whole(answer, f"version {number} of {subject!r}"))
+            raise self._invalid_answer(f"version {number} of {subject!r} was listed, and is not there")
+        return RegisteredSchema(self._id(answer), await self._whole(answer, f"version {number} of {subject!r}"))
 
     async def register(self, subject: str, schema: str) -> int:
-        answer = await self._asked("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+        answer = await self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
         if answer is None:
-            raise self._senseless(f"a schema was to be registered as {subject!r}")
+            raise self._invalid_answer(f"a schema was to be registered as {subject!r}")
         return self._id(answer)
 
     async def _whole(self, answer: Any, what: str) -> str:
@@ -82,17 +83,18 @@ class HttpRegistry:
                 continue
             if len(found) >= REFERENCES_MAX:
                 raise SchemaIncomplete(f"{what} refers to more than {REFERENCES_MAX} others: have its sender use fewer")
-            part = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
+            part = await self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
             if part is None:
                 raise SchemaIncomplete(
-                    f"{what} refers to {quoted(name)}, version {number} of {quoted(subject)}, which the registry at "
+                    f"{what} refers to {quote_text(name)}, version {number} of {quote_text(subject)}, which the "
+                    "registry at "
                     f"{self.address} does not have: have its sender register it there"
                 )
             found[name] = self._text(part, "schema")
             open_ += _references(part)
         return inline_references(text, found.values()) if found else text
 
-    async def _asked(self, method: str, place: str, body: object = None) -> Any:
+    async def _ask(self, method: str, place: str, body: object = None) -> Any:
         """Answer of the registry, from JSON; `None`: there is no such thing. Raises `RegistryUnavailable`,
         `RegistryRefused`."""
         assert self._session is not None, "asked only inside the block"
@@ -105,13 +107,13 @@ class HttpRegistry:
                 while len(text) <= ANSWER_BYTES_MAX and not answer.content.at_eof():
                     text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as why:
-            said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_BYTES_MAX)
+            said = shorten(printable(f"{type(why).__name__}: {why}"), SAID_BYTES_MAX)
             raise RegistryUnavailable(f"the schema registry at {self.address} cannot be asked: {said}") from why
-        return self._answered(status, text)
+        return self._parse_answer(status, text)
 
-    def _answered(self, status: int, text: bytes) -> Any:
+    def _parse_answer(self, status: int, text: bytes) -> Any:
         if len(text) > ANSWER_BYTES_MAX:
-            raise self._senseless(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+            raise self._invalid_answer(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
         try:
             told = json.loads(text) if text else None
         except (ValueError, RecursionError):
@@ -119,7 +121,7 @@ class HttpRegistry:
         if status == 200 and told is not None:
             return told
         code = told.get("error_code") if isinstance(told, dict) else None
-        said = shortened(printable(str(told.get("message") if isinstance(told, dict) else "")), SAID_BYTES_MAX)
+        said = shorten(printable(str(told.get("message") if isinstance(told, dict) else "")), SAID_BYTES_MAX)
         if status == 404 and code in NONE_THERE:
             return None
         if status in (401, 403):
@@ -129,9 +131,9 @@ class HttpRegistry:
             )
         if status in (409, 422) and code is not None:
             raise RegistryRefused(said)
-        raise self._senseless(f"its status is {status}{f' ({said})' if said else ''}")
+        raise self._invalid_answer(f"its status is {status}{f' ({said})' if said else ''}")
 
-    def _senseless(self, what: str) -> RegistryUnavailable:
+    def _invalid_answer(self, what: str) -> RegistryUnavailable:
         return RegistryUnavailable(
             f"the schema registry at {self.address} gives no answer that makes sense: {what}; see that SAGA_REGISTRY "
             "is the address of Confluent's interface, with its path"
@@ -139,23 +141,23 @@ class HttpRegistry:
 
     def _text(self, answer: Any, name: str) -> str:
         if not isinstance(answer, dict) or not isinstance(answer.get(name), str) or not answer[name]:
-            raise self._senseless("a schema was asked for, and is not in it")
+            raise self._invalid_answer("a schema was asked for, and is not in it")
         if len(answer[name]) > SCHEMA_BYTES_MAX:
-            raise self._senseless(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
+            raise self._invalid_answer(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
         text: str = answer[name]
         return text
 
     def _id(self, answer: Any) -> int:
         id_ = answer.get("id") if isinstance(answer, dict) else None
         if type(id_) is not int or not 0 <= id_ <= ID_MAX:
-            raise self._senseless("the id of a schema was asked for, and is not in it")
+            raise self._invalid_answer("the id of a schema was asked for, and is not in it")
         return id_
 
     def _headers(self) -> dict[str, str]:
         """User and password as they are now. Raises `ValueError`, as an outage, if the password cannot be had."""
         if not self._user:
             return {}
-        shown = f"{self._user}:{'' if self._password is None else asked(self._password)}"
+        shown = f"{self._user}:{'' if self._password is None else read_secret(self._password)}"
         return {"Authorization": f"Basic {base64.b64encode(shown.encode()).decode()}"}
 
 
@@ -174,14 +176,14 @@ def _references(answer: Any) -> list[tuple[str, str, int]]:
 def _context(options: RegistryOptions) -> ssl.SSLContext:
     """Make a context for TLS. With an authority of one's own those that the system trusts are not trusted. Raises
     `ConfigurationError`."""
-    ca, cert, key = map(path, (options.registry_ca_file, options.registry_cert_file, options.registry_key_file))
+    ca, cert, key = map(path_of, (options.registry_ca_file, options.registry_cert_file, options.registry_key_file))
     context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if ca is not None:
             context.load_verify_locations(ca)
         if cert is not None:
-            password = secret("", options.registry_key_password_file)
-            show_certificate(context, cert, key, password, "SAGA_REGISTRY_KEY_PASSWORD_FILE")
+            password = secret_reader("", options.registry_key_password_file)
+            load_certificate(context, cert, key, password, "SAGA_REGISTRY_KEY_PASSWORD_FILE")
     except (OSError, ValueError) as why:  # an SSLError is an OSError
         files: list[Path] = [file for file in (ca, cert, key) if file is not None]
         raise ConfigurationError(

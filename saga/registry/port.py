@@ -6,14 +6,18 @@ Promised: an id means the same schema for ever; a schema registered under a subj
 Not promised: that the registry can be reached.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, Self
 
 from saga.errors import SagaError
+from saga.support import settings
+from saga.support.addresses import check_registry
+from saga.support.settings import Options, Problem, SettingReader, secret_problems
 
 
-class Registered(NamedTuple):
+class RegisteredSchema(NamedTuple):
     """A schema that is registered under a subject."""
 
     id: int
@@ -45,8 +49,75 @@ class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
     async def versions(self, subject: str) -> Sequence[int]:
         """Return the version numbers under a subject, oldest first; empty for an unknown subject."""
 
-    async def version(self, subject: str, number: int) -> Registered:
+    async def version(self, subject: str, number: int) -> RegisteredSchema:
         """Return one version, its references resolved. Raises `SchemaIncomplete`."""
 
     async def register(self, subject: str, schema: str) -> int:
         """Register a schema and return its id, which is the same for the same schema. Raises `RegistryRefused`."""
+
+
+# -------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryOptions:
+    """Settings that only the schema registry has."""
+
+    registry: str = ""
+    """Address of the schema registry, with the path of Confluent's interface if it has one. Without it nothing is read
+    or written in the wire format of a registry."""
+    registry_user: str = ""
+    """User at the registry. Without one nobody is named."""
+    registry_password: str = field(default="", repr=False)
+    """The user's password."""
+    registry_password_file: str = ""
+    """File with the user's password, read anew for each question. Give this or the password."""
+    registry_ca_file: str = ""
+    """Authorities that signed the registry's certificate: no others are trusted. Without it those of the system."""
+    registry_cert_file: str = ""
+    """Our certificate, where the registry wants one."""
+    registry_key_file: str = ""
+    """The key of our certificate."""
+    registry_key_password_file: str = ""
+    """File with the password of that key, where it is encrypted."""
+
+
+def _check_user(text: str) -> None:
+    if ":" in text:
+        raise ValueError("there is a colon in it, behind which the password would begin")
+
+
+READERS: Mapping[str, SettingReader] = {
+    "SAGA_REGISTRY": settings.address(check_registry, "https://HOST:PORT/PATH or http://HOST:PORT/PATH"),
+    "SAGA_REGISTRY_USER": settings.checked(_check_user, "a name, without a colon", lambda text: ":" not in text),
+    "SAGA_REGISTRY_PASSWORD": settings.secret("a password"),
+    "SAGA_REGISTRY_PASSWORD_FILE": settings.SECRET_FILE,
+    "SAGA_REGISTRY_CA_FILE": settings.FILE,
+    "SAGA_REGISTRY_CERT_FILE": settings.FILE,
+    "SAGA_REGISTRY_KEY_FILE": settings.SECRET_FILE,
+    "SAGA_REGISTRY_KEY_PASSWORD_FILE": settings.SECRET_FILE,
+}
+
+OPTIONS = Options(RegistryOptions, READERS)
+
+
+def problems(options: RegistryOptions) -> Iterator[Problem]:
+    """Problems of settings that are right each by itself, but do not go together."""
+    yield from secret_problems(options, "registry")
+    password = {"registry_password", "registry_password_file"}
+    if (options.registry_password or options.registry_password_file) and not options.registry_user:
+        yield (
+            frozenset({*password, "registry_user"}),
+            "SAGA_REGISTRY_PASSWORD or SAGA_REGISTRY_PASSWORD_FILE is given without SAGA_REGISTRY_USER: give both",
+        )
+    if options.registry_user and options.registry.startswith("http://"):
+        yield (
+            frozenset({"registry_user", "registry"}),
+            "SAGA_REGISTRY_USER is given, but SAGA_REGISTRY is http://, where everybody could read the password: use "
+            "https://",
+        )
+    if not options.registry and options != RegistryOptions():
+        yield (
+            frozenset({"registry"}),
+            "a setting of the schema registry is given without its address: SAGA_REGISTRY",
+        )

@@ -3,20 +3,32 @@
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
-from saga.contracts.codegen import generate
+from saga.contracts.codegen import LINE_LENGTH, generate
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
-from saga.errors import ConfigurationError
+from saga.contracts.schema import (
+    MISSING,
+    ArrayType,
+    DecimalType,
+    EnumType,
+    MapType,
+    OptionalType,
+    RecordType,
+    ScalarKind,
+    ScalarType,
+    Type,
+)
+from saga.errors import ConfigurationError, SagaError
 from saga.messaging.names import OURS
-from saga.scaffold.examples import HOMES, example_of, imported, imports_of, made
-from saga.support.printable import quoted
+from saga.support.printable import quote_text
 
 PACKAGE: Final = "services"
 """Package of a project in which its services are."""
@@ -29,6 +41,22 @@ _TAKEN: Final = {
     OURS: "the toolkit's own topics and documents are called so",
 }
 
+HOMES: Final = {"date": "datetime", "datetime": "datetime", "Decimal": "decimal", "UUID": "uuid"}
+"""Modules of the names from elsewhere that examples call."""
+_SCALARS: Final[Mapping[ScalarKind, str]] = {
+    "string": '"one"',
+    "boolean": "True",
+    "int": "1",
+    "long": "1",
+    "float": "1.0",
+    "double": "1.0",
+    "bytes": 'b"one"',
+    "uuid": "UUID(int=1)",
+    "date": "date(2026, 1, 1)",
+    "timestamp-millis": "datetime(2026, 1, 1, tzinfo=UTC)",
+    "timestamp-micros": "datetime(2026, 1, 1, tzinfo=UTC)",
+}
+
 
 class _Text(Template):
     """Text with `~{name}` where something is put in: what it becomes has `$`, `@` and braces of its own."""
@@ -36,7 +64,7 @@ class _Text(Template):
     delimiter = "~"
 
 
-class Part(NamedTuple):
+class NewService(NamedTuple):
     """Names that a service has in the files."""
 
     name: str
@@ -68,7 +96,7 @@ class Part(NamedTuple):
         return self.name.replace("-", " ").capitalize()
 
 
-def project(name: str) -> Mapping[str, str]:
+def plan_project(name: str) -> Mapping[str, str]:
     """Files of a project, with a service that decides how orders end. Raises `ConfigurationError` for a name that
     cannot be one."""
     _check("project", name)
@@ -80,11 +108,11 @@ def project(name: str) -> Mapping[str, str]:
         return {**texts, f"{PACKAGE}/{FIRST}/events.py": generate(library, events)}
 
 
-def service(name: str, root: Path, hears: str | None = None) -> Mapping[str, str]:
+def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str, str]:
     """Files of one more service for the project at `root`, below that. `hears`: event that it reacts to, else the only
     one that begins a saga there. Raises `ConfigurationError` with all that keeps it from being written, `ContractError`
     for contracts that cannot be used."""
-    part, problems = Part(name), list(_wrong("service", name))
+    part, problems = NewService(name), list(_find_name_problems("service", name))
     folder = root / "contracts"
     library = Library.load(folder) if folder.is_dir() else None
     if library is None or not (root / PACKAGE).is_dir():
@@ -106,7 +134,7 @@ def service(name: str, root: Path, hears: str | None = None) -> Mapping[str, str
     return _service(part, library, cause)
 
 
-def _service(part: Part, library: Library, cause: Contract) -> Mapping[str, str]:
+def _service(part: NewService, library: Library, cause: Contract) -> Mapping[str, str]:
     failures = sorted(c.name for c in library.contracts.values() if c.outcome == "failure" and c.key == cause.key)
     failure = library.contracts[failures[0]] if failures and cause.name not in failures else None
     own = {part.done: f"{part.title} has done its part."}
@@ -130,7 +158,7 @@ def _service(part: Part, library: Library, cause: Contract) -> Mapping[str, str]
     }
 
 
-def _values(part: Part, cause: Contract, failure: Contract | None) -> Mapping[str, str]:
+def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapping[str, str]:
     """Values of a service's templates."""
     made_cause, called = example_of(cause, "CAUSE = ")
     made_failure, also = ("", set[str]()) if failure is None else example_of(failure, "FAILED = ")
@@ -146,10 +174,10 @@ def _values(part: Part, cause: Contract, failure: Contract | None) -> Mapping[st
         "key": cause.key,
         "done": part.done,
         "back": part.back,
-        "work": made("", "async def work", [f"event: {cause.name}"], f" -> {part.done}:"),
-        "take_back": made("", "async def take_back", [heard, f"done: {part.done}"], f" -> {part.back}:"),
-        "import_events": imported(module, [*hears, part.done]),
-        "import_given": imported(module, sorted(given)),
+        "work": format_call("", "async def work", [f"event: {cause.name}"], f" -> {part.done}:"),
+        "take_back": format_call("", "async def take_back", [heard, f"done: {part.done}"], f" -> {part.back}:"),
+        "import_events": format_import(module, [*hears, part.done]),
+        "import_given": format_import(module, sorted(given)),
         "imports": standard and f"{standard}\n",
         "made_cause": made_cause,
         "made_failure": made_failure,
@@ -161,7 +189,7 @@ def _cause(library: Library, hears: str | None, problems: list[str]) -> Contract
     if hears is not None:
         if hears not in library.contracts:
             known = ", ".join(sorted(library.contracts)) or "none"
-            problems.append(f"--hears {quoted(hears)}: there is no such contract; there are {known}")
+            problems.append(f"--hears {quote_text(hears)}: there is no such contract; there are {known}")
         return library.contracts.get(hears)
     starts = sorted(name for name, contract in library.contracts.items() if contract.starts)
     if len(starts) != 1:
@@ -172,21 +200,22 @@ def _cause(library: Library, hears: str | None, problems: list[str]) -> Contract
     return library.contracts[starts[0]]
 
 
-def _wrong(what: str, name: str) -> Iterable[str]:
+def _find_name_problems(what: str, name: str) -> Iterable[str]:
     """Problems of a name."""
     if not _NAME.fullmatch(name) or len(name) > _NAME_MAX:
         yield (
-            f"{quoted(name)} cannot be a {what}: a name is at most {_NAME_MAX} lower case letters and digits, in parts "
+            f"{quote_text(name)} cannot be a {what}: a name is at most {_NAME_MAX} lower case letters and digits, in "
+            "parts "
             "with `-` between them, and begins with a letter"
         )
     elif name in _TAKEN:
-        yield f"{quoted(name)} cannot be a {what}: {_TAKEN[name]}"
+        yield f"{quote_text(name)} cannot be a {what}: {_TAKEN[name]}"
     elif keyword.iskeyword(name.replace("-", "_")):
-        yield f"{quoted(name)} cannot be a {what}: it is a word of Python"
+        yield f"{quote_text(name)} cannot be a {what}: it is a word of Python"
 
 
 def _check(what: str, name: str) -> None:
-    if problems := list(_wrong(what, name)):
+    if problems := list(_find_name_problems(what, name)):
         raise ConfigurationError("nothing was written:", problems)
 
 
@@ -223,3 +252,112 @@ def _library(folder: Path, contracts: Mapping[str, str]) -> Library:
 def _all(library: Library) -> Sequence[Path]:
     """Files of a library."""
     return sorted(path for path in library.folder.rglob("*") if path.is_file())
+
+
+# -------------------------------------------------------------------- examples
+
+
+def example_of(contract: Contract, before: str) -> tuple[str, set[str]]:
+    """Call that makes an event of a contract, with values for all fields without a default, and the names that it
+    calls. `before`: what stands before it in its line."""
+    called: set[str] = set()
+    return format_call(before, contract.name, _arguments(contract.newest.record, called), ""), {contract.name, *called}
+
+
+def _arguments(record: RecordType, called: set[str]) -> list[str]:
+    return [f"{field.name}={_value(field.type, called)}" for field in record.fields if field.default is MISSING]
+
+
+def _value(type_: Type, called: set[str]) -> str:
+    match type_:
+        case ScalarType(kind):
+            text = _SCALARS[kind]
+            called.update({text.partition("(")[0]} & HOMES.keys())
+            return text
+        case DecimalType():
+            called.add("Decimal")
+            return 'Decimal("1")'
+        case EnumType(name=name, symbols=symbols):
+            called.add(name)
+            return f'{name}("{symbols[0]}")'
+        case ArrayType():
+            return "()"
+        case MapType():
+            return "{}"
+        case OptionalType():
+            return "None"
+        case RecordType(name=name):
+            called.add(name)
+            return f"{name}({', '.join(_arguments(type_, called))})"
+
+
+def imports_of(called: Collection[str]) -> str:
+    """Imports of names from elsewhere that are called, a line for each module.
+
+    >>> imports_of({"date", "datetime", "Order"})
+    'from datetime import UTC, date, datetime\\n'
+    """
+    found: dict[str, list[str]] = {}
+    for name, home in HOMES.items():
+        if name in called:
+            found.setdefault(home, []).extend(["UTC", name] if name == "datetime" else [name])
+    return "".join(f"from {home} import {', '.join(sorted(names))}\n" for home, names in found.items())
+
+
+def format_import(module: str, names: Sequence[str]) -> str:
+    """Import of names, in lines if it is long.
+
+    >>> imported("a.events", ["B", "A"])
+    'from a.events import A, B'
+    """
+    line = f"from {module} import {', '.join(sorted(names))}"
+    if len(line) <= LINE_LENGTH:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in sorted(names)), ")"])
+
+
+def format_call(before: str, name: str, arguments: Sequence[str], after: str) -> str:
+    """Call, or the head of a function, in lines if it is long. `before`, `after`: what stands in its line.
+
+    >>> made("x = ", "A", ["b=1", "c=2"], "")
+    'A(b=1, c=2)'
+    """
+    whole = ", ".join(arguments)
+    if len(f"{before}{name}({whole}){after}") <= LINE_LENGTH:
+        return f"{name}({whole}){after}"
+    if len(whole) + 4 <= LINE_LENGTH:
+        return f"{name}(\n    {whole}\n){after}"
+    return "\n".join([f"{name}(", *(f"    {argument}," for argument in arguments), f"){after}"])
+
+
+# -------------------------------------------------------------------- writing
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write new files below a folder, each with its text; their paths. Raises `ConfigurationError` with all that are
+    there already: nothing was written; `SagaError` if one cannot be: those before it are removed again."""
+    there = [name for name in sorted(files) if (folder / name).exists() or (folder / name).is_symlink()]
+    if there:
+        raise ConfigurationError(
+            "nothing was written: nothing is overwritten, so take away what is there, or choose another name:",
+            [f"{folder / name} is there already" for name in there],
+        )
+    written: list[Path] = []
+    made: list[Path] = []
+    try:
+        for name, text in sorted(files.items()):
+            path = folder / name
+            made += [above for above in reversed(path.parents) if not above.exists()]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                written.append(path)
+                file.write(text)
+    except OSError as why:
+        for path in written:
+            with suppress(OSError):
+                path.unlink()
+        for above in reversed(made):
+            with suppress(OSError):
+                above.rmdir()
+        raise SagaError(f"nothing was written: {why.filename or folder}: {why.strerror or why}") from why
+    return written

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from saga.store.port import Store
-from saga.support.adapter_description import Adapter, Chosen, Finding
 from saga.support.clock import Clock
+from saga.support.settings import Adapter, ChosenSettings, Finding
 
 
 class Keyspace(NamedTuple):
@@ -29,21 +29,21 @@ class StoreAddress(NamedTuple):
 class StoreAdapter(Adapter, Protocol):
     """A kind of store. Nothing here connects; only `at` loads a driver."""
 
-    def create_store(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+    def create_store(self, settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
         """Create the store of a service without opening it. `readonly`: for tools; nothing is created or changed.
         Raises `ConfigurationError` if the driver is not installed."""
 
-    def store_address(self, settings: Chosen, service: str) -> str:
+    def store_address(self, settings: ChosenSettings, service: str) -> str:
         """Return the address of a service's store. Services with the same address share a store."""
 
     def find_stores(self, address: str) -> Sequence[StoreAddress]:
         """Return the stores that match an address with `{service}` in it. Raises `NoStore` without any, `ServiceNeeded`
         if the services cannot be found out there, and `ValueError` as `check`."""
 
-    def missing_file(self, settings: Chosen, service: str) -> Path | None:
+    def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
         """Return the missing file that the service will create when it starts; `None` without one."""
 
-    def report_probe(self, settings: Chosen, about: str) -> Finding:
+    def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
         """Return the finding about a store that has just written a document and read it back."""
 
     def version_time_ms(self, cas: int) -> int | None:

@@ -11,6 +11,11 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
+LOOK_S = 0.25
+"""Pause between two looks of who waits patiently."""
+LATEST_MS = 253_402_300_799_999
+"""Latest time that can be told: the end of the year 9999, in milliseconds since 1970."""
+
 
 class Clock(Protocol):
     """Time, waiting and chance as inputs, so that a simulation can give them."""
@@ -58,10 +63,6 @@ class SystemClock:
             return value
         async with asyncio.timeout(seconds):
             return await _going_on(what, waits_for)
-
-
-LOOK_S = 0.25
-"""Pause between two looks of who waits patiently."""
 
 
 async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
@@ -125,10 +126,6 @@ def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generato
         except StopIteration as ended:
             value: T = ended.value
             return value
-
-
-LATEST_MS = 253_402_300_799_999
-"""Latest time that can be told: the end of the year 9999, in milliseconds since 1970."""
 
 
 @lru_cache(maxsize=64)  # most times that are asked for lie within the millisecond of now

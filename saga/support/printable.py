@@ -30,7 +30,7 @@ def printable_lines(text: str) -> list[str]:
     return [printable(first), *(printable(line if line.startswith(" ") else f"  {line}") for line in others)]
 
 
-def counted(count: int, what: str) -> str:
+def count_noun(count: int, what: str) -> str:
     """Number of something, for people.
 
     >>> counted(0, "error"), counted(1, "error"), counted(2, "error")
@@ -39,7 +39,7 @@ def counted(count: int, what: str) -> str:
     return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
 
 
-def shortened(text: str, bytes_max: int) -> str:
+def shorten(text: str, bytes_max: int) -> str:
     """Cut a text to at most so many bytes in UTF-8, between two characters, and say so in it.
 
     >>> shortened("Grüße", 100)
@@ -53,10 +53,10 @@ def shortened(text: str, bytes_max: int) -> str:
     return f"{encoded[: bytes_max - 4].decode('utf-8', 'ignore')} ..."
 
 
-def quoted(text: str, bytes_max: int = 80) -> str:
+def quote_text(text: str, bytes_max: int = 80) -> str:
     r"""Quote a text from outside for a sentence: printable and bounded.
 
     >>> print(quoted("order-1\n"), quoted("x" * 200, 12))
     'order-1\n' 'xxxxxxxx ...'
     """
-    return f"'{shortened(printable(text[:bytes_max]) + text[bytes_max:][:1], bytes_max)}'"
+    return f"'{shorten(printable(text[:bytes_max]) + text[bytes_max:][:1], bytes_max)}'"

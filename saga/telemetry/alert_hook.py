@@ -24,7 +24,7 @@ import msgspec
 
 from saga.support.addresses import COMMAND
 from saga.support.clock import Clock, iso
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 from saga.telemetry.events import DeadLettered, Escalated, Recovered, Report, TelemetryEvent, Unavailable
 
 WAITING_MAX = 1000
@@ -72,7 +72,7 @@ def encode_body(moment: TelemetryEvent, now_ms: int, left_out: int) -> tuple[str
         "service": moment.service,
         "saga": moment.saga,
         "handler": moment.handler,
-        "reason": shortened(moment.reason, 2000),
+        "reason": shorten(moment.reason, 2000),
         "time": iso(now_ms),
         **details,
         **({"left_out": left_out} if left_out else {}),
@@ -213,7 +213,7 @@ class AlertHook:
     def _fails(self, service: str, why: Exception) -> None:
         if self._failing_s is None:
             self._failing_s = self.clock.monotonic_s()
-            error = shortened(f"{type(why).__name__}: {why}", 500)
+            error = shorten(f"{type(why).__name__}: {why}", 500)
             self.report(Unavailable(service=service, what="hook", operation="call", error=error, since_s=0.0))
 
     def _comes_through(self, service: str) -> None:

@@ -98,14 +98,14 @@ class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Failed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A counted attempt failed, be it the last one or not. Made for metrics by class of failure."""
+    """A count_attempts attempt failed, be it the last one or not. Made for metrics by class of failure."""
 
     saga: str
     handler: str
     kind: str
     """Name of the exception's class."""
     blame: str
-    """Who can fix the failure, see `saga.policies.blame`."""
+    """Who can fix the failure, see `saga.policies.retry`."""
 
 
 class Retrying(TelemetryEvent, frozen=True, kw_only=True, gc=False):
@@ -213,7 +213,7 @@ class DeadLettered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     where: str | None = None
     """Place in the service's code at which the last attempt failed, as in `Retrying`."""
     blame: str | None = None
-    """Who can fix the failure, see `saga.policies.blame`."""
+    """Who can fix the failure, see `saga.policies.retry`."""
     owner: str | None = None
     """Service that owns the contract of its type."""
     id: str | None = None

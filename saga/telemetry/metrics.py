@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from saga.support.clock import Clock
-from saga.support.printable import shortened
+from saga.support.printable import shorten
 from saga.telemetry import events
 from saga.telemetry.events import TelemetryEvent
 from saga.telemetry.health import Recovery, WorkerView
@@ -216,7 +216,7 @@ class Metrics(Collector):
         return {
             events.Handled: self._on_handled,
             events.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
-            events.Failed: lambda m: self._failures.add(m.service, m.handler, shortened(m.kind, KIND_MAX), m.blame),
+            events.Failed: lambda m: self._failures.add(m.service, m.handler, shorten(m.kind, KIND_MAX), m.blame),
             events.Retrying: lambda m: self._retries.add(m.service, m.handler),
             events.Parked: self._on_parked,
             events.PutOff: lambda m: self._put_off.add(m.service, m.handler),

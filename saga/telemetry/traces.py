@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from saga.messaging.trace_context import Place, Tracing, place_in
+from saga.messaging.message_ids import TracePosition, Tracing, parse_traceparent
 from saga.support.clock import Clock
 from saga.telemetry.events import Span, TelemetryEvent, Traced
 
@@ -65,7 +65,7 @@ class Traces:
         self._resource = lru_cache(maxsize=64)(lambda service: Resource.create({"service.name": service}))
 
         @lru_cache(maxsize=4096)  # called several times for each message; the result depends on the trace alone
-        def is_sampled(place: Place) -> bool:
+        def is_sampled(place: TracePosition) -> bool:
             above = (
                 None
                 if place.span is None
@@ -79,7 +79,7 @@ class Traces:
     def __call__(self, moment: TelemetryEvent) -> None:
         if type(moment) is not Traced:
             return
-        place = Place(moment.trace, moment.parent, moment.flags)
+        place = TracePosition(moment.trace, moment.parent, moment.flags)
         above = None if moment.parent is None else _make_context(place, moment.parent)
         resource, base = self._resource(moment.service), moment.now_ms * 1_000_000 - round(moment.now_s * 1e9)
         for span in moment.spans:
@@ -90,7 +90,9 @@ class Traces:
                     parent=above if span.parent is None else _make_context(place, span.parent, is_remote=False),
                     resource=resource,
                     attributes=_make_attributes(moment, span),
-                    links=[Link(_make_context(at, at.span)) for at in map(place_in, span.links) if at and at.span],
+                    links=[
+                        Link(_make_context(at, at.span)) for at in map(parse_traceparent, span.links) if at and at.span
+                    ],
                     kind=KINDS[span.kind],
                     status=Status(StatusCode.UNSET if span.error is None else StatusCode.ERROR),
                     start_time=base + round(span.began_s * 1e9),
@@ -100,7 +102,7 @@ class Traces:
             )
 
 
-def _make_context(place: Place, span: str, *, is_remote: bool = True) -> SpanContext:
+def _make_context(place: TracePosition, span: str, *, is_remote: bool = True) -> SpanContext:
     return SpanContext(int(place.trace, 16), int(span, 16), is_remote, TraceFlags(place.flags or 0))
 
 
@@ -136,7 +138,7 @@ def current_traceparent() -> str | None:
 @contextmanager
 def use_traceparent(header: str | None) -> Iterator[None]:
     """Make this trace the current one inside the block, for libraries that trace their calls."""
-    place = place_in(header)
+    place = parse_traceparent(header)
     if place is None or place.span is None:
         yield
         return

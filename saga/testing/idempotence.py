@@ -51,8 +51,8 @@ from saga.progress.document import (
 from saga.progress.journal import new_progress
 from saga.service import Service
 from saga.store.port import Document, Store
-from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import SystemClock
+from saga.support.settings import OPEN_S_MAX
 from saga.testing.invariants.rerun import RerunStore, RerunWritten
 from saga.testing.trials import TrialClock, arriving, in_place, trial_ports, wake_for
 from saga.testing.world import NO_DOCUMENTS, check_fakes
@@ -130,7 +130,7 @@ class _Planner:
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
         self._handlers = declared.reactions
-        named = {e for h in self._handlers for e in (*h.emits, *h.takes)}
+        named = {e for h in self._handlers for e in (*h.emits, *h.taken_events)}
         contracts = self._contracts = {name_of(event): contract_of(event) for event in named}
         self._consumed = consumed_by(declared, contracts)
         self._given: dict[str, list[Event]] = {}

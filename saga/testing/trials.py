@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, overload
 import msgspec
 from typing_extensions import TypeVar
 
-from saga.change import Change
-from saga.changes.records import DocumentChange
+from saga.change import Change, DocumentChange
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.declarations.annotations import accepts_none
-from saga.declarations.changes import kind_of, word_of
+from saga.declarations.changes import describe_change, kind_of
 from saga.engine import recorded_values
 from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.record_router import make_change_message
@@ -35,9 +34,9 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Permanent, SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
 from saga.messaging import controls, timers
-from saga.messaging.controls import OPERATOR, Book, Control, Switch
+from saga.messaging.controls import OPERATOR, Control, ControlLog, Switch
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 from saga.policies.retry import RETRY, Retry
 from saga.progress import ids
 from saga.progress.document import (
@@ -53,8 +52,8 @@ from saga.progress.timers import find_timed_work
 from saga.service import Service
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
-from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import iso
+from saga.support.settings import OPEN_S_MAX
 from saga.telemetry.events import TelemetryEvent, Unavailable
 from saga.testing.world import check_fakes
 from saga.view import Recordable, Saga
@@ -229,7 +228,7 @@ async def trial(  # all that a trial begins with
             await store.insert(PROGRESS, progress_key(declared.name, sagas[0]), encode(old))
         if flags:
             book = book_with(declared.name, flags, iso(clock.now_ms()))
-            await store.insert(ARCHIVES, controls.book_key(declared.name), book)
+            await store.insert(ARCHIVES, controls.control_log_key(declared.name), book)
         for number, event in enumerate(script):
             if isinstance(event, timedelta):
                 await _passes(participant, clock, sagas[0], event)
@@ -290,9 +289,9 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
     clock.pass_until(until_ms)
 
 
-def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> Wake:
+def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> SagaTimer:
     """The wake that comes now for what is due at that time; `number`: it is like no other."""
-    return Wake(
+    return SagaTimer(
         id=f"trial-{due_ms}-{number}",
         type=timers.TYPE,
         schema="",
@@ -356,7 +355,7 @@ def arriving_change(service: PreparedService, change: Change[Any], clock: TrialC
             "gone"
         )
     before, after = (None if each is None else msgspec.json.encode(each) for each in (change.before, change.document))
-    word = word_of(change)
+    word = describe_change(change)
     version = int(ids.digest("trial", f"{change.key}/{word}", f"{before!r}/{after!r}")[:12], 16)
     changed = DocumentChange(
         kind="delete" if word == "change" and after is None else word,
@@ -558,7 +557,7 @@ def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: i
 
 def book_with(service: str, flags: Collection[str], time: str) -> bytes:
     """Make the content of a service's book in which these flags are on for all sagas."""
-    book = Book(service=service)
+    book = ControlLog(service=service)
     for flag in flags:
         control = Control(
             id=f"control-{flag}",
@@ -572,5 +571,5 @@ def book_with(service: str, flags: Collection[str], time: str) -> bytes:
             who="a trial",
             why="a trial",
         )
-        book = controls.noted(book, control) or book
+        book = controls.append_control(book, control) or book
     return controls.encode(book)

@@ -19,7 +19,7 @@ from saga.errors import DeclarationError, SagaError
 from saga.messages import Event, Outgoing
 from saga.messaging import controls
 from saga.messaging.controls import Switch
-from saga.messaging.operator_commands import Answered, Wanted, to_record
+from saga.messaging.operator_commands import StepAnswer, Wanted, command_to_record
 from saga.progress.document import SagaProgress
 from saga.progress.failed_attempts import find_parked_runs
 from saga.service import Service
@@ -38,7 +38,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
-def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: Answered | None = None) -> Outgoing:
+def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepAnswer | None = None) -> Outgoing:
     """Record of a person's command about the dead letter that blocks a saga, or about its first run that is parked.
     Raises `SagaError` if there is none."""
     if wanted == "release":
@@ -48,7 +48,7 @@ def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: Answe
     if p is None or about is None:
         what = "nothing of this saga is parked" if wanted == "release" else "no dead letter blocks this saga"
         raise SagaError(f"{what} in the service: let the world run until it is so")
-    return to_record(
+    return command_to_record(
         p.service,
         p.saga,
         wanted=wanted,
@@ -60,11 +60,11 @@ def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: Answe
     )
 
 
-def answer_of(step: str, answered: object, raised: Exception | None) -> Answered:
+def answer_of(step: str, answered: object, raised: Exception | None) -> StepAnswer:
     """Answer of a person to a step, as the outside would have given it."""
     if raised is not None:
-        return Answered(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
-    return Answered(step=step, value=msgspec.json.encode(answered).decode())
+        return StepAnswer(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
+    return StepAnswer(step=step, value=msgspec.json.encode(answered).decode())
 
 
 class DocumentWrite(NamedTuple):
@@ -258,14 +258,14 @@ class World(ABC):
 
     def _has(self, service: "Service[DataclassInstance | None]", switch: Switch) -> None:
         name = service.declared.name
-        self._tell(controls.to_record(name, switch, who="a test", why="to see", now_ms=self._time_ms()))
+        self._tell(controls.control_to_record(name, switch, who="a test", why="to see", now_ms=self._time_ms()))
 
     def _wishes(
         self,
         service: "Service[DataclassInstance | None]",
         wanted: Wanted,
         saga: str,
-        answered: Answered | None = None,
+        answered: StepAnswer | None = None,
     ) -> None:
         p = self._known(service, saga)
         self._tell(command(wanted, p, self._time_ms(), answered))

@@ -98,7 +98,7 @@ async def story(fleet: Fleet, page: Page, clock: Clock) -> bool:
     )
     click.echo(f"four services run: {', '.join(f'{service} ({pid})' for service, pid in pids.items())}")
     page.start()
-    async with wiring.broker_of(fleet.broker, clock) as broker:
+    async with wiring.open_broker(fleet.broker, clock) as broker:
         watch = await _all_ended(fleet, page, broker, orders, clock)
     await _all_settled(fleet, orders, clock)
     await fleet.stop()

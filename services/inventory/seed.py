@@ -43,7 +43,7 @@ def main(store: str | None) -> None:
 
 
 async def _seed(settings: Settings) -> int:
-    async with wiring.store_of("inventory", SystemClock(), settings) as store:
+    async with wiring.open_store("inventory", SystemClock(), settings) as store:
         return await seed(store)
 
 

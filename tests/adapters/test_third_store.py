@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from saga.configuration import adapters, wiring
-from saga.configuration.settings import Settings, known
+from saga.configuration.settings import Settings, known_settings
 from saga.errors import ConfigurationError
 from saga.store.port import Store
 from saga.support.clock import SystemClock
@@ -68,8 +68,8 @@ def test_its_settings_are_settings_like_any_other() -> None:
     assert settings.of(DrawerOptions) == DrawerOptions(drawer_lock="locked", drawer_key="s3cret")
     assert settings != Settings.read({"SAGA_STORE": ADDRESS})
     assert "s3cret" not in repr(settings)
-    assert {"SAGA_DRAWER_LOCK", "SAGA_DRAWER_KEY"} < known().keys()
-    assert "drawer://CUPBOARD/DRAWER" in known()["SAGA_STORE"].takes
+    assert {"SAGA_DRAWER_LOCK", "SAGA_DRAWER_KEY"} < known_settings().keys()
+    assert "drawer://CUPBOARD/DRAWER" in known_settings()["SAGA_STORE"].takes
 
 
 def test_what_cannot_work_of_them_is_told_with_all_else() -> None:

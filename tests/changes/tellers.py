@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from saga.broker.port import Broker
-from saga.changes.port import RecordedChange
+from saga.change import RecordedChange
 from saga.configuration.settings import Settings
 from saga.engine.consumer.change_relay import ChangeRelay
 from saga.engine.outage_watch import OutageWatch
 from saga.messages import Outgoing
-from saga.messaging.names import changes_of
+from saga.messaging.names import change_topic
 from saga.ops.connectors import make_connector
 from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
@@ -107,8 +107,8 @@ class Forgetful:
         self.watch, self.pause, self.leads = self.store.watch, self.store.pause, self.store.leads
         self.watched, self.unwatch = self.store.watched, self.store.unwatch
 
-    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
-        return self.store.noted(service, count_max, before_ms=before_ms)
+    def read_recorded(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
+        return self.store.read_recorded(service, count_max, before_ms=before_ms)
 
     async def forget(self, service: str, number: int) -> None: ...
 
@@ -149,7 +149,7 @@ class ConnectorTeller:
         self.position = {"SAVED_OFFSET_OR_BEGINNING": 0, "SAVED_OFFSET_OR_NOW": len(self.kept)}[begins]
 
     async def tell(self, broker: Broker, *, twice: bool = False) -> None:
-        topic = changes_of(self.service.declared.name, PARCELS)
+        topic = change_topic(self.service.declared.name, PARCELS)
         newest = {record.key: record for record in self.kept if record.number > self.position}
         records = sorted(newest.values(), key=lambda record: record.number)
         for _ in range(1 + twice):

@@ -80,7 +80,7 @@ class TestStoreOnFiles(FromStore, OnFiles):
         async with SqliteStore(file, clock=CLOCK) as store:
             assert set(store.watched(name)) == {PARCELS, "letters"}
             await store.insert("letters", "a", b"{}")
-            assert [each.changed.key for each in store.noted(name, 10)] == ["a"]
+            assert [each.changed.key for each in store.read_recorded(name, 10)] == ["a"]
 
 
 class TestConnectorOnFiles(FromConnector, OnFiles):

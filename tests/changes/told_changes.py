@@ -17,7 +17,7 @@ from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Partition
-from saga.messaging.names import PROGRESS, changes_of
+from saga.messaging.names import PROGRESS, change_topic
 from saga.progress.document import decode_progress, progress_key
 from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
@@ -108,7 +108,7 @@ class ToldChangesConformance:
         return Shown(seen, moments)
 
     async def _caught_up(self, broker: Administration, name: str, running: "asyncio.Task[None]") -> None:
-        topic = changes_of(name, PARCELS)
+        topic = change_topic(name, PARCELS)
         while not running.done():
             positions = (await broker.describe_group(name)).positions
             bounds = await broker.fetch_bounds([topic])
@@ -167,7 +167,7 @@ class ToldChangesConformance:
         await teller.remove("a")
         await self.tell(teller, connect, twice=True)
         async with connect() as broker:
-            assert len([r async for r in broker.scan(changes_of(service.declared.name, PARCELS))]) == 6
+            assert len([r async for r in broker.scan(change_topic(service.declared.name, PARCELS))]) == 6
         assert (await self.shown(service, connect, file)).versions("a") == (1, 2, GONE)
 
     async def test_quick_writes_come_as_the_last_where_the_source_merges_and_else_each(
@@ -234,7 +234,7 @@ class ToldChangesConformance:
         assert (second.handled, second.versions("a")) == (1, (1, 2)), "it has not read the first again"
         name = service.declared.name
         async with connect() as broker:
-            bounds = await broker.fetch_bounds([changes_of(name, PARCELS)])
+            bounds = await broker.fetch_bounds([change_topic(name, PARCELS)])
             await broker.move_positions(name, {partition: at.begin for partition, at in bounds.items()})
         third = await self.shown(service, connect, file)
         assert third.versions("a") == (1, 2), "what comes again is dropped"
@@ -249,7 +249,7 @@ class ToldChangesConformance:
         for version in (2, 3):
             await teller.write("a", parcel(version))
             await self.tell(teller, connect)
-        topic = changes_of(service.declared.name, PARCELS)
+        topic = change_topic(service.declared.name, PARCELS)
         async with connect() as broker:
             (last,) = [at.end - 1 for at in (await broker.fetch_bounds([topic])).values() if at.end]
             (partition,) = [p for p, at in (await broker.fetch_bounds([topic])).items() if at.end]

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from saga.choreography.folder import manifests_in
 from saga.choreography.manifest import Manifest
 from saga.choreography.overview import Overview
+from saga.choreography.releases import read_manifests
 from saga.contracts.library import Library
 from tests.contracts.folders import decimal, field, put, schema, write
 
@@ -100,4 +100,4 @@ def odd_shop(folder: Path) -> Path:
 
 def overview_of(folder: Path) -> Overview:
     """Overview of what lies in a folder."""
-    return Overview(Library.load(folder / "contracts"), manifests_in(folder / "manifests"))
+    return Overview(Library.load(folder / "contracts"), read_manifests(folder / "manifests"))

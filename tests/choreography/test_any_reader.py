@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saga.choreography.fields_read import fields_read
+from saga.choreography.fields_read import find_fields_read
 from tests.contracts.folders import field, generated, schema, write
 
 NAMES = ("one", "two", "three", "four")
@@ -131,7 +131,7 @@ def made(statements: list[list[str]], events: ModuleType) -> Any:
 @given(statements=st.lists(STATEMENTS, min_size=1, max_size=5))
 def test_a_run_reads_nothing_that_was_not_told(events: ModuleType, statements: list[list[str]]) -> None:
     handler = made(statements, events)
-    [read] = fields_read(handler, "order", [events.Order]).values()
+    [read] = find_fields_read(handler, "order", [events.Order]).values()
     seen: set[str] = set()
 
     class Spy(events.Order):  # type: ignore[misc, name-defined] # of a generated module
@@ -148,6 +148,6 @@ def test_a_run_reads_nothing_that_was_not_told(events: ModuleType, statements: l
 
 def test_by_chance_much_is_told_apart(events: ModuleType) -> None:
     handler = made([["a.one"], ["reads(b)"], ["match order:", "    case Order(three=x):", "        x"]], events)
-    [read] = fields_read(handler, "order", [events.Order]).values()
+    [read] = find_fields_read(handler, "order", [events.Order]).values()
     assert not read.whole
     assert read.fields == {"one", "three"}

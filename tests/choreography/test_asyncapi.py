@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from saga.choreography.asyncapi import asyncapi
-from saga.choreography.folder import manifests_in
+from saga.choreography.asyncapi import make_asyncapi
 from saga.choreography.overview import Overview
+from saga.choreography.releases import read_manifests
 from saga.contracts.library import Library
 from saga.messages import Message
 from saga.messaging.envelope import headers_of
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def shop() -> Any:
-    overview = Overview(Library.load(ROOT / "contracts"), manifests_in(ROOT / "manifests"))
-    return asyncapi(overview, "The order saga", "1.2.3")
+    overview = Overview(Library.load(ROOT / "contracts"), read_manifests(ROOT / "manifests"))
+    return make_asyncapi(overview, "The order saga", "1.2.3")
 
 
 def test_topics_are_channels_with_what_kafka_needs(shop: Any) -> None:
@@ -90,7 +90,7 @@ def test_every_header_of_ours_is_told(shop: Any) -> None:
 @pytest.mark.timeout(FETCH_S + PARSE_S)  # the first one fetches the parser
 def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Path) -> None:
     folder = or_left_out(parser_folder)
-    odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
+    odd = make_asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
     broken = json.loads(json.dumps(shop))
     broken["components"]["messages"]["OrderPlaced.v1"]["payload"]["schema"]["fields"][0]["type"] = "nonsense"
     del broken["operations"]["payment.send.PaymentCaptured"]["channel"]
@@ -116,7 +116,7 @@ def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Pat
 
 
 def test_own_events_are_not_received_and_a_registry_is_told(tmp_path: Path) -> None:
-    odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
+    odd = make_asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
     assert sorted(odd["operations"]) == [
         "client.send.Said",
         "odd.receive.Failed",
@@ -151,7 +151,7 @@ DOTTED: dict[str, Any] = {
 def dotted(folder: Path) -> Any:
     """Document of a contract whose types have names with dots."""
     said = schema("Said", field("one", DOTTED), field("again", ["null", "com.shop.Dotted"]), produced_by="external")
-    return asyncapi(Overview(Library.load(write(folder, said)), {}), "Dotted", "1.0.0")
+    return make_asyncapi(Overview(Library.load(write(folder, said)), {}), "Dotted", "1.0.0")
 
 
 def test_a_name_with_dots_is_name_and_namespace(tmp_path: Path) -> None:

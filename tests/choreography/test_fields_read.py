@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from saga.choreography.fields_read import Read, fields_read, keys_named
-from saga.choreography.source import is_bound_once
+from saga.choreography.fields_read import FieldsRead, find_fields_read, find_keys, is_bound_once
 from saga.contracts.codegen import generate
 from saga.contracts.library import Library
-from saga.declarations.annotations import options_of
+from saga.declarations.annotations import split_union
 from saga.messages import Event
 from tests.choreography.readers import ELSEWHERE, ORDER, READERS, REFUSED
 from tests.contracts.folders import decimal, field, schema, write
@@ -54,12 +53,12 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
             sys.modules.pop(name, None)
 
 
-def read_by(readers: ModuleType, name: str) -> dict[str, Read]:
+def read_by(readers: ModuleType, name: str) -> dict[str, FieldsRead]:
     """Reads of a function by the name of the class, of all its parameters that are events."""
     function: Callable[..., object] = getattr(readers, name)
-    found: dict[str, Read] = {}
+    found: dict[str, FieldsRead] = {}
     for parameter, annotation in taken(function).items():
-        found |= {event.__name__: read for event, read in fields_read(function, parameter, annotation).items()}
+        found |= {event.__name__: read for event, read in find_fields_read(function, parameter, annotation).items()}
     return found
 
 
@@ -67,13 +66,13 @@ def taken(function: Callable[..., object]) -> dict[str, list[type[Event]]]:
     """Classes of events by parameter; of a wrapper without annotations those of what it wraps."""
     hints = inspect.get_annotations(function) or {"order": sys.modules["events"].Order}
     classes = {
-        name: [o for o in options_of(hint) if isinstance(o, type) and issubclass(o, Event)]
+        name: [o for o in split_union(hint) if isinstance(o, type) and issubclass(o, Event)]
         for name, hint in hints.items()
     }
     return {name: events for name, events in classes.items() if events}
 
 
-def as_told(read: Read) -> object:
+def as_told(read: FieldsRead) -> object:
     return read.whole or set(read.fields)
 
 
@@ -142,7 +141,7 @@ def test_code_that_is_not_in_its_file_any_more_counts_as_reading_all(
     readers: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = READERS.replace("return order.order_id, order.total", "return order.order_id, order.note ")
-    monkeypatch.setattr("saga.choreography.source.linecache.getlines", lambda *_: text.splitlines(keepends=True))
+    monkeypatch.setattr("saga.choreography.fields_read.linecache.getlines", lambda *_: text.splitlines(keepends=True))
     assert as_told(read_by(readers, "attributes")["Order"]) == "the source of attributes cannot be told"
     assert as_told(read_by(readers, "alias")["Order"]) == {"note"}
 
@@ -151,7 +150,7 @@ def test_code_that_is_not_in_its_file_any_more_counts_as_reading_all(
 def test_code_without_a_file_counts_as_reading_all(
     readers: ModuleType, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr("saga.choreography.source.linecache.getlines", lambda *_: [text] if text else [])
+    monkeypatch.setattr("saga.choreography.fields_read.linecache.getlines", lambda *_: [text] if text else [])
     assert as_told(read_by(readers, "alias")["Order"]) == "the source of alias cannot be told"
 
 
@@ -181,9 +180,9 @@ def test_a_name_that_may_mean_something_else_is_not_followed(text: str) -> None:
 def test_keys_are_those_that_stand_in_the_code_as_text() -> None:
     from services.payment import reserve
 
-    assert keys_named(reserve) == ("charge",)
-    assert keys_named(len) is None
+    assert find_keys(reserve) == ("charge",)
+    assert find_keys(len) is None
 
 
 def test_keys_of_functions_that_are_called_count(readers: ModuleType) -> None:
-    assert keys_named(readers.asks_for_keys) == ("elsewhere in the module", "here")
+    assert find_keys(readers.asks_for_keys) == ("elsewhere in the module", "here")

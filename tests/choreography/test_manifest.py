@@ -11,9 +11,8 @@ import pytest
 
 from saga import Event, Later, Saga, Service, upcast
 from saga.choreography import manifest
-from saga.choreography.declared import manifest_of
-from saga.choreography.folder import compared, manifests_in, save
-from saga.choreography.manifest import State, Told
+from saga.choreography.manifest import DeclaredReaction, DeclaredState, make_manifest
+from saga.choreography.releases import compare_with_released, read_manifests, save_manifest
 from saga.errors import ConfigurationError
 from services.inventory import inventory
 from services.order import order
@@ -27,7 +26,7 @@ EXAMPLE = (order, payment, inventory, shipping)
 
 
 def test_it_says_which_fields_a_service_reads_of_each_event() -> None:
-    read = {each.contract: each.fields for each in manifest_of(payment.declared).consumes}
+    read = {each.contract: each.fields for each in make_manifest(payment.declared).consumes}
     assert read == {
         "OrderCancelled": ("order_id",),
         "OrderConfirmed": ("order_id",),
@@ -37,8 +36,8 @@ def test_it_says_which_fields_a_service_reads_of_each_event() -> None:
 
 
 def test_it_says_what_is_undone_awaited_and_used() -> None:
-    found = manifest_of(payment.declared)
-    assert found.reaction("release") == Told(
+    found = make_manifest(payment.declared)
+    assert found.reaction("release") == DeclaredReaction(
         name="release",
         kind="compensation",
         ids="payment|release",
@@ -49,10 +48,10 @@ def test_it_says_what_is_undone_awaited_and_used() -> None:
         resources=("bank",),
     )
     assert found.resources == {"bank": "Bank"}
-    expire = manifest_of(order.declared).reaction("expire")
+    expire = make_manifest(order.declared).reaction("expire")
     assert expire is not None
     assert (expire.kind, expire.within_s, expire.takes) == ("deadline", 900.0, (("OrderPlaced",),))
-    assert manifest_of(inventory.declared).documents == {"stock": "Stock"}
+    assert make_manifest(inventory.declared).documents == {"stock": "Stock"}
 
 
 def test_a_wait_and_what_ends_it_are_told() -> None:
@@ -68,7 +67,7 @@ def test_a_wait_and_what_ends_it_are_told() -> None:
     @patient.deadline(within=timedelta(hours=1), unless=(OrderCancelled,))
     async def remind(placed: OrderPlaced) -> None: ...
 
-    told = manifest_of(patient.declared)
+    told = make_manifest(patient.declared)
     waits, reminds = told.reactions
     assert (waits.later, waits.until, waits.optional, waits.doc) == (
         True,
@@ -87,7 +86,7 @@ def test_it_says_so_where_code_cannot_be_followed() -> None:
     async def log(placed: OrderPlaced, saga: Saga) -> None:
         repr(placed)
 
-    [use] = manifest_of(opaque.declared).consumes
+    [use] = make_manifest(opaque.declared).consumes
     assert (use.fields, use.because) == ("all", "log hands it on whole")
 
 
@@ -116,7 +115,7 @@ def test_the_state_and_its_version_are_told() -> None:
     @stateful.handler
     async def hear(placed: OrderPlaced) -> None: ...
 
-    assert manifest_of(stateful.declared).state == State(
+    assert make_manifest(stateful.declared).state == DeclaredState(
         type="Now", version=2, fields={"cents": "int", "note": "str | None"}
     )
 
@@ -139,7 +138,7 @@ def test_of_two_versions_of_a_class_the_older_counts_and_both_are_read(tmp_path:
     second.__annotations__.update(said=newer.Said, other=older.Other)
     told.handler(first)
     told.handler(second)
-    use = manifest_of(told.declared).consumed("Said")
+    use = make_manifest(told.declared).consumed("Said")
     assert use is not None
     assert (use.version, use.fields) == (1, ("one", "order_id", "three"))
 
@@ -160,21 +159,21 @@ def test_versions_that_an_upcaster_reads_are_told(tmp_path: Path) -> None:
 
     hear.__annotations__["said"] = events.Said
     told.handler(hear)
-    [use] = manifest_of(told.declared).consumes
+    [use] = make_manifest(told.declared).consumes
     assert (use.version, use.upcasts) == (2, (1,))
 
 
 def test_the_examples_manifests_are_those_that_are_committed() -> None:
-    for found in compared([each.declared for each in EXAMPLE]):
+    for found in compare_with_released([each.declared for each in EXAMPLE]):
         assert found.path == ROOT / "manifests" / f"{found.manifest.service}.json"
         assert not found.differences
-        assert found.path.read_text("utf-8") == manifest.written(found.manifest)
+        assert found.path.read_text("utf-8") == manifest.format_manifest(found.manifest)
 
 
 def test_a_file_is_read_as_it_was_written() -> None:
     for service in EXAMPLE:
-        made = manifest_of(service.declared)
-        assert manifest.read(manifest.written(made), "m.json") == made
+        made = make_manifest(service.declared)
+        assert manifest.parse_manifest(manifest.format_manifest(made), "m.json") == made
 
 
 def edited(**changes: Any) -> str:
@@ -201,7 +200,7 @@ ODD: list[tuple[str, str]] = [
 @pytest.mark.parametrize(("text", "problem"), ODD, ids=range(len(ODD)))
 def test_a_file_that_cannot_be_used_is_refused_by_name(text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        manifest.read(text, "odd.json")
+        manifest.parse_manifest(text, "odd.json")
     assert str(refused.value).startswith("odd.json cannot be used:")
     assert problem in str(refused.value)
 
@@ -213,25 +212,25 @@ def test_all_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "d.json").mkdir()
     (tmp_path / "notes.txt").write_text("no manifest", "utf-8")
     with pytest.raises(ConfigurationError) as refused:
-        manifests_in(tmp_path)
+        read_manifests(tmp_path)
     assert [problem[:6] for problem in refused.value.problems] == ["a.json", "b.json", "c.json", "d.json"]
     assert "is of the service 'payment'; call it payment.json" in str(refused.value)
 
 
 def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
-    assert manifests_in(tmp_path / "nowhere") == {}
+    assert read_manifests(tmp_path / "nowhere") == {}
 
 
 def test_a_renamed_service_is_compared_with_its_manifest_under_the_name_of_before(tmp_path: Path) -> None:
-    (before,) = compared([payment.declared], tmp_path)
+    (before,) = compare_with_released([payment.declared], tmp_path)
     assert before.is_new
-    assert save(before)
+    assert save_manifest(before)
     renamed = dataclasses.replace(payment.declared, renamed="payments")
-    (now,) = compared([renamed], tmp_path)
+    (now,) = compare_with_released([renamed], tmp_path)
     assert not now.is_new
     assert not now.is_refused
-    assert save(now)
+    assert save_manifest(now)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["payments.json"]
-    (again,) = compared([renamed], tmp_path)
+    (again,) = compare_with_released([renamed], tmp_path)
     assert not again.differences
-    assert not save(again)
+    assert not save_manifest(again)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.choreography.declared import manifest_of
+from saga.choreography.manifest import make_manifest
 from saga.choreography.overview import Overview
 from saga.contracts.library import Library
 from saga.engine.prepared_service import consumed_by, prepare
@@ -23,23 +23,23 @@ OTHERS = {"waiting payment": waiting_payment, "waiting order": waiting_order}
 @pytest.mark.parametrize("name", [*SERVICES, *OTHERS])
 def test_what_a_service_reads_from_the_log_is_what_its_worker_reads(name: str) -> None:
     service = {**SERVICES, **OTHERS}[name]
-    manifest = manifest_of(service.declared)
+    manifest = make_manifest(service.declared)
     overview = Overview(Library.load(ROOT / "contracts"), {manifest.service: manifest})
     read = {each.contract for each in manifest.consumes if overview.is_read(manifest, each.contract)}
     assert read == consumed_by(service.declared, prepare(service.declared).contracts)
 
 
 def test_each_compensation_is_found_from_the_outcome_and_from_what_it_undoes() -> None:
-    manifests = {name: manifest_of(service.declared) for name, service in SERVICES.items()}
+    manifests = {name: make_manifest(service.declared) for name, service in SERVICES.items()}
     overview = Overview(Library.load(ROOT / "contracts"), manifests)
 
     def names(event: str) -> list[str]:
-        return [f"{each.service}.{each.compensation.name}" for each in overview.undone_after(event)]
+        return [f"{each.service}.{each.compensation.name}" for each in overview.compensated_after(event)]
 
-    on_failure = [f"{each.service}.{each.compensation.name}" for each in overview.undone_on("OrderCancelled")]
+    on_failure = [f"{each.service}.{each.compensation.name}" for each in overview.compensated_on("OrderCancelled")]
     assert on_failure == ["inventory.put_back", "payment.release", "shipping.unbook"]
     assert names("OrderPlaced") == on_failure
     assert names("PaymentReserved") == ["payment.release", "shipping.unbook"]
     assert names("PaymentDeclined") == []
-    assert overview.undone_on("OrderConfirmed") == []
-    assert overview.loose_ends() == []
+    assert overview.compensated_on("OrderConfirmed") == []
+    assert overview.find_loose_ends() == []

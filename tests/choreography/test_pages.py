@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from saga.choreography.folder import manifests_in
 from saga.choreography.overview import Overview
-from saga.choreography.pages import pages, readers
+from saga.choreography.pages import list_readers, render_pages
+from saga.choreography.releases import read_manifests
 from saga.contracts.library import Library
 from tests.choreography.odd_shop import odd_shop, overview_of
 
@@ -70,14 +70,14 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def shop() -> Mapping[str, Page]:
-    overview = Overview(Library.load(ROOT / "contracts"), manifests_in(ROOT / "manifests"))
-    return {name: Page(html) for name, html in pages(overview, "The order saga")}
+    overview = Overview(Library.load(ROOT / "contracts"), read_manifests(ROOT / "manifests"))
+    return {name: Page(html) for name, html in render_pages(overview, "The order saga")}
 
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Page]:
     overview = overview_of(odd_shop(tmp_path_factory.mktemp("odd")))
-    return {name: Page(html) for name, html in pages(overview, '<b>"Odd"</b>')}
+    return {name: Page(html) for name, html in render_pages(overview, '<b>"Odd"</b>')}
 
 
 def test_there_is_a_page_for_each_event_and_service(shop: Mapping[str, Page]) -> None:
@@ -130,9 +130,9 @@ def test_a_page_says_what_is_promised_and_the_versions(shop: Mapping[str, Page],
 
 def test_who_reads_a_part_of_a_field_reads_the_field(tmp_path: Path) -> None:
     overview = overview_of(odd_shop(tmp_path))
-    hearings = [each for each in overview.hearings("Said") if each.service == "odd"]
-    assert readers(hearings, "place") == ["odd"]
-    assert readers(hearings, "street") == []
+    hearings = [each for each in overview.consumers("Said") if each.service == "odd"]
+    assert list_readers(hearings, "place") == ["odd"]
+    assert list_readers(hearings, "street") == []
 
 
 def test_a_service_page_says_what_it_does(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:

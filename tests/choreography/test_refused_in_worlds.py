@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from saga import Event, Service
-from saga.choreography.declared import manifest_of
-from saga.choreography.releases import differences
+from saga.choreography.manifest import make_manifest
+from saga.choreography.releases import compare_releases
 from saga.progress.document import decode_transition
 from saga.telemetry.events import Stuck
 from saga.testing.simulation.network import TraceNote
@@ -57,7 +57,7 @@ def release(events: ModuleType, name: str, *takes: Any, many: bool = False, fail
 def told(events: ModuleType, old: Service[None], new: Service[None], first: list[Event], then: list[Event]) -> Any:
     """Run a saga under one release, then under the other: its progress, its transitions, and why a lane stands still.
     The second release is one that is refused."""
-    found = differences(manifest_of(old.declared), manifest_of(new.declared), [])
+    found = compare_releases(make_manifest(old.declared), make_manifest(new.declared), [])
     assert [each.verdict for each in found][:1] == ["refused"]
     with SimulatedWorld(0, guarded=False) as world:
         world.start(old)

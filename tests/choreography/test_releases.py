@@ -5,10 +5,17 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from saga.choreography.manifest import FORMAT, Consumed, Emitted, Manifest, State, Told
-from saga.choreography.releases import Difference, differences, new
+from saga.choreography.manifest import (
+    FORMAT,
+    ConsumedContract,
+    DeclaredReaction,
+    DeclaredState,
+    EmittedContract,
+    Manifest,
+)
+from saga.choreography.releases import ReleaseDifference, check_new_service, compare_releases
 
-RESERVE = Told(
+RESERVE = DeclaredReaction(
     name="reserve",
     kind="handler",
     ids="payment|reserve",
@@ -18,7 +25,7 @@ RESERVE = Told(
     resources=("bank",),
     version=2,
 )
-CAPTURE = Told(
+CAPTURE = DeclaredReaction(
     name="capture",
     kind="handler",
     ids="payment|capture",
@@ -27,7 +34,7 @@ CAPTURE = Told(
     emits=("PaymentCaptured",),
     repeats=("OrderConfirmed", "OrderForced"),
 )
-RELEASE = Told(
+RELEASE = DeclaredReaction(
     name="release",
     kind="compensation",
     ids="payment|release",
@@ -35,7 +42,7 @@ RELEASE = Told(
     undoes="reserve",
     emits=("PaymentReleased",),
 )
-EXPIRE = Told(
+EXPIRE = DeclaredReaction(
     name="expire",
     kind="deadline",
     ids="payment|expire",
@@ -45,12 +52,12 @@ EXPIRE = Told(
 )
 
 
-def consumed(contract: str, topic: str = "orders") -> Consumed:
-    return Consumed(contract=contract, version=1, topic=topic, key="order_id", fields=("order_id",))
+def consumed(contract: str, topic: str = "orders") -> ConsumedContract:
+    return ConsumedContract(contract=contract, version=1, topic=topic, key="order_id", fields=("order_id",))
 
 
-def emitted(contract: str, topic: str = "payments") -> Emitted:
-    return Emitted(contract=contract, version=1, topic=topic, key="order_id")
+def emitted(contract: str, topic: str = "payments") -> EmittedContract:
+    return EmittedContract(contract=contract, version=1, topic=topic, key="order_id")
 
 
 OLD = Manifest(
@@ -64,7 +71,7 @@ OLD = Manifest(
     ),
     emits=tuple(map(emitted, ("PaymentCaptured", "PaymentDeclined", "PaymentReleased", "PaymentReserved"))),
     reactions=(CAPTURE, EXPIRE, RELEASE, RESERVE),
-    state=State(type="PaymentState", version=2, fields={"cents": "int", "note": "str"}),
+    state=DeclaredState(type="PaymentState", version=2, fields={"cents": "int", "note": "str"}),
     resources={"bank": "Bank"},
     documents={"accounts": "Account"},
 )
@@ -79,12 +86,12 @@ ORDER = Manifest(
 )
 
 
-def with_(old: Told, **changes: object) -> Manifest:
+def with_(old: DeclaredReaction, **changes: object) -> Manifest:
     """The release before, with one reaction changed."""
     return replace(OLD, reactions=tuple(replace(r, **changes) if r is old else r for r in OLD.reactions))
 
 
-def without(old: Told) -> Manifest:
+def without(old: DeclaredReaction) -> Manifest:
     return replace(OLD, reactions=tuple(r for r in OLD.reactions if r is not old))
 
 
@@ -105,8 +112,8 @@ def moved(contract: str, **changes: object) -> Manifest:
     return replace(OLD, emits=tuple(replace(e, **changes) if e.contract == contract else e for e in OLD.emits))
 
 
-def found(new: Manifest, consumed_externally: tuple[str, ...] = ()) -> list[Difference]:
-    return differences(OLD, new, [ORDER], consumed_externally)
+def found(new: Manifest, consumed_externally: tuple[str, ...] = ()) -> list[ReleaseDifference]:
+    return compare_releases(OLD, new, [ORDER], consumed_externally)
 
 
 REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
@@ -265,7 +272,11 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     "nothing": (OLD, []),
     "a new handler": (
         replace(
-            OLD, reactions=(*OLD.reactions, Told(name="note", kind="handler", ids="payment|note", takes=(("X",),)))
+            OLD,
+            reactions=(
+                *OLD.reactions,
+                DeclaredReaction(name="note", kind="handler", ids="payment|note", takes=(("X",),)),
+            ),
         ),
         [("note", "is new: a handler")],
     ),
@@ -349,7 +360,7 @@ def test_a_harmless_difference_is_told(case: str) -> None:
 
 def test_a_service_without_state_may_get_one() -> None:
     old = replace(OLD, state=None)
-    assert [each.verdict for each in differences(old, OLD, [])] == ["told"]
+    assert [each.verdict for each in compare_releases(old, OLD, [])] == ["told"]
 
 
 def test_what_is_refused_comes_first() -> None:
@@ -359,7 +370,7 @@ def test_what_is_refused_comes_first() -> None:
 
 @pytest.mark.parametrize("change", [without, lambda old: with_(old, name="other", ids="payment|other")])
 @pytest.mark.parametrize("old", OLD.reactions, ids=lambda r: r.name)
-def test_no_reaction_goes_unnoticed(old: Told, change: Callable[[Told], Manifest]) -> None:
+def test_no_reaction_goes_unnoticed(old: DeclaredReaction, change: Callable[[DeclaredReaction], Manifest]) -> None:
     assert old.name in {each.where for each in found(change(old)) if each.verdict == "refused"}
 
 
@@ -368,29 +379,29 @@ def test_no_reaction_goes_unnoticed(old: Told, change: Callable[[Told], Manifest
 
 def test_a_new_service_that_reacts_as_a_known_one_does_is_refused_until_it_says_which_it_is() -> None:
     renamed = replace(OLD, service="pay-ments")
-    (refused,) = new(renamed, [OLD])
+    (refused,) = check_new_service(renamed, [OLD])
     assert refused.verdict == "refused"
     assert "reacts as payment does" in refused.what
     assert 'pay_ments = Service("pay-ments", was="payment")' in refused.way_out
     assert 'Service("pay-ments", start="now")' in refused.way_out
-    assert new(replace(renamed, start="beginning"), [OLD]) == []
-    (refused,) = new(renamed, [replace(OLD, service="paid", was="payment")])
+    assert check_new_service(replace(renamed, start="beginning"), [OLD]) == []
+    (refused,) = check_new_service(renamed, [replace(OLD, service="paid", was="payment")])
     assert 'was="payment"' in refused.way_out, "the name of the first release"
 
 
 def test_of_another_new_service_is_told_that_it_works_through_all_history() -> None:
     mailer = replace(OLD, service="mailer", reactions=(replace(RESERVE, name="tell"),))
     sayer = replace(OLD, service="order", reactions=(), emits=(emitted("OrderConfirmed", "orders"),))
-    (told,) = new(mailer, [sayer])
+    (told,) = check_new_service(mailer, [sayer])
     assert told.verdict == "told"
     assert "all that lies in orders, whatever its age" in told.what
-    assert new(mailer, [replace(sayer, emits=())]) == []
-    assert new(replace(mailer, start="now"), [sayer]) == []
+    assert check_new_service(mailer, [replace(sayer, emits=())]) == []
+    assert check_new_service(replace(mailer, start="now"), [sayer]) == []
 
 
 def test_another_name_is_told_and_harms_nobody() -> None:
-    (told,) = differences(OLD, replace(OLD, service="payments", was="payment"), [])
+    (told,) = compare_releases(OLD, replace(OLD, service="payments", was="payment"), [])
     assert (told.verdict, told.where) == ("told", "payments")
     assert "was called payment; stored, in topics, keys and metrics it stays payment" in told.what
-    (told,) = differences(OLD, replace(OLD, start="now"), [])
+    (told,) = compare_releases(OLD, replace(OLD, start="now"), [])
     assert told.what == "begins in topics that are new to it at now; where it has begun it stays"

@@ -10,7 +10,7 @@ import pytest
 
 from saga.messages import Outgoing, Partition
 from saga.messaging import operator_commands
-from saga.messaging.names import commands_of, dead_letters_of
+from saga.messaging.names import command_topic, dead_letter_topic
 from saga.ops import audit
 from tests.broker.removal import removal_from
 from tests.cli.conftest import Call
@@ -45,7 +45,9 @@ def dead_id(saga: Call, cup: str) -> str:
 
 def a_command(service: str, cup: str, dead: str, who: str) -> Outgoing:
     now_ms = CLOCK.now_ms()
-    return operator_commands.to_record(service, cup, wanted="replay", dead=dead, who=who, why="to see", now_ms=now_ms)
+    return operator_commands.command_to_record(
+        service, cup, wanted="replay", dead=dead, who=who, why="to see", now_ms=now_ms
+    )
 
 
 def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
@@ -101,7 +103,7 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
 
 def remove(service: str, before: int) -> None:
     async def removed() -> None:
-        await removal_from(Path(".saga") / "broker.db")({Partition(commands_of(service), 0): before})
+        await removal_from(Path(".saga") / "broker.db")({Partition(command_topic(service), 0): before})
 
     asyncio.run(removed())
 
@@ -114,13 +116,13 @@ def test_what_speaks_against_the_record_is_told(dead: Running, saga: Call, potte
     until(lambda: "cup-1" not in blocked(saga))
     dead.kill()
     dead.wait()
-    publish(Outgoing(commands_of(service), b"cup-1", b"\xff{", (("ce_type", b"saga.replay"),)))
+    publish(Outgoing(command_topic(service), b"cup-1", b"\xff{", (("ce_type", b"saga.replay"),)))
     noted = saga("audit", service)
     assert noted.exit_code == 0, "whoever writes nonsense there has done nothing"
-    assert f"1 record on {commands_of(service)} that are no commands" in noted.stderr
+    assert f"1 record on {command_topic(service)} that are no commands" in noted.stderr
 
     headers = (("dead_id", b"dead-7-discarded"), ("dead_what", b"discarded"), ("dead_reason", b"eve\x1b[2J wants it"))
-    publish(Outgoing(dead_letters_of(service), b"cup-7", b"", headers))
+    publish(Outgoing(dead_letter_topic(service), b"cup-7", b"", headers))
     forged = saga("audit", service)
     assert forged.exit_code == 1
     assert "1 end of dead letters" in forged.stderr
@@ -129,7 +131,7 @@ def test_what_speaks_against_the_record_is_told(dead: Running, saga: Call, potte
     remove(service, 1)
     gone = saga("audit", service)
     assert gone.exit_code == 1
-    assert f"{commands_of(service)}/0 begins at offset 1: earlier records were removed" in gone.stderr
+    assert f"{command_topic(service)}/0 begins at offset 1: earlier records were removed" in gone.stderr
     assert "2 ends of dead letters" in gone.stderr
     assert f"{id_}-replayed" not in gone.stdout
     assert f"replay of {id_} in cup-1  (not known): it is tried again: ada wants it: the kiln is hot" in gone.stdout

@@ -14,7 +14,7 @@ from random import Random  # noqa: TID251 - drawn from a seed
 import pytest
 
 from saga.messages import Outgoing
-from saga.messaging.names import changes_of
+from saga.messaging.names import change_topic
 from saga.testing.simulation.connector import ConnectorRecord
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
@@ -161,7 +161,7 @@ def test_each_document_that_a_connector_tells_starts_one_saga_whoever_is_killed(
 async def tell(pottery: Pottery, names: Sequence[str], chance: Random) -> None:
     """Tell of documents that were written twice, as Couchbase's connector documents it: of some the last alone, and
     after its deaths a stretch again."""
-    topic, now = changes_of(pottery.service, "wishes"), CLOCK.now_ms() * 1_000_000
+    topic, now = change_topic(pottery.service, "wishes"), CLOCK.now_ms() * 1_000_000
     async with the_broker() as broker:
         for at in range(0, len(names), 50):
             some = [

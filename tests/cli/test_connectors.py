@@ -18,8 +18,8 @@ from saga.ops import connectors
 from saga.ops.connectors import check_connectors, make_connector, make_query
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
-from saga.support.adapter_description import Finding
 from saga.support.clock import SystemClock
+from saga.support.settings import Finding
 from tests.cli.conftest import Call
 from tests.service.documents import intake
 

@@ -114,17 +114,17 @@ def test_a_wish_waits_for_a_service_that_does_not_run(pottery_on: Pottery, kiln:
 
 
 def test_whoever_changes_the_book_is_found(shop: Path, saga: Call) -> None:
-    book = controls.Book(service="payment")
+    book = controls.ControlLog(service="payment")
     for n in range(3):
         switch = controls.Switch(flag="new", percent=n)
-        record = controls.to_record("payment", switch, who="ada", why="to see", now_ms=n)
-        more = controls.noted(book, controls.control_in(_lies(record)))
+        record = controls.control_to_record("payment", switch, who="ada", why="to see", now_ms=n)
+        more = controls.append_control(book, controls.parse_control(_lies(record)))
         assert more is not None
         book = more
     put(shop, book)
     assert saga("topics", "apply", "services.payment").exit_code == 0
     assert saga("audit", "payment").exit_code == 0
-    put(shop, controls.Book(service="payment", entries=book.entries[1:]))
+    put(shop, controls.ControlLog(service="payment", entries=book.entries[1:]))
     forged = saga("audit", "payment")
     assert forged.exit_code == 1
     assert "entry 0 is not written behind the one before it" in forged.stderr
@@ -134,8 +134,8 @@ def _lies(record: Outgoing) -> Record:
     return Record(record.topic, 0, 0, record.key, record.value, record.headers, 0)
 
 
-def put(folder: Path, book: controls.Book) -> None:
-    key, content = controls.book_key("payment"), controls.encode(book)
+def put(folder: Path, book: controls.ControlLog) -> None:
+    key, content = controls.control_log_key("payment"), controls.encode(book)
     with sqlite3.connect(folder / ".saga" / "payment.db") as connection:
         connection.execute(
             "INSERT OR REPLACE INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)",

@@ -17,13 +17,13 @@ from saga.broker.port import MemberIdentity, Subscription
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Topic
-from saga.messaging.names import wakes_of
+from saga.messaging.names import timer_topic
 from saga.ops import findings
 from saga.ops.offsets import PartitionState
 from saga.ops.topic_plans import TopicNeeds
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite.store import SqliteStore
-from saga.support.adapter_description import Finding, Severity
+from saga.support.settings import Finding, Severity
 from saga.testing.conformance.broker_suite import RecordingListener
 from tests.broker.waiting import until
 from tests.cli.conftest import Call
@@ -197,7 +197,7 @@ def test_nobody_has_to_be_at_work_where_nothing_waits_or_nothing_ever_ran() -> N
     assert not list(findings.check_waiting(POTTER, gone, done))
     assert not list(findings.check_waiting(POTTER, GroupDescription(), behind))
     assert not list(findings.check_waiting(POTTER, gone._replace(members=("somebody",)), behind))
-    timers = {Partition(wakes_of("potter", "1m"), 0): PartitionState(OffsetBounds(0, 9), 4)}
+    timers = {Partition(timer_topic("potter", "1m"), 0): PartitionState(OffsetBounds(0, 9), 4)}
     assert not list(findings.check_waiting(POTTER, gone, timers))
 
 

@@ -14,7 +14,7 @@ from threading import Timer
 import pytest
 from msgspec.structs import replace
 
-from saga.messaging.transition_events import Told
+from saga.messaging.transition_events import TransitionEvent
 from saga.support.clock import iso
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
@@ -51,7 +51,7 @@ def monitoring(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def dead_letter(saga: str) -> Told:
+def dead_letter(saga: str) -> TransitionEvent:
     """Dead letter that is told now."""
     return replace(told("payment", 0, 0, "dead", saga=saga, open_=True, error="KeyError"), time=iso(CLOCK.now_ms()))
 

@@ -13,7 +13,7 @@ import pytest
 
 from saga.configuration.settings import Settings
 from saga.messages import Topic
-from saga.messaging.transition_events import Told
+from saga.messaging.transition_events import TransitionEvent
 from saga.monitor.queries import Queries
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
@@ -35,7 +35,7 @@ def history(saga: Call) -> None:
     tell(*HISTORY)
 
 
-def tell(*transitions: Told) -> None:
+def tell(*transitions: TransitionEvent) -> None:
     asyncio.run(publish(Settings(), *transitions))
 
 
@@ -172,7 +172,7 @@ def answering(answers: dict[str, bytes], status: int = 200) -> Iterator[str]:
             thread.join()
 
 
-def answers_of(*transitions: Told) -> dict[str, bytes]:
+def answers_of(*transitions: TransitionEvent) -> dict[str, bytes]:
     """Answers of a monitor to which these were told."""
     views: Queries = Monitor().take(*transitions).answers
     now_ms = BEGIN_MS + 60 * MINUTE

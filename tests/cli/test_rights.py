@@ -329,7 +329,7 @@ def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_n
     async def problems(broker: Broker) -> Sequence[str]:
         try:
             await wiring.with_topics(
-                wiring.load_services([pottery.module]), broker, [], CLOCK, 14, of_potter(guarded).told
+                wiring.load_services([pottery.module]), broker, [], CLOCK, 14, of_potter(guarded).transition_topic
             )
         except ConfigurationError as why:
             return why.problems
@@ -343,7 +343,7 @@ def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_n
             await CLOCK.sleep(0.02)
 
     async def each() -> None:
-        async with wiring.broker_of(None, CLOCK, of_potter(guarded)) as broker:
+        async with wiring.open_broker(None, CLOCK, of_potter(guarded)) as broker:
             for name, several in by_name.items():
                 await guarded.take(*several)
                 await CLOCK.within(WITHIN_S, told(broker, f"--group {name}" if several[0].kind == GROUP else name))

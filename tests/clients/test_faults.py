@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaConnectionError
 from saga import Client, SagaError
 from saga.broker.kafka import client as kafka_client
 from saga.broker.kafka import consumers
-from saga.clients.outcomes import Outcomes
+from saga.clients.client import OutcomeReader
 from saga.errors import BrokerUnavailable
 from tests.broker.waiting import until
 from tests.clients.test_listening import Shop as Parcels
@@ -81,7 +81,7 @@ class FailingBroker:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saga.clients.outcomes.AGAIN_S", 0.01)
+    monkeypatch.setattr("saga.clients.client.AGAIN_S", 0.01)
     monkeypatch.setattr("saga.clients.subscription.AGAIN_S", 0.01)
     monkeypatch.setattr("saga.clients.subscription.COMMIT_EVERY_S", 0.0)
 
@@ -188,13 +188,13 @@ async def test_a_reader_that_has_ended_says_nothing_to_those_who_asked_since(ord
     async with Client() as client:
         await client.outcome("o-1", *both, within=SOON)
         [outcomes] = client._outcomes.values()
-        assert isinstance(outcomes, Outcomes)
+        assert isinstance(outcomes, OutcomeReader)
         ended = outcomes._reader
         assert ended is not None
         await asyncio.wait([ended])
         asked = a_task(client.outcome("o-2", *both, within=LONG))
         await until(lambda: outcomes._askers)
-        outcomes._ended(ended)
+        outcomes._end_reading(ended)
         await orders.say(orders.cancelled(order_id="o-2", reason="no"))
         assert await asked == orders.cancelled(order_id="o-2", reason="no")
 

@@ -13,7 +13,7 @@ import pytest
 
 from saga import Client, Event, SagaError
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
-from saga.clients.subscription import Listening
+from saga.clients.subscription import EventSubscription
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
@@ -323,7 +323,7 @@ async def test_a_partition_that_cannot_be_read_is_told_once_and_the_others_go_on
 async def test_who_listens_while_the_client_is_closed_comes_to_the_end(shop: Shop, group: str | None) -> None:
     found: list[Event] = []
 
-    async def listening(events: Listening[Any]) -> None:
+    async def listening(events: EventSubscription[Any]) -> None:
         async for event in events:
             found.append(event)  # noqa: PERF401 - one after another, as they come
 

@@ -14,8 +14,8 @@ import pytest
 from saga import Client, Event, SagaError
 from saga.broker.administration import Administration
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
-from saga.clients import outcomes
-from saga.clients.outcomes import Outcomes, Places
+from saga.clients import client as client_module
+from saga.clients.client import OffsetIndex, OutcomeReader
 from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.library import binding_of
@@ -132,7 +132,7 @@ async def test_those_who_ask_at_once_share_one_look_at_the_topics(
         list[object](),
         EmbeddedAdministration.count_partitions,
         list[object](),
-        Outcomes._counted,
+        OutcomeReader._count_partitions,
     )
 
     async def counted(self: EmbeddedAdministration, topics: Collection[str]) -> Mapping[str, int]:
@@ -140,12 +140,12 @@ async def test_those_who_ask_at_once_share_one_look_at_the_topics(
         await until(lambda: len(asking) == 50)
         return await partitions(self, topics)
 
-    def asked_for(self: Outcomes[Any]) -> Any:
+    def asked_for(self: OutcomeReader[Any]) -> Any:
         asking.append(self)
         return ask(self)
 
     monkeypatch.setattr(EmbeddedAdministration, "count_partitions", counted)
-    monkeypatch.setattr(Outcomes, "_counted", asked_for)
+    monkeypatch.setattr(OutcomeReader, "_count_partitions", asked_for)
     async with Client() as client:
         both = embedded.confirmed, embedded.cancelled
         asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(50)]
@@ -183,8 +183,8 @@ async def test_a_question_reads_what_is_new_and_no_more(
 async def test_what_is_forgotten_is_looked_for_where_it_lies(
     embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcomes, "CHUNK", 8)
-    monkeypatch.setattr(outcomes, "REMEMBERED_MAX", 20)
+    monkeypatch.setattr(client_module, "CHUNK", 8)
+    monkeypatch.setattr(client_module, "REMEMBERED_MAX", 20)
     both = embedded.confirmed, embedded.cancelled
     await embedded.say(*(embedded.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(300)))
     for n in (0, 1, 2, 150, 299):
@@ -197,7 +197,7 @@ async def test_what_is_forgotten_is_looked_for_where_it_lies(
 
 
 def test_places_of_a_saga_are_found_among_many_and_bounded() -> None:
-    places = Places(5)
+    places = OffsetIndex(5)
     for n in range(20_000):
         places.add(f"o-{n}".encode(), n + 5)
     places.add(b"o-3", 30_000)
@@ -265,9 +265,9 @@ async def test_an_outage_is_waited_for_within_the_question(
 
     monkeypatch.setattr(EmbeddedReader, "poll", away)
     assert await client.outcome("o-1", *both, within=SOON) == embedded.confirmed(order_id="o-1")
-    monkeypatch.setattr(outcomes, "FOUND_S_MAX", 0.3)
+    monkeypatch.setattr(client_module, "FOUND_S_MAX", 0.3)
     refused.clear()
-    monkeypatch.setattr(outcomes, "AGAIN_S", 10)
+    monkeypatch.setattr(client_module, "AGAIN_S", 10)
     with pytest.raises(BrokerUnavailable, match="within 0 s: the disk is away; ask again"):
         await client.outcome("o-2", *both, within=SOON) or await client.outcome("o-3", *both, within=SOON)
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from saga.cli.main import main
 from saga.configuration import wiring
-from saga.configuration.settings import known
+from saga.configuration.settings import known_settings
 from saga.engine.prepared_service import topics_of
 from saga.messaging.names import ARCHIVES, PROGRESS
 from services.audit.books import SERVICES
@@ -179,7 +179,7 @@ def test_settings_in_compose_files_are_settings() -> None:
         if name.startswith("SAGA_")
     }
     assert names
-    assert names <= known().keys()
+    assert names <= known_settings().keys()
 
 
 @pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.stand-ins.yml"])

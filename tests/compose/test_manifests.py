@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from saga.broker.kafka.adapter import KafkaOptions
-from saga.configuration.settings import Settings, known
+from saga.configuration.settings import Settings, known_settings
 from saga.contracts.library import find_library
 from saga.engine.prepared_service import reads_of
 from saga.messaging.names import is_without_events
@@ -94,7 +94,7 @@ def test_the_settings_of_a_pod_can_work(service: str) -> None:
     given = dict(named("ConfigMap", "saga-settings")["data"])
     given |= {one["name"]: one["value"] for one in container(service)["env"]}
     of_ours = {name: value for name, value in given.items() if name.startswith("SAGA_")}
-    assert of_ours.keys() <= known().keys()
+    assert of_ours.keys() <= known_settings().keys()
     files = {name: value for name, value in of_ours.items() if name.endswith("_FILE")}
     assert all(str(Path(file).parent) in mounted for file in files.values())
     # Here the mounted files are not; any file stands for them.

@@ -36,9 +36,9 @@ class Opens:
 async def test_all_begins_at_once_and_each_that_opens_is_told_and_closed() -> None:
     moments, things = list[TelemetryEvent](), [Opens() for _ in range(16)]
     async with AsyncExitStack() as stack:
-        opening = wiring.Opening(stack, moments.append, 5)
+        opening = wiring._Opening(stack, moments.append, 5)
         tasks = [opening._begin("payment", f"store {n}", each) for n, each in enumerate(things)]
-        opened = asyncio.get_running_loop().create_task(opening._opened())
+        opened = asyncio.get_running_loop().create_task(opening._wait_opened())
         await until(lambda: all(each.begun for each in things))
         for each in reversed(things):
             each.may.set()
@@ -55,11 +55,11 @@ async def test_nobody_gives_up_while_anything_comes_on_and_what_does_not_is_name
     monkeypatch.setattr(wiring, "TOLD_EVERY_S", 0.0)
     moments, things, hangs = list[TelemetryEvent](), [Opens() for _ in range(4)], Opens()
     async with AsyncExitStack() as stack:
-        opening = wiring.Opening(stack, moments.append, 1.0)
+        opening = wiring._Opening(stack, moments.append, 1.0)
         for n, each in enumerate(things):
             opening._begin("payment", f"store {n}", each)
         opening._begin("order", "the store that hangs", hangs)
-        opened = asyncio.get_running_loop().create_task(opening._opened())
+        opened = asyncio.get_running_loop().create_task(opening._wait_opened())
         for each in things:  # longer than the limit, all together
             await CLOCK.sleep(0.5)
             assert not opened.done()
@@ -72,7 +72,7 @@ async def test_nobody_gives_up_while_anything_comes_on_and_what_does_not_is_name
         waiting = [m for m in moments if isinstance(m, StillOpening)]
         assert waiting[-1].what == "the store that hangs"
         assert waiting[-1].left_s < 1
-        await opening._given_up()
+        await opening._give_up()
     assert all(each.closed for each in things)
     assert not hangs.closed
 
@@ -82,12 +82,12 @@ async def test_the_first_that_cannot_be_opened_is_told_in_its_own_words() -> Non
     good.may.set()
     bad.may.set()
     async with AsyncExitStack() as stack:
-        opening = wiring.Opening(stack, lambda _: None, 5)
+        opening = wiring._Opening(stack, lambda _: None, 5)
         for each in (good, bad):
             opening._begin("payment", "store", each)
         with pytest.raises(StoreUnavailable, match="the password is another one"):
-            await opening._opened()
-        await opening._given_up()
+            await opening._wait_opened()
+        await opening._give_up()
     assert good.closed
 
 

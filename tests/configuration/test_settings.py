@@ -9,7 +9,7 @@ import pytest
 from saga.broker import port
 from saga.broker.embedded.adapter import embedded_path
 from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_settings
-from saga.configuration.settings import Settings, all_options, known
+from saga.configuration.settings import Settings, all_options, known_settings
 from saga.configuration.wiring import limits_of
 from saga.errors import ConfigurationError
 from saga.ops.sources import open_stores
@@ -66,7 +66,7 @@ SETTINGS = [
 
 
 def test_every_setting_has_a_variable() -> None:
-    assert sorted(f"SAGA_{name.upper()}" for name, _ in SETTINGS) == sorted(known())
+    assert sorted(f"SAGA_{name.upper()}" for name, _ in SETTINGS) == sorted(known_settings())
 
 
 def test_the_defaults_are_values_that_could_be_given() -> None:
@@ -132,7 +132,7 @@ def test_a_mistyped_name_is_a_problem_with_a_suggestion(name: str, told: str) ->
 
 def test_a_name_like_no_other_is_answered_with_all_there_are() -> None:
     (told,) = problems({"SAGA_ZOOKEEPER_URL": "x"})
-    assert all(name in told for name in known())
+    assert all(name in told for name in known_settings())
 
 
 def test_what_others_read_is_left_to_them() -> None:

@@ -15,7 +15,7 @@ from saga.broker.embedded.adapter import embedded_path
 from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_settings
 from saga.broker.kafka.settings import KafkaSettings
 from saga.configuration import wiring
-from saga.configuration.settings import LINK, OTHERS, Settings, known
+from saga.configuration.settings import LINK, OTHERS, Settings, known_settings
 from saga.errors import ConfigurationError
 from saga.ops.sources import resolve_addresses
 from saga.store.couchbase.adapter import NAME, CouchbaseSettings, couchbase_place, couchbase_settings
@@ -54,7 +54,7 @@ def test_a_blank_variable_leaves_what_the_file_says(
     assert (settings.broker, settings.of(KafkaOptions).kafka_tls, settings.drain_s) == ("kafka://from-file", True, 7)
 
 
-@pytest.mark.parametrize("name", [*known(), *OTHERS])
+@pytest.mark.parametrize("name", [*known_settings(), *OTHERS])
 def test_whatever_is_blank_is_not_given_in_any_layer(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +62,7 @@ def test_whatever_is_blank_is_not_given_in_any_layer(
     file_with(f'{field} = "  "\n', tmp_path, monkeypatch)
     if name != "SAGA_CONFIG":
         monkeypatch.setenv(name, " ")
-    assert Settings.from_environment(**({field: ""} if name in known() else {})) == Settings()
+    assert Settings.from_environment(**({field: ""} if name in known_settings() else {})) == Settings()
 
 
 def test_a_blank_name_of_a_file_means_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ async def test_a_blank_address_is_no_address_for_those_who_open_a_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path}/mine.db")
-    async with wiring.broker_of("", SystemClock()):
+    async with wiring.open_broker("", SystemClock()):
         assert (tmp_path / "mine.db").exists()
 
 
@@ -188,7 +188,7 @@ def told_of(environ: Mapping[str, str]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", [name for name in known() if re.search("PASSWORD|KEY|TOKEN", name)])
+@pytest.mark.parametrize("name", [name for name in known_settings() if re.search("PASSWORD|KEY|TOKEN", name)])
 def test_a_secret_given_in_the_place_of_a_file_or_a_name_is_not_shown(name: str) -> None:
     if name in SECRETS:
         assert SECRET not in repr(Settings.read({**GOES_WITH.get(name, {}), name: SECRET}))
@@ -250,7 +250,9 @@ def test_several_services_are_passed_over_together() -> None:
 
 
 def test_no_setting_has_the_name_of_such_a_variable() -> None:
-    endings = ["_".join(parts[n:]) for parts in (name.split("_") for name in known()) for n in range(1, len(parts))]
+    endings = [
+        "_".join(parts[n:]) for parts in (name.split("_") for name in known_settings()) for n in range(1, len(parts))
+    ]
     assert not [ending for ending in endings if LINK.fullmatch(ending)]
 
 

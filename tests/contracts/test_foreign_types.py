@@ -17,7 +17,7 @@ from saga.contracts.schema import without_logical_types
 from saga.contracts.schema_parser import read_foreign
 from saga.errors import BadInput
 from saga.messages import Outgoing, Writer
-from saga.registry.cache import RegistryCache
+from saga.registry.edge import RegistryCache
 from saga.support.clock import SystemClock
 from tests.contracts.folders import decimal, field, schema, write
 from tests.registry.fake_registry import FakeRegistry
@@ -220,9 +220,9 @@ async def test_nothing_is_published_under_a_schema_that_means_something_else(tmp
     value = b"\xc3\x01" + contract.newest.fingerprint + b"\x06o-1\2"
     message = Outgoing("orders", b"o-1", value, (), contract.subject)
     with pytest.raises(Exception, match="does not have the schema with the fingerprint"):
-        await ids.in_wire_format(message)
+        await ids.to_wire_format(message)
     right = registry.put(contract.subject, contract.newest.schema)
-    assert (await ids.in_wire_format(message)).value == frame(right, value)
+    assert (await ids.to_wire_format(message)).value == frame(right, value)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.development.crew import Crew
+from saga.development.processes import ServiceProcesses
 from saga.support.clock import SystemClock
 from tests.cli.test_dead import until
 from tests.scaffold.test_new import ROOT, saga
@@ -148,7 +148,7 @@ async def test_a_page_that_cannot_be_shown_is_said_and_the_services_go_on(tmp_pa
     (tmp_path / "services").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        crew = Crew(tmp_path / "services", tmp_path, os.environ, SystemClock(), say, page=address)
+        crew = ServiceProcesses(tmp_path / "services", tmp_path, os.environ, SystemClock(), say, page=address)
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(crew.run(stop))
             await ended.wait()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from saga.development import folder
-from saga.development.folder import changed, concerned, look, services_in
+from saga.development import processes
+from saga.development.processes import affected_modules, changed_files, services_in, snapshot_files
 from saga.errors import ConfigurationError
 
 SERVICE = 'from saga import Service\n\nit: Service[None] = Service("it")\n'
@@ -53,31 +53,33 @@ def test_files_that_were_written_made_or_removed_are_found_and_no_others(tmp_pat
         put(tmp_path / "root" / unseen)
     put(tmp_path / "services/notes.md")
     root, contracts = tmp_path / "services", tmp_path / "elsewhere/contracts"
-    before = look(root, contracts)
+    before = snapshot_files(root, contracts)
     assert set(before) == {code, gone, outside}
-    assert set(look(tmp_path / "root")) == set()
-    assert changed(before, look(root, contracts)) == frozenset()
+    assert set(snapshot_files(tmp_path / "root")) == set()
+    assert changed_files(before, snapshot_files(root, contracts)) == frozenset()
     code.write_text("22")
     gone.unlink()
     new = put(root / "c/__init__.py")
     os.utime(outside, ns=(0, 0))
     put(root / "tests/test_a.py")
-    assert changed(before, look(root, contracts)) == {code, gone, new, outside}
+    assert changed_files(before, snapshot_files(root, contracts)) == {code, gone, new, outside}
 
 
 def test_of_too_many_files_so_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "FILES_MAX", 3)
+    monkeypatch.setattr(processes, "FILES_MAX", 3)
     for n in range(9):
         put(tmp_path / f"f{n}.py")
-    assert len(look(tmp_path)) == 3
+    assert len(snapshot_files(tmp_path)) == 3
 
 
 def test_a_change_concerns_its_service_and_one_of_what_is_shared_all() -> None:
     root, modules = Path("/root"), ["services.payment", "services.stock"]
     services = root / "services"
-    assert concerned([services / "payment/bank.py"], modules, root) == ("services.payment",)
-    assert concerned([services / "stock.py"], modules, root) == ("services.stock",)
-    assert concerned([services / "stock.py", services / "payment/events.py"], modules, root) == tuple(modules)
-    assert concerned([services / "money.py"], modules, root) == tuple(modules)
-    assert concerned([services / "stock.py", root / "contracts/orders/Placed.v1.avsc"], modules, root) == tuple(modules)
-    assert concerned([services / "stock/x.py", services / "payments.py"], modules, root) == tuple(modules)
+    assert affected_modules([services / "payment/bank.py"], modules, root) == ("services.payment",)
+    assert affected_modules([services / "stock.py"], modules, root) == ("services.stock",)
+    assert affected_modules([services / "stock.py", services / "payment/events.py"], modules, root) == tuple(modules)
+    assert affected_modules([services / "money.py"], modules, root) == tuple(modules)
+    assert affected_modules([services / "stock.py", root / "contracts/orders/Placed.v1.avsc"], modules, root) == tuple(
+        modules
+    )
+    assert affected_modules([services / "stock/x.py", services / "payments.py"], modules, root) == tuple(modules)

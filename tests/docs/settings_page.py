@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import pairwise
 
-from saga.configuration.settings import OTHERS, Settings, all_options, known
+from saga.configuration.settings import OTHERS, Settings, all_options, known_settings
 from tests.docs.markdown import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"
@@ -72,7 +72,7 @@ def _row(name: str) -> str:
     cells = (
         f"`{variable}`",
         _cell(meanings()[name]),
-        _cell(known()[variable].takes),
+        _cell(known_settings()[variable].takes),
         f"`{default}`" if default else "not given",
         FLAGS.get(name, ""),
     )

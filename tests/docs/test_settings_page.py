@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from saga.configuration.settings import OTHERS, Settings, known
+from saga.configuration.settings import OTHERS, Settings, known_settings
 from tests.docs.markdown import ROOT
 from tests.docs.settings_page import FLAGS, KINDS, PAGE, default_of, meanings, page
 
@@ -17,7 +17,7 @@ def test_the_page_is_what_the_settings_say() -> None:
 
 def test_every_setting_has_its_row_and_no_other_has() -> None:
     rows = re.findall(r"^\| `(SAGA_[A-Z_]+)`", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted([*known(), *OTHERS])
+    assert sorted(rows) == sorted([*known_settings(), *OTHERS])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,7 +36,9 @@ def test_each_setting_says_what_it_is_what_to_give_and_its_default(name: str) ->
 def test_a_number_says_its_unit(ending: str, unit: str) -> None:
     for name in NAMES:
         if name.endswith(ending) and isinstance(getattr(KINDS[name](), name), int | float):
-            assert re.search(rf"number of {unit or '[a-z]+'} from", known()[f"SAGA_{name.upper()}"].takes), name
+            assert re.search(rf"number of {unit or '[a-z]+'} from", known_settings()[f"SAGA_{name.upper()}"].takes), (
+                name
+            )
 
 
 def test_what_the_page_says_of_defaults_can_be_given() -> None:

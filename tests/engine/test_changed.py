@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import Delete, Expiry, Insert, Update
-from saga.changes.records import DocumentChange, from_record, to_record
+from saga.change import DocumentChange, from_record, to_record
 from saga.engine.consumer.record_router import UNTOUCHED, BadRecord, RoutedRecord, make_change_message, route_record
 from saga.engine.prepared_service import prepare
 from saga.errors import BadInput
 from saga.messages import Message, Record
-from saga.messaging.names import changes_of
+from saga.messaging.names import change_topic
 from tests.service.documents import OrderDocument, intake
 
 SERVICE = prepare(intake.declared)
-TOPIC = changes_of("intake", "orders")
+TOPIC = change_topic("intake", "orders")
 DOCUMENT: dict[str, Any] = {"customer_id": "c-1", "sku": "tea", "total": "9"}
 APPENDED_MS = 1_767_225_600_000
 CAS = 1_767_000_000_123_456_789

@@ -12,7 +12,7 @@ from saga import Retry, Saga, Service
 from saga.errors import BadInput, Permanent
 from saga.messages import Outgoing, Record
 from saga.messaging import operator_commands
-from saga.messaging.operator_commands import Answered, Wanted
+from saga.messaging.operator_commands import StepAnswer, Wanted
 from saga.ops.dead_letters import decode_dead_letter
 from saga.progress import history
 from saga.progress.document import SagaProgress
@@ -83,10 +83,16 @@ def blocking(p: SagaProgress | None) -> str:
 
 
 def a_command(
-    place: Workplace, wanted: Wanted, dead: str, *, saga: str = SAGA, who: str = "ada", answered: Answered | None = None
+    place: Workplace,
+    wanted: Wanted,
+    dead: str,
+    *,
+    saga: str = SAGA,
+    who: str = "ada",
+    answered: StepAnswer | None = None,
 ) -> Outgoing:
     now_ms = place.clock.now_ms()
-    return operator_commands.to_record(
+    return operator_commands.command_to_record(
         "payment", saga, wanted=wanted, dead=dead, who=who, why="mended", now_ms=now_ms, answered=answered
     )
 
@@ -202,7 +208,7 @@ async def test_a_message_in_a_command_that_could_not_have_come_by_itself_is_a_de
     service = service_of(outside)
     outside.mended = True
     genuine = message_of(an_order(), started="2026-01-01T00:00:00.000Z")
-    record = operator_commands.to_record(
+    record = operator_commands.command_to_record(
         "payment", SAGA, wanted="replay", dead="dead-1", who="eve", why="x", now_ms=0, original=genuine
     )
     assert record.value is not None
@@ -355,7 +361,7 @@ async def test_a_run_whose_code_has_changed_goes_on_with_what_a_person_says_the_
     version = [1]
     service = changing(outside, version)
 
-    async def say(answered: Answered) -> None:
+    async def say(answered: StepAnswer) -> None:
         dead = blocking(await place.progress(service))
         await place.broker.publish([a_command(place, "resolve", dead, answered=answered)])
         await place.at_rest(service)
@@ -369,12 +375,12 @@ async def test_a_run_whose_code_has_changed_goes_on_with_what_a_person_says_the_
         entries = await place.history(service)
         assert (entries[-1].outcome, (entries[-1].reason or "")[:16]) == ("dead", "NotDeterministic")
         await say(
-            Answered(step="second", value='["no money"]', raised="Declined")
+            StepAnswer(step="second", value='["no money"]', raised="Declined")
             if raises
-            else Answered(step="second", value='"ch-1"')
+            else StepAnswer(step="second", value='"ch-1"')
         )
         assert (await place.history(service))[-1].outcome == "dead", "what it asks for no more is in its way"
-        await say(Answered(step="first"))
+        await say(StepAnswer(step="first"))
         entries = await place.history(service)
         assert [entry.outcome for entry in entries] == [
             "dead", "replayed", "dead", "resolved", "dead", "resolved", "handled"
@@ -392,18 +398,18 @@ async def test_a_run_whose_code_has_changed_goes_on_with_what_a_person_says_the_
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Answered(step="secnod", value='"two"'), "reserve has not asked for step 'secnod' (number 1)"),
-        (Answered(step="bank.second", value='"two"'), "reserve has not asked for step 'bank.second' (number 1)"),
-        (Answered(step="second", number=2, value='"two"'), "reserve has not asked for step 'second' (number 2)"),
-        (Answered(step="first", value='"two"'), "step 'first' (number 1) of reserve has an answer, which stands"),
+        (StepAnswer(step="secnod", value='"two"'), "reserve has not asked for step 'secnod' (number 1)"),
+        (StepAnswer(step="bank.second", value='"two"'), "reserve has not asked for step 'bank.second' (number 1)"),
+        (StepAnswer(step="second", number=2, value='"two"'), "reserve has not asked for step 'second' (number 2)"),
+        (StepAnswer(step="first", value='"two"'), "step 'first' (number 1) of reserve has an answer, which stands"),
         (
-            Answered(step="second", value="[]", raised="Declined"),
+            StepAnswer(step="second", value="[]", raised="Declined"),
             "reserve has no declared exception 'Declined'; its resources declare none",
         ),
     ],
 )
 async def test_an_answer_to_anything_but_the_open_call_is_refused_and_nothing_is_called_again(
-    place: Workplace, outside: Outside, answer: Answered, why: str
+    place: Workplace, outside: Outside, answer: StepAnswer, why: str
 ) -> None:
     service = service_of(outside)
     async with at_work(place, service):
@@ -426,15 +432,15 @@ async def test_an_answer_to_anything_but_the_open_call_is_refused_and_nothing_is
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Answered(step="second", value="17"), "what 'second' gave, as ada says, is no str: "),
+        (StepAnswer(step="second", value="17"), "what 'second' gave, as ada says, is no str: "),
         (
-            Answered(step="second", value='["no", "money"]', raised="Refused"),
+            StepAnswer(step="second", value='["no", "money"]', raised="Refused"),
             "the recorded answer Refused of 'second', as ada says, cannot be made of its arguments: TypeError: ",
         ),
     ],
 )
 async def test_an_answer_of_another_type_is_a_dead_letter_that_can_be_answered_again(
-    place: Workplace, outside: Outside, answer: Answered, why: str
+    place: Workplace, outside: Outside, answer: StepAnswer, why: str
 ) -> None:
     payment = Service("payment")
 
@@ -450,7 +456,7 @@ async def test_an_answer_of_another_type_is_a_dead_letter_that_can_be_answered_a
     async with at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)
-        for given in (answer, Answered(step="second", value='"ch-1"')):
+        for given in (answer, StepAnswer(step="second", value='"ch-1"')):
             dead = blocking(await place.progress(payment))
             await place.broker.publish([a_command(place, "resolve", dead, answered=given)])
             await place.at_rest(payment)
@@ -475,7 +481,7 @@ async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
         await place.publish(an_order())
         await place.at_rest(service)
         dead = blocking(await place.progress(service))
-        answer = Answered(step="second", value="2")  # no text, so it is a dead letter again
+        answer = StepAnswer(step="second", value="2")  # no text, so it is a dead letter again
         await place.broker.publish([a_command(place, "resolve", dead, answered=answer)])
         await place.at_rest(service)
         again = blocking(await place.progress(service))

@@ -15,7 +15,7 @@ from saga.messaging.names import ARCHIVES
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
 
-KEY = controls.book_key("payment")
+KEY = controls.control_log_key("payment")
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def service_of(seen: list[bool]) -> Service[Any]:
 
 def wish(place: Workplace, percent: float, n: int = 0) -> Outgoing:
     switch = Switch(flag="new", percent=percent)
-    return controls.to_record("payment", switch, who="ada", why="to see", now_ms=place.clock.now_ms() + n)
+    return controls.control_to_record("payment", switch, who="ada", why="to see", now_ms=place.clock.now_ms() + n)
 
 
 async def shares(place: Workplace) -> list[float]:
     there = await place.store.get(ARCHIVES, KEY)
-    book = controls.decode("payment", None if there is None else there.content)
-    assert controls.verify(book) is None
+    book = controls.decode_control_log("payment", None if there is None else there.content)
+    assert controls.verify_control_log(book) is None
     return [entry.switch.percent for entry in controls.entries_of(book)]
 
 
@@ -71,7 +71,9 @@ async def test_a_book_that_another_worker_wrote_is_read_after_some_seconds(place
     async with at_work(place, service):
         await place.publish(an_order())
         await place.at_rest(service)
-        book = controls.noted(controls.Book(service="payment"), controls.control_in(_lies(wish(place, 100))))
+        book = controls.append_control(
+            controls.ControlLog(service="payment"), controls.parse_control(_lies(wish(place, 100)))
+        )
         assert book is not None
         await place.store.insert(ARCHIVES, KEY, controls.encode(book))
         await place.publish(an_order("order-2"))
@@ -114,7 +116,7 @@ async def test_what_has_no_room_or_is_of_another_service_is_a_dead_letter(
     monkeypatch.setattr(controls, "ENTRIES_MAX", 1)
     service = service_of([])
     async with at_work(place, service):
-        other = controls.to_record("shipping", Switch(flag="new", percent=1), who="a", why="b", now_ms=0)
+        other = controls.control_to_record("shipping", Switch(flag="new", percent=1), who="a", why="b", now_ms=0)
         await place.broker.publish([wish(place, 10), wish(place, 20, 1), other._replace(topic="payment.commands")])
         await place.at_rest(service)
         await place.until(lambda: bool(place.told_dead()))

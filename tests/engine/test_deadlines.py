@@ -60,7 +60,7 @@ async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
     """A person has its dead letter tried again. Fails if the turn has no end."""
     dead = (await worker.progress()).queue[0].dead
     assert dead is not None
-    record = operator_commands.to_record(
+    record = operator_commands.command_to_record(
         "order", SAGA, wanted="replay", dead=dead, who="ada", why="-", now_ms=at.clock.now_ms()
     )
     taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)

@@ -20,7 +20,7 @@ from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Message, Position, Record
-from saga.messaging.names import PROGRESS, changes_of
+from saga.messaging.names import PROGRESS, change_topic
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -45,7 +45,7 @@ def written(parcels: int, versions: int) -> list[Record]:
             }
             if version <= versions:
                 told["content"] = {"version": version}
-            records.append(Record(changes_of("watching", "parcels"), 0, 0, b"", msgspec.json.encode(told), (), 0))
+            records.append(Record(change_topic("watching", "parcels"), 0, 0, b"", msgspec.json.encode(told), (), 0))
     return records
 
 

@@ -14,7 +14,7 @@ from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Message, Partition, Position, StalledPartition
-from saga.messaging.timers import Wake, tiers_of
+from saga.messaging.timers import SagaTimer, tiers_of
 from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog, TelemetryEvent, Unavailable
 from tests.engine.test_held import NOW_MS, Standing
 from tests.progress.pieces import a_message
@@ -199,7 +199,7 @@ async def test_a_message_of_the_saga_that_was_taken_and_waits_behind_goes_before
                 assert lane.task is not None
                 lane.waiting.clear()
                 assert await place.fence.handled_ms(saga, place.now_ms)
-                wake = Wake(**{f: getattr(a, f) for f in Message.__struct_fields__} | {"due_ms": 1})
+                wake = SagaTimer(**{f: getattr(a, f) for f in Message.__struct_fields__} | {"due_ms": 1})
                 lane.waiting.append(WorkItem(wake, Position("order.wake.now", 0, 0), prefix, now_s))
                 assert await place.fence.handled_ms(saga, place.now_ms), "a wake closes nothing"
                 lane.waiting.clear()

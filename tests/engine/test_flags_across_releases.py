@@ -8,7 +8,7 @@ import pytest
 
 from saga import Retry, Saga, Service
 from saga.messaging.controls import Switch
-from saga.messaging.controls import to_record as switched
+from saga.messaging.controls import control_to_record as switched
 from saga.telemetry.events import Retrying
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace

@@ -10,8 +10,8 @@ import pytest
 
 from saga import DeclarationError, Later, Retry, Saga, Service
 from saga.messages import Outgoing
-from saga.messaging.operator_commands import Answered, Wanted
-from saga.messaging.operator_commands import to_record as commanded
+from saga.messaging.operator_commands import StepAnswer, Wanted
+from saga.messaging.operator_commands import command_to_record as commanded
 from saga.ops.histories import compute_status
 from saga.ops.sagas import describe_open_work
 from saga.progress.document import CONTINUED, PLAIN, RELEASED, SagaProgress, Transition, encode
@@ -147,7 +147,7 @@ async def test_in_the_end_it_is_a_dead_letter_that_names_both_versions_and_goes_
         assert (await outcomes(place, new))[-1] == "handled"
 
 
-def wish(place: Workplace, wanted: Wanted, dead: Mapping[str, str], answered: Answered | None = None) -> Outgoing:
+def wish(place: Workplace, wanted: Wanted, dead: Mapping[str, str], answered: StepAnswer | None = None) -> Outgoing:
     """Wish of a person about a dead letter."""
     return commanded(
         "payment",
@@ -170,7 +170,7 @@ async def test_after_a_roll_back_a_person_says_what_the_outside_did_and_the_olde
         async with at_work(place, old, use=[bank]):
             await place.until(lambda: bool(place.told_dead()))
             ((_, dead),) = await place.dead(old)
-            said = Answered(step="call", number=1, value='"reserve"')
+            said = StepAnswer(step="call", number=1, value='"reserve"')
             await place.broker.publish([wish(place, "resolve", dead, said)])
             await place.at_rest(old)
         assert bank.asked == [], "the step that was answered is the one that the way of before makes"

@@ -22,8 +22,8 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Partition, Position, Record
-from saga.messaging.names import wakes_of
-from saga.messaging.timers import TIERS, Wake, to_record, wake_in
+from saga.messaging.names import timer_topic
+from saga.messaging.timers import TIERS, SagaTimer, parse_timer, timer_to_record
 from saga.progress.actions import AwaitLog
 from saga.support.clock import SystemClock
 from services.payment.events import OrderPlaced
@@ -109,12 +109,12 @@ class Place:
     ) -> WorkItem:
         """A wake due in so many seconds, which was appended so many seconds ago. `saga`: not one of its own."""
         now_ms = NOW_MS + round(self.clock.passed_s * 1000)
-        out = to_record("payment", saga or f"order-{offset}", "wake-1", now_ms + round(left_s * 1000), now_ms)
+        out = timer_to_record("payment", saga or f"order-{offset}", "wake-1", now_ms + round(left_s * 1000), now_ms)
         at = now_ms - round(appended_s * 1000)
         record = Record(*partition, offset, out.key, out.value, out.headers, at)
         prefix = self.assignment.trackers[partition]
         prefix.begin(offset)
-        item = WorkItem(wake_in(record), Position(*partition, offset), prefix, self.clock.monotonic_s())
+        item = WorkItem(parse_timer(record), Position(*partition, offset), prefix, self.clock.monotonic_s())
         self.held.add(item, record, TIER[tier])
         return item
 
@@ -583,12 +583,12 @@ async def test_wakes_are_known_by_their_topic_and_go_through_here() -> None:
         polling = PollLoop(
             service, place.assignment, room, place.lanes, place.held, UnreadableRecords(service, place.lanes)
         )
-        out = to_record("payment", "order-1", "wake-1", NOW_MS + 300_000, NOW_MS)
-        assert out.topic == wakes_of("payment", "4m") == P.topic
+        out = timer_to_record("payment", "order-1", "wake-1", NOW_MS + 300_000, NOW_MS)
+        assert out.topic == timer_topic("payment", "4m") == P.topic
         record = Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)
         polling._route_records([record])
         assert (place.held.count(P), place.lanes.inflight, place.assignment.trackers[P].unfinished) == (1, 0, 1)
-        assert isinstance(wake_in(record), Wake)
+        assert isinstance(parse_timer(record), SagaTimer)
 
 
 # ---------------------------------------------------------------- behind the log
@@ -626,11 +626,11 @@ def behind(place: Place) -> Log:
 
 def item_of(place: Place, offset: int, saga: str = "") -> WorkItem:
     """A wake that is due, and in hand."""
-    out = to_record("payment", saga or f"order-{offset}", "wake-1", NOW_MS, NOW_MS)
+    out = timer_to_record("payment", saga or f"order-{offset}", "wake-1", NOW_MS, NOW_MS)
     prefix = place.assignment.trackers[P]
     prefix.begin(offset)
     return WorkItem(
-        wake_in(Record(*P, offset, out.key, out.value, out.headers, NOW_MS)), Position(*P, offset), prefix, 0.0
+        parse_timer(Record(*P, offset, out.key, out.value, out.headers, NOW_MS)), Position(*P, offset), prefix, 0.0
     )
 
 

@@ -13,7 +13,7 @@ from saga.engine.consumer.record_router import FORGED, OWN, UNKNOWN, BadRecord, 
 from saga.engine.prepared_service import prepare
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import envelope
-from saga.messaging.message_ids import could_be_own, identity_of_own
+from saga.messaging.message_ids import could_be_own, own_identity
 from saga.progress import ids
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
@@ -78,8 +78,8 @@ def test_what_only_calls_itself_as_this_service_is_told_and_not_passed_over(id_:
 def test_an_event_as_this_service_makes_it_is_the_copy_of_an_own_one_whoever_owns_its_contract() -> None:
     made = ids.event_id("OrderPlaced", "payment", SAGA, "reserve", "m-1", 0)
     assert route_record(with_headers(ce_source=b"payment", ce_id=made.encode()), SERVICE) is OWN
-    assert could_be_own(identity_of_own("payment", made, "payment"), "OrderPlaced")
-    assert could_be_own(identity_of_own("payment", made, "order"), "OrderPlaced")
+    assert could_be_own(own_identity("payment", made, "payment"), "OrderPlaced")
+    assert could_be_own(own_identity("payment", made, "order"), "OrderPlaced")
     assert not could_be_own(made, "OrderConfirmed")
 
 

@@ -11,14 +11,14 @@ from saga import Service
 from saga.errors import StoreUnavailable
 from saga.messages import Message
 from saga.messaging import controls
-from saga.messaging.controls import Book, Control, Switch, encode
+from saga.messaging.controls import Control, ControlLog, Switch, encode
 from saga.messaging.names import ARCHIVES
 from saga.telemetry.events import ControlTurned, ControlUnknown, PutOff, Stuck, Unavailable
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
 from tests.engine.test_limiting import Gate, a_moment
 
-KEY = controls.book_key("payment")
+KEY = controls.control_log_key("payment")
 
 
 def at_once(count: int) -> Switch:
@@ -90,12 +90,12 @@ def paying(ran: list[str]) -> "Service[None]":
     return payment
 
 
-def book_with(*switches: Switch) -> Book:
-    book = Book(service="payment")
+def book_with(*switches: Switch) -> ControlLog:
+    book = ControlLog(service="payment")
     for n, switch in enumerate(switches):
         said = Message(id=f"c{n}", type=controls.TYPE, schema="", saga="payment", source="", time="", value=b"")
         fields = {name: getattr(said, name) for name in said.__struct_fields__}
-        book = controls.noted(book, Control(**fields, switch=switch, who="ada", why="to see")) or book
+        book = controls.append_control(book, Control(**fields, switch=switch, who="ada", why="to see")) or book
     return book
 
 
@@ -114,14 +114,16 @@ async def test_a_book_is_read_once_before_the_first_run_and_beginnings_and_ends_
     later = Raw(controls.encode({"id": "z", "time": "", "who": "b", "why": "c", "previous": "",
                                  "switch": {"flag": "", "percent": 0, "kind": "drain"}}))  # fmt: skip
     book = book_with(Switch(kind="pause", handler="reserve"))
-    await place.store.insert(ARCHIVES, KEY, controls.encode(Book(service="payment", entries=(*book.entries, later))))
+    await place.store.insert(
+        ARCHIVES, KEY, controls.encode(ControlLog(service="payment", entries=(*book.entries, later)))
+    )
     async with at_work(place, service):
         await place.publish(*(an_order(f"order-{n}") for n in range(20)))
         await place.until(lambda: sum(isinstance(moment, PutOff) for moment in place.moments) >= 20)
         assert (ran, reads.count(KEY)) == ([], 1)
         unknown = [moment for moment in place.moments if isinstance(moment, ControlUnknown)]
         assert [moment.kind for moment in unknown] == ["drain"]
-        wish = controls.to_record(
+        wish = controls.control_to_record(
             "payment", Switch(kind="pause", handler="reserve", off=True), who="eve", why="enough", now_ms=1
         )
         await place.broker.publish([wish])
@@ -143,7 +145,7 @@ async def test_nothing_runs_while_nobody_knows_what_is_paused(
         return found._replace(content=b"{") if key == KEY and not is_there and found is not None else found
 
     monkeypatch.setattr(place.store, "get", away)
-    await place.store.insert(ARCHIVES, KEY, controls.encode(Book(service="payment")))
+    await place.store.insert(ARCHIVES, KEY, controls.encode(ControlLog(service="payment")))
     service = paying(ran)
     async with at_work(place, service):
         await place.publish(an_order())

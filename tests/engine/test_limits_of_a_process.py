@@ -8,7 +8,7 @@ import pytest
 
 from saga import Saga, Service
 from saga.configuration import wiring
-from saga.declarations.limits import limited
+from saga.declarations.resources import limited
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions
 from saga.telemetry.events import CallWaited

@@ -11,7 +11,7 @@ from saga import Breaker, BreakerOpen, Retry, Saga, Service, limited
 from saga.engine import limits
 from saga.engine.limits import Limiter
 from saga.errors import Permanent
-from saga.policies.turns import LASTS_S
+from saga.policies.concurrency import LASTS_S
 from saga.telemetry.events import BreakerTurned, CallWaited, PutOff
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved

@@ -19,7 +19,7 @@ from saga.errors import StoreError
 from saga.messages import Position
 from saga.messaging import timers
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 from saga.ops.histories import UnreadableHistory, read_history
 from saga.ops.sources import ServiceStore
 from saga.progress import history, journal, overflow
@@ -219,7 +219,7 @@ async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_ho
             p = await worker.progress()
             sizes.append(len(encode(replace(p, transitions=()))))
             assert p.wake is not None
-            wake = Wake(
+            wake = SagaTimer(
                 id=p.wake.id,
                 type=timers.TYPE,
                 schema="",

@@ -15,8 +15,8 @@ from saga.engine.lifecycle import ServiceOptions
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import ensure_record
 from saga.errors import ConfigurationError
-from saga.messaging.names import wakes_of
-from saga.messaging.timers import TIERS, to_record
+from saga.messaging.names import timer_topic
+from saga.messaging.timers import TIERS, timer_to_record
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Handled, TimerKept
@@ -133,11 +133,11 @@ async def test_of_two_services_of_one_name_the_second_is_refused_and_takes_nothi
 async def test_a_timer_of_a_saga_that_is_in_another_store_is_kept_for_it(place: Workplace) -> None:
     mails, now_ms = Mails(), place.clock.now_ms()
     await place.broker.ensure_topics([tier.topic("mailer") for tier in TIERS])
-    await place.broker.publish([to_record("mailer", "order-9", "wake-3", now_ms - 500, now_ms)])
+    await place.broker.publish([timer_to_record("mailer", "order-9", "wake-3", now_ms - 500, now_ms)])
     async with running(place, a_mailer(mails, "mailer"), place.store):
         await place.until(lambda: len(place.told(TimerKept)) == 2)
     assert {(each.saga, each.timer) for each in place.told(TimerKept)} == {("order-9", "wake-3")}
     kept = [each for each in place.told(Handled) if each.type == "saga.wake"]
     assert {outcome for each in kept for _, outcome, _ in each.outcomes} == {"kept"}
-    lying = [record async for record in place.broker.scan(wakes_of("mailer", "now"))]
+    lying = [record async for record in place.broker.scan(timer_topic("mailer", "now"))]
     assert len(lying) == len(kept) + 1, "it still lies there"

@@ -13,7 +13,7 @@ from saga.engine.execution.message_processor import MessageProcessor
 from saga.errors import StoreUnavailable
 from saga.messages import Message, Outgoing, Partition, Position, Record
 from saga.messaging import operator_commands
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 from saga.progress.document import PendingMessage, SagaProgress
 from saga.support.clock import iso
 from saga.telemetry.events import DeadLettered, Handled, Parked, Retrying
@@ -69,25 +69,25 @@ def only(kept: tuple[PendingMessage, ...]) -> PendingMessage:
     return one
 
 
-def wakes_in(worker: At) -> list[Wake]:
+def wakes_in(worker: At) -> list[SagaTimer]:
     """Wakes that it has published, in order."""
     found = []
     for offset, out in enumerate(worker.log.messages):
         if out.topic in worker.participant.wakes:
             taken = route_record(Record(out.topic, 0, offset, out.key, out.value, out.headers, 0), worker.participant)
-            assert isinstance(taken, Wake)
+            assert isinstance(taken, SagaTimer)
             found.append(taken)
     return found
 
 
-async def woken(worker: At, wake: Wake) -> None:
+async def woken(worker: At, wake: SagaTimer) -> None:
     """The worker takes a wake to its end."""
     await MessageProcessor(worker.participant).process(
         MessageProcessor(worker.participant).begin(wake, Position("payment.wake.now", 0, 0), None)
     )
 
 
-async def at_its_time(at: Workers, worker: At, wake: Wake) -> None:
+async def at_its_time(at: Workers, worker: At, wake: SagaTimer) -> None:
     """As before, once it is due."""
     await at.clock.sleep(max(0, wake.due_ms - at.clock.now_ms()) / 1000)
     await woken(worker, wake)
@@ -320,7 +320,7 @@ async def test_what_is_replayed_has_all_its_attempts_again(tmp_path: Path) -> No
         await at_its_time(at, worker, wakes_in(worker)[-1])
         dead = only((await worker.progress()).queue).dead
         assert dead is not None
-        record = operator_commands.to_record(
+        record = operator_commands.command_to_record(
             "payment", SAGA, wanted="replay", dead=dead, who="ada", why="mended", now_ms=at.clock.now_ms()
         )
         taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)

@@ -10,7 +10,7 @@ from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.repair import may_act, republish_saga
 from saga.messages import Partition, Position
-from saga.messaging.timers import TYPE, Wake
+from saga.messaging.timers import TYPE, SagaTimer
 from saga.telemetry.events import TelemetryEvent
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
@@ -41,9 +41,11 @@ async def expire(placed: OrderPlaced) -> PaymentDeclined:
     return PaymentDeclined(order_id=placed.order_id, reason="nobody answered")
 
 
-def a_timer(number: int) -> Wake:
+def a_timer(number: int) -> SagaTimer:
     """A timer of which the saga knows nothing any more."""
-    return Wake(id=f"wake-{number}", type=TYPE, schema="", saga=SAGA, source="payment", time="", value=b"", due_ms=0)
+    return SagaTimer(
+        id=f"wake-{number}", type=TYPE, schema="", saga=SAGA, source="payment", time="", value=b"", due_ms=0
+    )
 
 
 async def test_timers_that_have_nothing_to_do_publish_nothing_that_was_acknowledged(tmp_path: Path) -> None:

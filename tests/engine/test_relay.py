@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from saga.broker.port import RECORD_BYTES_LEAST, Broker, record_size
-from saga.changes.records import from_record
+from saga.change import from_record
 from saga.engine.consumer.change_relay import AT_ONCE_MAX, STALE_MS, ChangeRelay
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import Ambiguous, BadInput, BrokerError, BrokerUnavailable, StoreBroken, StoreUnavailable
@@ -73,7 +73,7 @@ async def test_changes_go_to_the_topic_in_order_and_are_forgotten_then(store: Sq
     assert await relay.relay_once() == 0
     assert [each.topic for each in log.published] == [TOPIC] * 3
     assert log.keys() == ["a", "a", "b"]
-    assert not store.noted("s", 10)
+    assert not store.read_recorded("s", 10)
 
 
 async def test_what_was_not_acknowledged_is_published_again_with_the_same_content(store: SqliteStore) -> None:
@@ -95,7 +95,7 @@ async def test_it_goes_on_after_each_failure_and_ends_when_told(store: SqliteSto
         tasks.create_task(relay.run(stop))
         for n in range(AT_ONCE_MAX + 7):
             await store.insert("bags", f"{n}", b"{}")
-        await until(lambda: not store.noted("s", 1))
+        await until(lambda: not store.read_recorded("s", 1))
         stop.set()
     assert not log.failures
     assert len(moments) >= 2
@@ -237,7 +237,7 @@ async def test_a_topic_that_takes_nothing_is_an_outage_and_nothing_is_forgotten(
     await store.insert("bags", "a", b"{}")
     with pytest.raises(BrokerUnavailable, match="relaying changes of 'bags': MessageSizeTooLarge"):
         await relay_of(store, Refusing(takes_bytes=0)).relay_once()
-    assert len(store.noted("s", 10)) == 1
+    assert len(store.read_recorded("s", 10)) == 1
 
 
 async def test_an_outage_while_the_log_refuses_a_change_is_an_outage(store: SqliteStore) -> None:
@@ -245,4 +245,4 @@ async def test_an_outage_while_the_log_refuses_a_change_is_an_outage(store: Sqli
     log = Log(failures=[BrokerError("refused"), BrokerUnavailable("away")])
     with pytest.raises(BrokerUnavailable, match="away"):
         await relay_of(store, log).relay_once()
-    assert len(store.noted("s", 10)) == 1
+    assert len(store.read_recorded("s", 10)) == 1

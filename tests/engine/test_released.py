@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from saga import Later, Retry, Saga, Service
 from saga.engine.execution.message_processor import MessageProcessor
 from saga.messages import Position, Record
-from saga.messaging.operator_commands import Command, command_in, to_record
+from saga.messaging.operator_commands import OperatorCommand, command_to_record, parse_command
 from saga.progress.failed_attempts import find_parked_runs
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
@@ -20,15 +20,17 @@ CONFIRMED, CANCELLED = OrderConfirmed(order_id=SAGA), OrderCancelled(order_id=SA
 PARKS = Retry(in_place_s=0, attempts_max=3)
 
 
-async def a_wish(at: Workers, worker: At, about: str | None = None) -> Command:
+async def a_wish(at: Workers, worker: At, about: str | None = None) -> OperatorCommand:
     """A person's wish about what is parked now, as it comes out of the log."""
     p = await worker.progress()
     dead = about or next(run.id for run in find_parked_runs(p))
-    out = to_record("payment", SAGA, wanted="release", dead=dead, who="ada", why="it is back", now_ms=at.clock.now_ms())
-    return command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, 0))
+    out = command_to_record(
+        "payment", SAGA, wanted="release", dead=dead, who="ada", why="it is back", now_ms=at.clock.now_ms()
+    )
+    return parse_command(Record(out.topic, 0, 0, out.key, out.value, out.headers, 0))
 
 
-async def heeds(worker: At, wish: Command) -> None:
+async def heeds(worker: At, wish: OperatorCommand) -> None:
     """The worker takes a wish to its end."""
     await MessageProcessor(worker.participant).process(
         MessageProcessor(worker.participant).begin(wish, Position("payment.commands", 0, 0), None)

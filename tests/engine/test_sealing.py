@@ -134,7 +134,7 @@ async def said(place: Workplace, keys: KeyFolder, *orders: OrderPlaced) -> None:
     """Publish as a Client with keys does."""
     records = []
     for order in orders:
-        seal = await events.seal_of(order, keys)
+        seal = await events.encryptor_of(order, keys)
         records.append(events.to_record(order, place.clock.now_ms(), seal=seal))
     await place.broker.publish(records)
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from saga import Change, Insert, Retry, Saga, Service
-from saga.changes.records import DocumentChange, to_record
+from saga.change import DocumentChange, to_record
 from saga.contracts import codec
 from saga.contracts.encryption import decrypt_fields, decrypt_value
 from saga.contracts.foreign_values import frame, to_registered_schema

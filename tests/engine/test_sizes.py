@@ -16,7 +16,7 @@ from saga.contracts import codec
 from saga.errors import Permanent, SagaError
 from saga.messages import Event, Outgoing
 from saga.messaging.envelope import SAGA_BYTES_MAX
-from saga.messaging.names import dead_letters_of
+from saga.messaging.names import dead_letter_topic
 from saga.progress.document import progress_key
 from saga.support.clock import SystemClock
 from services.inventory.events import InventoryRejected, InventoryReserved
@@ -84,7 +84,7 @@ async def test_the_largest_event_still_fits_as_a_dead_letter_with_all_its_bytes(
         await place.at_rest(inventory)
         ((record, _),) = await place.dead(inventory)
     assert record.value == codec.encode(largest)
-    letter = Outgoing(dead_letters_of("inventory"), record.key or b"", record.value, record.headers)
+    letter = Outgoing(dead_letter_topic("inventory"), record.key or b"", record.value, record.headers)
     assert record_size(letter) <= SMALL
 
 

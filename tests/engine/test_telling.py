@@ -20,7 +20,7 @@ from saga.engine.processing_state import Measurements
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record
 from saga.messaging.names import TRANSITIONS
-from saga.messaging.transition_events import TOPIC, Awaited, Told, from_record
+from saga.messaging.transition_events import TOPIC, TransitionEvent, WaitingMessage, parse_transitions
 from saga.progress.document import PendingMessage, SagaProgress, SuspendedRun, Transition, decode_transition
 from saga.support.clock import LATEST_MS, iso
 from saga.telemetry.events import Untold
@@ -66,8 +66,8 @@ async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> Payme
     return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 
-async def told_at(place: Workplace) -> list[Told]:
-    return [told for record in await place.records(TRANSITIONS) for told in from_record(record)]
+async def told_at(place: Workplace) -> list[TransitionEvent]:
+    return [told for record in await place.records(TRANSITIONS) for told in parse_transitions(record)]
 
 
 # ---------------------------------------------------------------- at a worker
@@ -90,7 +90,7 @@ async def test_a_worker_tells_what_became_of_each_message_and_what_the_saga_wait
     assert (waits.outcome, waits.message.type, waits.awaits) == (
         "waiting",
         "OrderConfirmed",
-        (Awaited(handler="capture", types=("PaymentReserved",)),),
+        (WaitingMessage(handler="capture", types=("PaymentReserved",)),),
     )
     assert (reserved.outcome, reserved.handler, reserved.steps) == ("handled", "reserve", ("charge",))
     assert [said.type for said in reserved.emitted] == ["PaymentReserved"]
@@ -185,9 +185,9 @@ class Paper:
         self.batches.append(len(messages))
         self.has_taken.set()
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[TransitionEvent]:
         records = [Record(r.topic, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(self.taken)]
-        return [told for record in records for told in from_record(record)]
+        return [told for record in records for told in parse_transitions(record)]
 
 
 @dataclass

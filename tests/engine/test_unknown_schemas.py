@@ -199,23 +199,23 @@ async def test_after_hours_a_schema_that_is_deployed_is_met_within_a_minute_and_
 
 async def route(at: Workers, worker: At, handler: str, *, off: bool = False) -> None:
     """A person has what a handler is to run go to the dead letters, or not any more."""
-    out = controls.to_record(
+    out = controls.control_to_record(
         "payment",
         Switch(kind="route", handler=handler, off=off),
         who="ada",
         why="nobody has that schema",
         now_ms=at.clock.now_ms(),
     )
-    said = controls.control_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
+    said = controls.parse_control(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
     await control_log.write_control(worker.participant, Position(out.topic, 0, 0), said)
 
 
 async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
     """A person says what becomes of a dead letter."""
-    out = operator_commands.to_record(
+    out = operator_commands.command_to_record(
         "payment", SAGA, wanted=wanted, dead=dead, who="ada", why="looked at", now_ms=at.clock.now_ms()
     )
-    said = operator_commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
+    said = operator_commands.parse_command(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
     await MessageProcessor(worker.participant).process(
         MessageProcessor(worker.participant).begin(said, Position(out.topic, 0, 0), None)
     )

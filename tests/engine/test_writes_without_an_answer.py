@@ -158,7 +158,9 @@ async def run(
         for n, percent in enumerate((10, 20)):
             switch = Switch(flag="new", percent=percent)
             now_ms = place.clock.now_ms() + n
-            await place.broker.publish([controls.to_record("payment", switch, who="ada", why="test", now_ms=now_ms)])
+            await place.broker.publish(
+                [controls.control_to_record("payment", switch, who="ada", why="test", now_ms=now_ms)]
+            )
         answers = LossyAnswers(place, monkeypatch)
         answers.fault = fault
         async with at_work(place, payment):
@@ -171,12 +173,12 @@ async def books(place: Workplace, payment: Service[Any]) -> Books:
     p = await place.progress(payment)
     tally, switches = (
         await place.store.get("tallies", "all"),
-        await place.store.get(ARCHIVES, controls.book_key("payment")),
+        await place.store.get(ARCHIVES, controls.control_log_key("payment")),
     )
     assert p is not None
     assert tally is not None
     assert switches is not None
-    book = controls.decode("payment", switches.content)
+    book = controls.decode_control_log("payment", switches.content)
     archives = [d.content async for key, d in place.store.scan(ARCHIVES, history.archive_key("payment", SAGA, 0)[:-9])]
     transitions = [decode_transition(raw) for raw in p.transitions]
     for content in archives:

@@ -15,7 +15,7 @@ from saga.engine.consumer.low_priority import LowPriorityBuffer
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.prepared_service import find_low_priority_types, prepare
 from saga.messages import Partition, Position
-from saga.policies.yielding import YIELDS_S_MAX
+from saga.policies.concurrency import YIELDS_S_MAX
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Handled
 from services.order.events import OrderPlaced, PaymentDeclined, ShipmentBooked, ShipmentRefused

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from saga.engine.execution.saga_context import SagaContext
 from saga.engine.processing_state import ProcessingState
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import decisions, failed_attempts, journal, operator_commands, timers
 from saga.progress.actions import AdmitAsNew, BeginAbort, Discard, RejectCommand, Release
 from saga.progress.document import Intent, PendingMessage, SagaProgress, decode_transition
@@ -23,7 +23,7 @@ heed, replayed, discarded = (
 
 
 def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    def uncounted(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
+    def uncounted(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
         append = journal.append_transition
 
         def same(p: SagaProgress, *rest: Any) -> Commit:
@@ -51,14 +51,14 @@ def a_replay_forgets_what_has_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
-    def at_once(p: SagaProgress, roles: Any, command: Command, bad: Any) -> Any:
+    def at_once(p: SagaProgress, roles: Any, command: OperatorCommand, bad: Any) -> Any:
         action = heed(p, roles, command, bad)
         if not isinstance(action, BeginAbort):
             return action
         return Discard(command, next(k for k in p.queue if k.dead == command.dead))
 
     def forgotten(
-        p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any
+        p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
     ) -> Commit:
         return discarded(replace(p, intents=()), hand, command, kept)
 
@@ -67,7 +67,9 @@ def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_discarded_is_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
-    def absent(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any) -> Commit:
+    def absent(
+        p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
+    ) -> Commit:
         into = journal.add_to_inbox
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(journal, "add_to_inbox", lambda p, hand, name, ids_: into(p, hand, name, ()))
@@ -111,7 +113,7 @@ def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
 def what_is_forgotten_is_said_to_be_undone(patch: pytest.MonkeyPatch) -> None:
     as_new = operator_commands._decide_admission
 
-    def closing(p: SagaProgress, roles: Any, command: Command, bad: Any) -> Any:
+    def closing(p: SagaProgress, roles: Any, command: OperatorCommand, bad: Any) -> Any:
         action = as_new(replace(p, n=1), roles, command, bad)
         return action if p.n == 0 else as_new(p, roles, command, bad)
 
@@ -152,7 +154,7 @@ def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> Non
 
 
 def a_wish_is_about_whatever_waits(patch: pytest.MonkeyPatch) -> None:
-    def at_once(p: SagaProgress, command: Command) -> Any:
+    def at_once(p: SagaProgress, command: OperatorCommand) -> Any:
         return next((Release(command, run) for run in find_parked_runs(p)), RejectCommand(command, "nothing waits"))
 
     patch.setattr(operator_commands, "_decide_release", at_once)

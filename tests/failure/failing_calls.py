@@ -19,7 +19,7 @@ from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record, StalledPartition
-from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
+from saga.messaging.names import ARCHIVES, PROGRESS, is_timer_topic
 from saga.progress.document import Transition, decode_progress, decode_transition, progress_key
 from saga.store.port import Document, Store
 from saga.store.sqlite.store import SqliteStore
@@ -337,7 +337,7 @@ class House:
             "SELECT DISTINCT grp, name FROM positions JOIN logs ON id = log "
             "JOIN topics ON log >= first_log AND log < first_log + partitions WHERE offset < next"
         )
-        behind = {group for group, topic in rows if group in self.stores and not is_wakes(topic)}
+        behind = {group for group, topic in rows if group in self.stores and not is_timer_topic(topic)}
         return sorted((self.stores.keys() - groups) | behind)
 
     async def waiting(self) -> list[str]:

@@ -84,7 +84,7 @@ async def test_every_effect_happens_once_though_services_are_killed_at_random_mo
         await seed(store)
     with Fleet(tmp_path, clock) as fleet:
         fleet.start_all()
-        async with wiring.broker_of(fleet.broker, clock) as broker:
+        async with wiring.open_broker(fleet.broker, clock) as broker:
             await broker.ensure_topics([find_library(ROOT).topics[topic] for topic in TOPICS])
             async with Watch().on(broker) as watch:
                 kills = await killed_at_random(fleet, published, watch, chance)

@@ -18,7 +18,7 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, record_size
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
-from saga.messaging.names import commands_of, dead_letters_of
+from saga.messaging.names import command_topic, dead_letter_topic
 from saga.messaging.timers import tiers_of
 from saga.registry.edge import RegistryBroker
 from saga.support.clock import SystemClock
@@ -32,7 +32,7 @@ PARTITIONS = 4
 CODECS = [None, *(name for name in ("gzip", "snappy", "lz4", "zstd") if getattr(codec, f"has_{name}")())]
 """Compressions of batches that work with what is installed."""
 PAYMENTS = "payments"
-DEAD, COMMANDS = dead_letters_of("payment"), commands_of("payment")
+DEAD, COMMANDS = dead_letter_topic("payment"), command_topic("payment")
 WAKES = tuple(tiers_of("payment"))
 ALL = (TOPIC, PAYMENTS, DEAD, COMMANDS, *WAKES)
 

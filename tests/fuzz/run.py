@@ -17,8 +17,8 @@ from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput
 from saga.messages import Partition, Record, texts_of
 from saga.messaging import envelope
+from saga.messaging.envelope import to_binary_mode
 from saga.messaging.message_ids import could_be_own
-from saga.messaging.structured_mode import in_binary_mode
 from saga.ops.histories import read_history
 from saga.ops.sources import ServiceStore
 from saga.store.port import Store
@@ -166,7 +166,7 @@ async def _end_of(
     """Fate of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
     assert record.value is not None, "it is passed over"
     if record.value[:2] != codec.MARKER:
-        record = in_binary_mode(record)
+        record = to_binary_mode(record)
     found = recognize(record, service.schemas.library)
     assert found.name, "it is passed over"
     if found.name not in service.consumed:
@@ -218,7 +218,7 @@ def _check_given_back(figures: Figures, record: Record, letter: Record) -> None:
         )
         right = right and value.startswith(letter.value or b"") and key.startswith(letter.key or b"")
     else:
-        theirs = tuple((envelope.foreign_name(name), text) for name, text in record.headers)
+        theirs = tuple((envelope.rename_foreign(name), text) for name, text in record.headers)
         right = (letter.value, letter.key or b"") == (record.value, key)
         right = right and letter.headers[: len(theirs)] == theirs
     if not right:

@@ -12,8 +12,8 @@ import pytest
 from saga.engine.consumer.record_router import BadRecord, route_record
 from saga.engine.prepared_service import prepare
 from saga.messages import Record, texts_of
-from saga.messaging.operator_commands import Command
-from saga.messaging.timers import Wake
+from saga.messaging.operator_commands import OperatorCommand
+from saga.messaging.timers import SagaTimer
 from tests.fuzz.logs import COMMANDS, DEAD, WAKES, BehindRegistry, InMemory, embedded, kafka
 from tests.fuzz.records import records, wakes
 from tests.fuzz.run import Figures, payment, run
@@ -49,9 +49,9 @@ def test_whatever_lies_among_commands_is_one_or_a_dead_letter_with_a_reason() ->
             headers = tuple((name, b"saga.replay" if name == "ce_type" else value) for name, value in headers)
         said = (written.value, b'{"dead":"d","who":"a","why":"b"}', b'{"dead":1}')[offset % 3]
         read = route_record(Record(COMMANDS, 0, offset, written.key, said, headers, written.time_ms), service)
-        assert isinstance(read, Command | BadRecord)
+        assert isinstance(read, OperatorCommand | BadRecord)
         found[type(read).__name__] += 1
-        assert isinstance(read, Command) or read.reason
+        assert isinstance(read, OperatorCommand) or read.reason
     assert min(found["Command"], found["BadRecord"]) > 100, found
 
 
@@ -63,8 +63,8 @@ async def test_whatever_lies_among_wakes_is_one_or_a_dead_letter_with_a_reason(t
         await ground.put([replace(written, time_ms=min(written.time_ms, latest_ms))], topic)
     for record in (record for topic in WAKES for log in ground.logs[topic] for record in log):
         read = route_record(record, service)
-        assert isinstance(read, Wake | BadRecord)
-        assert isinstance(read, Wake) or read.reason
+        assert isinstance(read, SagaTimer | BadRecord)
+        assert isinstance(read, SagaTimer) or read.reason
         found[type(read).__name__] += 1
     assert min(found["Wake"], found["BadRecord"]) > 100, found
     orders = list(records(SEED, 100, bytes_max=ground.bytes_max))

@@ -20,7 +20,7 @@ from saga.messages import Record
 from saga.ops.schema_registration import find_registrable, register
 from saga.registry.edge import RegistryBroker
 from saga.registry.http import HttpRegistry
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions
 from saga.support.clock import SystemClock, from_iso
 from tests.contracts.folders import decimal, generated, put, write
 from tests.contracts.folders import field as field_

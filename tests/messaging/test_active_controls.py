@@ -6,12 +6,26 @@ from msgspec import Raw, Struct
 
 from saga.errors import BadInput
 from saga.messaging import controls
-from saga.messaging.active_controls import InForce, Names, active, in_force, pause_of, refusal, route_of, words_of
-from saga.messaging.controls import Book, Control, Noted, Switch, mistakes_in, to_record
+from saga.messaging.controls import (
+    ActiveControls,
+    Control,
+    ControlEntry,
+    ControlLog,
+    DeclaredNames,
+    Switch,
+    active_entries,
+    control_to_record,
+    describe_entry,
+    find_mistakes,
+    find_pause,
+    find_route,
+    read_controls,
+    why_refused,
+)
 from saga.support.clock import iso
 
 NOW_MS = 1_800_000_000_000
-NAMES = Names(
+NAMES = DeclaredNames(
     handlers=["reserve", "capture"],
     compensations=["release"],
     deadlines=["expire"],
@@ -24,31 +38,31 @@ def pause(handler: str | None = None, *, off: bool = False, until: str | None = 
     return Switch(kind="pause", handler=handler, off=off, until=until)
 
 
-def book_of(*switches: Switch, refused: str | None = None) -> Book:
-    book = Book(service="payment")
+def book_of(*switches: Switch, refused: str | None = None) -> ControlLog:
+    book = ControlLog(service="payment")
     for n, switch in enumerate(switches):
         wish = Control(
             id=f"c{n}", type=controls.TYPE, schema="", saga="payment", source="ada", time=iso(NOW_MS + n), value=b"",
             switch=switch, who="ada", why="to see",
         )  # fmt: skip
-        book = controls.noted(book, wish, refused) or book
+        book = controls.append_control(book, wish, refused) or book
     return book
 
 
-def paused(now: InForce, at_ms: int = NOW_MS) -> list[str]:
-    return [name for name in ("reserve", "release") if pause_of(now, "payment", name, at_ms)]
+def paused(now: ActiveControls, at_ms: int = NOW_MS) -> list[str]:
+    return [name for name in ("reserve", "release") if find_pause(now, "payment", name, at_ms)]
 
 
 def test_a_handler_is_paused_alone_and_a_service_with_what_undoes() -> None:
-    assert paused(in_force(book_of())) == []
-    assert paused(in_force(book_of(pause("reserve")))) == ["reserve"]
-    assert paused(in_force(book_of(pause()))) == ["reserve", "release"]
+    assert paused(read_controls(book_of())) == []
+    assert paused(read_controls(book_of(pause("reserve")))) == ["reserve"]
+    assert paused(read_controls(book_of(pause()))) == ["reserve", "release"]
 
 
 def test_the_last_word_counts_and_of_each_thing_for_itself() -> None:
-    assert paused(in_force(book_of(pause("reserve"), pause("reserve", off=True)))) == []
-    assert paused(in_force(book_of(pause("reserve"), pause(), pause(off=True)))) == ["reserve"]
-    assert paused(in_force(book_of(pause("reserve", off=True), pause("reserve")))) == ["reserve"]
+    assert paused(read_controls(book_of(pause("reserve"), pause("reserve", off=True)))) == []
+    assert paused(read_controls(book_of(pause("reserve"), pause(), pause(off=True)))) == ["reserve"]
+    assert paused(read_controls(book_of(pause("reserve", off=True), pause("reserve")))) == ["reserve"]
 
 
 def test_a_pause_that_comes_again_after_its_end_pauses_nothing() -> None:
@@ -58,30 +72,30 @@ def test_a_pause_that_comes_again_after_its_end_pauses_nothing() -> None:
         id=again.id, type=controls.TYPE, schema="", saga="payment", source="ada", time=again.time, value=b"",
         switch=again.switch, who="ada", why="to see",
     )  # fmt: skip
-    assert controls.noted(book, wish) is None
+    assert controls.append_control(book, wish) is None
 
 
 def test_what_has_a_time_is_over_then_and_what_was_refused_never_began() -> None:
-    now = in_force(book_of(pause("reserve", until=iso(NOW_MS + 1000))))
+    now = read_controls(book_of(pause("reserve", until=iso(NOW_MS + 1000))))
     assert (paused(now, NOW_MS + 999), paused(now, NOW_MS + 1000)) == (["reserve"], [])
-    assert (len(active(now, NOW_MS + 999)), len(active(now, NOW_MS + 1000))) == (1, 0)
-    assert paused(in_force(book_of(pause("reserve"), refused="there is no such handler"))) == []
+    assert (len(active_entries(now, NOW_MS + 999)), len(active_entries(now, NOW_MS + 1000))) == (1, 0)
+    assert paused(read_controls(book_of(pause("reserve"), refused="there is no such handler"))) == []
 
 
 def test_people_are_told_what_is_paused_by_whom_why_and_until_when() -> None:
-    (entry,) = in_force(book_of(pause(until=iso(NOW_MS)))).others.values()
-    assert words_of("payment", entry) == f"payment is paused by ada: to see, until {iso(NOW_MS)}"
-    (entry,) = in_force(book_of(Switch(kind="route", event="OrderPlaced"))).others.values()
-    assert words_of("payment", entry) == "OrderPlaced is routed to the dead letters by ada: to see"
+    (entry,) = read_controls(book_of(pause(until=iso(NOW_MS)))).others.values()
+    assert describe_entry("payment", entry) == f"payment is paused by ada: to see, until {iso(NOW_MS)}"
+    (entry,) = read_controls(book_of(Switch(kind="route", event="OrderPlaced"))).others.values()
+    assert describe_entry("payment", entry) == "OrderPlaced is routed to the dead letters by ada: to see"
 
 
 def test_a_route_is_for_a_handler_or_for_an_event() -> None:
-    of_handler = in_force(book_of(Switch(kind="route", handler="reserve")))
-    of_event = in_force(book_of(Switch(kind="route", event="OrderPlaced")))
+    of_handler = read_controls(book_of(Switch(kind="route", handler="reserve")))
+    of_event = read_controls(book_of(Switch(kind="route", event="OrderPlaced")))
     for now in (of_handler, of_event):
-        assert route_of(now, "reserve", ["OrderPlaced"], NOW_MS)
-        assert not route_of(now, "capture", ["OrderConfirmed"], NOW_MS)
-    assert route_of(of_event, "tally", ["Q", "OrderPlaced"], NOW_MS)
+        assert find_route(now, "reserve", ["OrderPlaced"], NOW_MS)
+        assert not find_route(now, "capture", ["OrderConfirmed"], NOW_MS)
+    assert find_route(of_event, "tally", ["Q", "OrderPlaced"], NOW_MS)
 
 
 class EarlierSwitch(Struct, frozen=True, kw_only=True):
@@ -107,17 +121,17 @@ def test_a_later_kind_is_left_alone_kept_and_told() -> None:
     later = msgspec.json.decode(book.entries[0], type=dict)
     later["switch"] = {"flag": "", "percent": 0, "kind": "drain", "how": "slowly"}
     raw = Raw(msgspec.json.encode(later))
-    book = Book(service="payment", entries=(*book.entries, raw))
-    now = in_force(book)
+    book = ControlLog(service="payment", entries=(*book.entries, raw))
+    now = read_controls(book)
     assert (now.unknown, paused(now), now.flags.for_all) == (("drain",), ["reserve"], {})
-    more = controls.noted(book, Control(
+    more = controls.append_control(book, Control(
         id="c9", type=controls.TYPE, schema="", saga="payment", source="ada", time=iso(NOW_MS), value=b"",
         switch=pause("reserve", off=True), who="ada", why="to see",
     ))  # fmt: skip
     assert more is not None
     assert bytes(more.entries[1]) == bytes(raw)
     with pytest.raises(BadInput, match="of the kind 'drain' is of a later version"):
-        to_record("payment", Switch(kind="drain"), who="ada", why="to see", now_ms=0)
+        control_to_record("payment", Switch(kind="drain"), who="ada", why="to see", now_ms=0)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +165,7 @@ def test_a_later_kind_is_left_alone_kept_and_told() -> None:
     ],
 )
 def test_all_mistakes_are_told_at_once(switch: Switch, mistakes: list[str]) -> None:
-    assert mistakes_in(msgspec.convert(msgspec.to_builtins(switch), Switch, strict=False)) == mistakes
+    assert find_mistakes(msgspec.convert(msgspec.to_builtins(switch), Switch, strict=False)) == mistakes
 
 
 @pytest.mark.parametrize(
@@ -183,13 +197,13 @@ def test_all_mistakes_are_told_at_once(switch: Switch, mistakes: list[str]) -> N
     ],
 )
 def test_a_service_does_what_it_can_and_says_what_there_is(switch: Switch, refused: str | None) -> None:
-    assert refusal("payment", switch, NAMES, in_force(book_of(pause("capture")))) == refused
+    assert why_refused("payment", switch, NAMES, read_controls(book_of(pause("capture")))) == refused
 
 
 def test_an_entry_of_earlier_versions_is_read_as_it_is() -> None:
     raw = b'{"id":"a","time":"2026-01-01T00:00:00Z","who":"ada","why":"b",'
     raw += b'"switch":{"flag":"new","percent":10.0},"previous":"c"}'
-    entry = msgspec.json.decode(raw, type=Noted)
+    entry = msgspec.json.decode(raw, type=ControlEntry)
     assert (entry.switch, entry.refused) == (Switch(flag="new", percent=10), None)
     assert msgspec.json.encode(entry) == raw
 
@@ -197,17 +211,19 @@ def test_an_entry_of_earlier_versions_is_read_as_it_is() -> None:
 def test_a_flag_for_which_nothing_asks_is_refused_with_those_that_there_are() -> None:
     asked, typed = Switch(flag="new_pricing", percent=10), Switch(flag="new_prcing", percent=10)
     names = NAMES._replace(flags={"new_pricing", "gold"})
-    assert refusal("payment", asked, names, in_force(book_of())) is None
-    why = refusal("payment", typed, names, in_force(book_of()))
+    assert why_refused("payment", asked, names, read_controls(book_of())) is None
+    why = why_refused("payment", typed, names, read_controls(book_of()))
     assert why is not None
     assert why.startswith("nothing here asks for flag 'new_prcing'; there are gold, new_pricing: a flag is off until")
-    assert refusal("payment", typed, NAMES, in_force(book_of())) is None, "it cannot be told what is asked for"
+    assert why_refused("payment", typed, NAMES, read_controls(book_of())) is None, "it cannot be told what is asked for"
     for there in (typed, Switch(flag="new_prcing", percent=100, saga="order-1")):
-        assert refusal("payment", typed, names, in_force(book_of(there))) is None, "it is set, and can be ended"
+        assert why_refused("payment", typed, names, read_controls(book_of(there))) is None, (
+            "it is set, and can be ended"
+        )
 
 
 @pytest.mark.parametrize("switch", [pause(until=iso(NOW_MS)), Switch(flag="new", until=iso(NOW_MS - 1))])
 def test_what_would_be_over_at_once_is_not_sent(switch: Switch) -> None:
     with pytest.raises(BadInput, match="it would be over at once"):
-        to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS)
-    to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS - 2)
+        control_to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS)
+    control_to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS - 2)

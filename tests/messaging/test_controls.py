@@ -12,14 +12,25 @@ from msgspec.structs import replace
 from saga.errors import BadInput, SagaError
 from saga.messages import Outgoing, Record
 from saga.messaging import controls
-from saga.messaging.controls import Book, Control, Flags, Noted, Switch, control_in, flags_of, is_on, part_of, to_record
+from saga.messaging.controls import (
+    Control,
+    ControlEntry,
+    ControlLog,
+    Flags,
+    Switch,
+    bucket_of,
+    control_to_record,
+    flags_of,
+    is_on,
+    parse_control,
+)
 
 NOW_MS = 1_795_270_000_000
 SAGAS = [f"order-{n}" for n in range(2000)]
 
 
 def said(switch: Switch, **changes: Any) -> Outgoing:
-    return to_record("payment", switch, **{"who": "ada", "why": "to see", "now_ms": NOW_MS, **changes})
+    return control_to_record("payment", switch, **{"who": "ada", "why": "to see", "now_ms": NOW_MS, **changes})
 
 
 def lies(outgoing: Outgoing, **changes: Any) -> Record:
@@ -28,13 +39,13 @@ def lies(outgoing: Outgoing, **changes: Any) -> Record:
 
 
 def wish(n: int, switch: Switch) -> Control:
-    return control_in(lies(said(switch, now_ms=NOW_MS + n)))
+    return parse_control(lies(said(switch, now_ms=NOW_MS + n)))
 
 
-def book_of(*switches: Switch) -> Book:
-    book = Book(service="payment")
+def book_of(*switches: Switch) -> ControlLog:
+    book = ControlLog(service="payment")
     for n, switch in enumerate(switches):
-        more = controls.noted(book, wish(n, switch))
+        more = controls.append_control(book, wish(n, switch))
         assert more is not None
         book = more
     return book
@@ -44,12 +55,12 @@ def test_what_is_said_comes_back() -> None:
     switch = Switch(flag="new", percent=12.5, saga="order-1", until="2027-01-01T00:00:00.000Z")
     record = said(switch)
     assert (record.topic, record.key) == ("payment.commands", b"payment")
-    control = control_in(lies(record))
+    control = parse_control(lies(record))
     assert (control.type, control.saga, control.switch, control.who, control.why) == (
         "saga.control", "payment", switch, "ada", "to see"
     )  # fmt: skip
-    assert control.id == control_in(lies(said(switch))).id
-    assert control.id != control_in(lies(said(switch, now_ms=NOW_MS + 1))).id
+    assert control.id == parse_control(lies(said(switch))).id
+    assert control.id != parse_control(lies(said(switch, now_ms=NOW_MS + 1))).id
 
 
 @pytest.mark.parametrize(
@@ -73,42 +84,42 @@ def test_what_can_be_no_wish_is_bad_input(switch: Switch, more: dict[str, str], 
 @pytest.mark.parametrize("value", [b"{}", b"[", b"\xff", b"[" * 100_000, b'{"who":"a","why":"b","switch":[]}'])
 def test_a_value_that_is_no_wish_is_bad_input(value: bytes) -> None:
     with pytest.raises(BadInput, match="it is no control"):
-        control_in(lies(said(Switch(flag="x", percent=1)), value=value))
+        parse_control(lies(said(Switch(flag="x", percent=1)), value=value))
 
 
 def test_each_wish_is_noted_once_and_none_is_taken_back() -> None:
     book = book_of(Switch(flag="a", percent=10), Switch(flag="a", percent=20))
-    assert controls.noted(book, wish(1, Switch(flag="a", percent=20))) is None
+    assert controls.append_control(book, wish(1, Switch(flag="a", percent=20))) is None
     assert [entry.switch.percent for entry in controls.entries_of(book)] == [10, 20]
-    assert controls.decode("payment", controls.encode(book)) == book
-    assert controls.decode("payment", None) == Book(service="payment")
+    assert controls.decode_control_log("payment", controls.encode(book)) == book
+    assert controls.decode_control_log("payment", None) == ControlLog(service="payment")
     with pytest.raises(SagaError, match="the book of controls of payment cannot be read"):
-        controls.decode("payment", b"{")
+        controls.decode_control_log("payment", b"{")
 
 
 @pytest.mark.parametrize("change", [(b'"who":"ada"', b'"who":17'), (b'"until":"2', b'"until":"x')])
 def test_a_book_with_an_entry_that_cannot_be_read_is_told_as_one(change: tuple[bytes, bytes]) -> None:
     switch = Switch(kind="pause", until="2026-11-25T18:00:00.000Z")
-    book = controls.noted(Book(service="payment"), wish(1, switch))
+    book = controls.append_control(ControlLog(service="payment"), wish(1, switch))
     assert book is not None
     content = controls.encode(book)
-    assert controls.decode("payment", content) == book
+    assert controls.decode_control_log("payment", content) == book
     with pytest.raises(SagaError, match="the book of controls of payment cannot be read"):
-        controls.decode("payment", content.replace(*change))
+        controls.decode_control_log("payment", content.replace(*change))
 
 
 def test_a_book_that_is_full_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "ENTRIES_MAX", 1)
     with pytest.raises(BadInput, match="the book of controls is full: it has 1 entries"):
-        controls.noted(book_of(Switch(flag="a", percent=10)), wish(5, Switch(flag="a", percent=20)))
+        controls.append_control(book_of(Switch(flag="a", percent=10)), wish(5, Switch(flag="a", percent=20)))
 
 
 def test_whatever_is_changed_in_a_book_shows() -> None:
     book = book_of(*(Switch(flag="a", percent=n) for n in range(4)))
-    assert controls.verify(book) is None
-    assert controls.verify(Book(service="payment")) is None
+    assert controls.verify_control_log(book) is None
+    assert controls.verify_control_log(ControlLog(service="payment")) is None
     entries = book.entries
-    first = msgspec.json.decode(entries[1], type=Noted)
+    first = msgspec.json.decode(entries[1], type=ControlEntry)
     forged = Raw(msgspec.json.encode(replace(first, who="mallory")))
     for wrong in (
         (entries[0], forged, *entries[2:]),
@@ -116,10 +127,12 @@ def test_whatever_is_changed_in_a_book_shows() -> None:
         (entries[0], *entries[2:]),
         (entries[1], entries[0], *entries[2:]),
     ):
-        assert "is not written behind the one before it" in (controls.verify(replace(book, entries=wrong)) or "")
-    assert controls.verify(replace(book, service="order")) is not None
+        assert "is not written behind the one before it" in (
+            controls.verify_control_log(replace(book, entries=wrong)) or ""
+        )
+    assert controls.verify_control_log(replace(book, service="order")) is not None
     cut = replace(book, entries=entries[:3])
-    assert controls.verify(cut) is None
+    assert controls.verify_control_log(cut) is None
     assert controls.digest_of(cut) != controls.digest_of(book), "the last digest tells"
 
 
@@ -141,8 +154,8 @@ def test_a_share_of_the_sagas_is_what_it_says_and_grows_without_losing_one() -> 
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_a_saga_is_always_in_the_same_part(flag: str, saga: str) -> None:
-    part = controls.part_of(flag, saga)
-    assert part == controls.part_of(flag, saga)
+    part = controls.bucket_of(flag, saga)
+    assert part == controls.bucket_of(flag, saga)
     assert 0 <= part < controls.PARTS
 
 
@@ -168,7 +181,7 @@ def test_what_has_expired_counts_no_more() -> None:
 
 
 def test_a_flag_for_zero_percent_is_on_for_no_saga() -> None:
-    first = next(saga for n in range(1_000_000) if part_of("f", saga := f"s-{n}") == 0)
+    first = next(saga for n in range(1_000_000) if bucket_of("f", saga := f"s-{n}") == 0)
     flags = Flags(for_all={"f": Switch(flag="f", percent=0)})
     assert not is_on(flags, "f", first, 0)
     assert is_on(Flags(for_all={"f": Switch(flag="f", percent=0.01)}), "f", first, 0)

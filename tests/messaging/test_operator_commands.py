@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import operator_commands
-from saga.messaging.operator_commands import Answered, Command, command_in, to_record
+from saga.messaging.operator_commands import OperatorCommand, StepAnswer, command_to_record, parse_command
 
 NOW_MS = 1_795_270_000_000
 ORIGINAL = Message(
@@ -20,7 +20,7 @@ ORIGINAL = Message(
 
 def said(**changes: Any) -> Outgoing:
     given = {"wanted": "replay", "dead": "dead-1", "who": "ada", "why": "the bank is back", "now_ms": NOW_MS}
-    return to_record("payment", "order-17", **{**given, **changes})
+    return command_to_record("payment", "order-17", **{**given, **changes})
 
 
 def lies(outgoing: Outgoing, **changes: Any) -> Record:
@@ -36,8 +36,8 @@ def with_header(outgoing: Outgoing, name: str, value: bytes) -> tuple[tuple[str,
 def test_what_is_said_comes_back() -> None:
     record = said()
     assert (record.topic, record.key) == ("payment.commands", b"order-17")
-    command = command_in(lies(record))
-    assert command == Command(
+    command = parse_command(lies(record))
+    assert command == OperatorCommand(
         id=command.id,
         type="saga.replay",
         schema="",
@@ -54,7 +54,7 @@ def test_what_is_said_comes_back() -> None:
 
 
 def test_each_is_another_command_and_the_same_one_is_not() -> None:
-    ids = [command_in(lies(record)).id for record in (said(), said(), said(who="bob"), said(now_ms=NOW_MS + 1))]
+    ids = [parse_command(lies(record)).id for record in (said(), said(), said(who="bob"), said(now_ms=NOW_MS + 1))]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
 
@@ -68,7 +68,7 @@ def test_a_text_that_is_empty_or_too_long_is_refused_by_who_says_it_and_by_who_h
     for long in (b'""', b'"' + b"x" * (operator_commands.TEXT_MAX + 1) + b'"'):
         value = honest.replace({"dead": b'"dead-1"', "who": b'"ada"', "why": b'"w"'}[name], long)
         with pytest.raises(BadInput, match=name):
-            command_in(lies(said(), value=value))
+            parse_command(lies(said(), value=value))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_text_that_is_empty_or_too_long_is_refused_by_who_says_it_and_by_who_h
 )
 def test_a_value_that_is_no_command_is_bad_input(value: bytes) -> None:
     with pytest.raises(BadInput, match="it is no command: its value"):
-        command_in(lies(said(), value=value))
+        parse_command(lies(said(), value=value))
 
 
 @pytest.mark.parametrize("type_", [b"", b"replay", b"saga.pause", b"OrderPlaced", b"\xff"])
@@ -85,14 +85,14 @@ def test_a_type_that_is_no_command_is_bad_input(type_: bytes) -> None:
     with pytest.raises(
         BadInput, match=r"its ce_type is none of saga\.discard, saga\.release, saga\.replay, saga\.resolve"
     ):
-        command_in(lies(record, headers=with_header(record, "ce_type", type_)))
+        parse_command(lies(record, headers=with_header(record, "ce_type", type_)))
 
 
 def test_a_command_without_a_key_or_for_another_saga_is_bad_input() -> None:
     with pytest.raises(BadInput, match="key"):
-        command_in(lies(said(), key=None))
+        parse_command(lies(said(), key=None))
     with pytest.raises(BadInput, match="is not its subject"):
-        command_in(lies(said(), key=b"order-18"))
+        parse_command(lies(said(), key=b"order-18"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_message_that_could_not_have_come_by_itself_comes_with_no_command(forg
 
 
 def test_a_message_that_nobody_keeps_comes_with_the_command() -> None:
-    command = command_in(lies(said(original=ORIGINAL)))
+    command = parse_command(lies(said(original=ORIGINAL)))
     assert command.original == ORIGINAL
 
 
@@ -136,33 +136,33 @@ def test_a_message_of_another_saga_or_without_bytes_is_bad_input(changes: dict[s
 
 
 def test_an_answer_comes_back() -> None:
-    answered = Answered(step="charge", number=2, value='"ch-1"')
-    command = command_in(lies(said(wanted="resolve", answered=answered)))
+    answered = StepAnswer(step="charge", number=2, value='"ch-1"')
+    command = parse_command(lies(said(wanted="resolve", answered=answered)))
     assert (command.type, command.answered) == ("saga.resolve", answered)
-    assert command_in(lies(said(wanted="resolve"))).answered is None
+    assert parse_command(lies(said(wanted="resolve"))).answered is None
 
 
 @pytest.mark.parametrize(
     ("wanted", "answered", "told"),
     [
-        ("replay", Answered(step="charge"), "only `resolve` does"),
-        ("resolve", Answered(step=" "), "names no step"),
-        ("resolve", Answered(step="x" * 501), "names no step"),
-        ("resolve", Answered(step="charge", number=0), "names no step"),
-        ("resolve", Answered(step="charge", value="ch-1"), "is no JSON"),
-        ("resolve", Answered(step="charge", value="[" * 60_000), "is no JSON"),
+        ("replay", StepAnswer(step="charge"), "only `resolve` does"),
+        ("resolve", StepAnswer(step=" "), "names no step"),
+        ("resolve", StepAnswer(step="x" * 501), "names no step"),
+        ("resolve", StepAnswer(step="charge", number=0), "names no step"),
+        ("resolve", StepAnswer(step="charge", value="ch-1"), "is no JSON"),
+        ("resolve", StepAnswer(step="charge", value="[" * 60_000), "is no JSON"),
         (
             "resolve",
-            Answered(step="charge", value='"' + "x" * operator_commands.ANSWER_BYTES_MAX + '"'),
+            StepAnswer(step="charge", value='"' + "x" * operator_commands.ANSWER_BYTES_MAX + '"'),
             "may have 65536",
         ),
-        ("resolve", Answered(step="charge", value='"no"', raised="Declined"), "no list of arguments"),
+        ("resolve", StepAnswer(step="charge", value='"no"', raised="Declined"), "no list of arguments"),
     ],
 )
-def test_an_answer_that_can_be_none_is_bad_input(wanted: str, answered: Answered, told: str) -> None:
+def test_an_answer_that_can_be_none_is_bad_input(wanted: str, answered: StepAnswer, told: str) -> None:
     with pytest.raises(BadInput, match=told):
         said(wanted=wanted, answered=answered)
     value = msgspec.json.encode({"dead": "dead-1", "who": "ada", "why": "w", "answered": answered})
-    record = to_record("payment", "order-17", wanted=wanted, dead="d", who="a", why="b", now_ms=NOW_MS)  # type: ignore[arg-type]
+    record = command_to_record("payment", "order-17", wanted=wanted, dead="d", who="a", why="b", now_ms=NOW_MS)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=told):
-        command_in(lies(record, value=value))
+        parse_command(lies(record, value=value))

@@ -8,7 +8,7 @@ import pytest
 
 from saga.errors import BadInput
 from saga.messages import Headers, Record
-from saga.messaging.structured_mode import content_type_of, in_binary_mode
+from saga.messaging.envelope import content_type_of, to_binary_mode
 
 EVENT: dict[str, Any] = {
     "specversion": "1.0",
@@ -34,7 +34,7 @@ def structured(**changed: Any) -> Record:
 
 
 def test_a_structured_event_becomes_headers_and_data() -> None:
-    taken = in_binary_mode(structured())
+    taken = to_binary_mode(structured())
     assert taken.value == b'{"order_id": "order-1"}'
     assert taken.headers == (
         ("content-type", b"application/json"),
@@ -50,7 +50,7 @@ def test_a_structured_event_becomes_headers_and_data() -> None:
 
 
 def test_what_is_in_the_event_goes_before_headers_of_the_record_which_stay() -> None:
-    headers = in_binary_mode(
+    headers = to_binary_mode(
         recorded(structured().value or b"", "application/cloudevents+json", ("ce_id", b"x"))
     ).headers
     assert [value for name, value in headers if name == "ce_id"] == [b"a7f3-1", b"x"]
@@ -76,7 +76,7 @@ def test_what_is_in_the_event_goes_before_headers_of_the_record_which_stay() -> 
     ],
 )
 def test_data_is_json_text_or_bytes(changed: dict[str, Any], content_type: bytes, value: bytes | None) -> None:
-    taken = in_binary_mode(structured(**changed))
+    taken = to_binary_mode(structured(**changed))
     assert (taken.headers[0], taken.value) == (("content-type", content_type), value)
 
 
@@ -106,14 +106,14 @@ def test_data_is_json_text_or_bytes(changed: dict[str, Any], content_type: bytes
 )
 def test_what_is_no_event_is_told_by_what_is_wrong(record: Record, reason: str) -> None:
     with pytest.raises(BadInput) as told:
-        in_binary_mode(record)
+        to_binary_mode(record)
     assert reason in str(told.value)
 
 
 @pytest.mark.parametrize("content_type", ["application/avro", "application/json", "", "cloudevents"])
 def test_other_records_stay_as_they_are(content_type: str) -> None:
     record = recorded(b"{}", content_type)
-    assert in_binary_mode(record) is record
+    assert to_binary_mode(record) is record
     assert content_type_of(record) == content_type
 
 

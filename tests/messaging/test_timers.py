@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from saga.errors import BadInput
 from saga.messages import Headers, Record, texts_of
 from saga.messaging.names import is_without_events
-from saga.messaging.timers import LAST_S, TIERS, TYPE, Wake, tier_for, tiers_of, to_record, wake_in
+from saga.messaging.timers import LAST_S, TIERS, TYPE, SagaTimer, choose_tier, parse_timer, tiers_of, timer_to_record
 from saga.support.clock import LATEST_MS, iso
 
 NOW_MS = 1_795_270_000_000
@@ -17,7 +17,7 @@ NOW_MS = 1_795_270_000_000
 
 def appended(**changes: Any) -> Record:
     """A wake due in five minutes, as it lies in the log."""
-    out = to_record("payment", "order-1", "wake-7", NOW_MS + 300_000, NOW_MS)
+    out = timer_to_record("payment", "order-1", "wake-7", NOW_MS + 300_000, NOW_MS)
     return Record(out.topic, 3, 17, out.key, out.value, out.headers, NOW_MS)._replace(**changes)
 
 
@@ -27,7 +27,7 @@ def with_header(name: str, value: bytes | None) -> Headers:
 
 
 def test_a_wake_comes_out_of_its_record_as_it_went_in() -> None:
-    assert wake_in(appended()) == Wake(
+    assert parse_timer(appended()) == SagaTimer(
         id="wake-7",
         type=TYPE,
         schema="",
@@ -41,8 +41,8 @@ def test_a_wake_comes_out_of_its_record_as_it_went_in() -> None:
 
 def test_one_for_a_time_that_nobody_can_tell_is_for_the_last_that_can_be_told() -> None:
     """Else whoever takes it would make a dead letter of it, and its saga would have none."""
-    out = to_record("payment", "order-1", "wake-7", LATEST_MS + 1, NOW_MS)
-    assert wake_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)).due_ms == LATEST_MS
+    out = timer_to_record("payment", "order-1", "wake-7", LATEST_MS + 1, NOW_MS)
+    assert parse_timer(Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)).due_ms == LATEST_MS
 
 
 def test_its_record_goes_with_its_saga_and_can_be_read_by_others() -> None:
@@ -86,13 +86,13 @@ def test_its_record_goes_with_its_saga_and_can_be_read_by_others() -> None:
 )
 def test_what_is_no_wake_says_why(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        wake_in(appended(**changes))
+        parse_timer(appended(**changes))
 
 
 @given(st.binary(max_size=40) | st.none(), st.binary(max_size=40) | st.none())
 def test_whatever_lies_there_is_a_wake_or_bad_input(value: bytes | None, id_: bytes | None) -> None:
     try:
-        wake = wake_in(appended(value=value, headers=with_header("ce_id", id_)))
+        wake = parse_timer(appended(value=value, headers=with_header("ce_id", id_)))
     except BadInput:
         return
     assert isinstance(wake.due_ms, int)
@@ -103,7 +103,7 @@ def test_whatever_lies_there_is_a_wake_or_bad_input(value: bytes | None, id_: by
 
 @given(st.integers(-(10**9), 10**12))
 def test_a_wake_lies_in_the_longest_tier_that_does_not_make_it_late(left_ms: int) -> None:
-    tier = tier_for(left_ms)
+    tier = choose_tier(left_ms)
     assert tier.seconds * 1000 <= max(left_ms, 0)
     assert not [longer for longer in TIERS if tier.seconds < longer.seconds <= left_ms / 1000]
 
@@ -112,7 +112,7 @@ def test_a_wake_lies_in_the_longest_tier_that_does_not_make_it_late(left_ms: int
 def test_a_wake_passes_few_topics_until_a_worker_holds_it(left_ms: int) -> None:
     hops, days = 0, left_ms // 86_400_000
     while left_ms >= LAST_S * 1000:
-        left_ms -= tier_for(left_ms).seconds * 1000
+        left_ms -= choose_tier(left_ms).seconds * 1000
         hops += 1
     assert hops <= days + 3 + 5 + 3 + 3 + 3, "a day at a time, and less than the next longer of each that is shorter"
 
@@ -120,7 +120,7 @@ def test_a_wake_passes_few_topics_until_a_worker_holds_it(left_ms: int) -> None:
 def test_the_first_tier_holds_nothing_and_the_last_minute_is_the_second() -> None:
     assert [tier.name for tier in TIERS] == ["now", "1m", "4m", "16m", "1h", "6h", "1d"]
     assert (TIERS[0].seconds, TIERS[1].seconds) == (0, LAST_S)
-    assert [tier_for(ms).name for ms in (LAST_S * 1000 - 1, LAST_S * 1000)] == ["now", "1m"]
+    assert [choose_tier(ms).name for ms in (LAST_S * 1000 - 1, LAST_S * 1000)] == ["now", "1m"]
 
 
 def test_each_tier_is_a_topic_of_the_service_in_which_no_events_are() -> None:

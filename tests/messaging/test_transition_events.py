@@ -12,19 +12,19 @@ from saga.messaging.transition_events import (
     KEYS,
     RECORD_BYTES,
     VALUE_BYTES_MAX,
-    Awaited,
-    Cause,
-    Said,
-    Told,
-    from_record,
-    line_of,
-    to_records,
+    EmittedMessage,
+    TransitionCause,
+    TransitionEvent,
+    WaitingMessage,
+    make_line,
+    parse_transitions,
+    transitions_to_records,
 )
 from saga.support.clock import from_iso
 from tests.monitor.telling import record_of, told
 
 TIME = "2026-11-21T14:06:40.123Z"
-WHOLE = Told(
+WHOLE = TransitionEvent(
     service="shipping",
     saga="order-17",
     number=3,
@@ -32,18 +32,20 @@ WHOLE = Told(
     handler="book",
     outcome="retrying",
     error="ConnectionError",
-    message=Cause(id="payment-1", type="PaymentReserved", source="payment", topic="payments", partition=4, offset=17),
+    message=TransitionCause(
+        id="payment-1", type="PaymentReserved", source="payment", topic="payments", partition=4, offset=17
+    ),
     attempt=2,
     worker="host:1",
-    emitted=(Said(id="shipping-1", type="ShipmentBooked"),),
+    emitted=(EmittedMessage(id="shipping-1", type="ShipmentBooked"),),
     steps=("book", "print_label"),
     queued_ms=3,
     handler_ms=12,
     open=True,
     kept_s=2_592_000,
     awaits=(
-        Awaited(handler="dispatch", types=("OrderConfirmed",)),
-        Awaited(handler="remind", until="2026-11-22T14:06:40.123Z"),
+        WaitingMessage(handler="dispatch", types=("OrderConfirmed",)),
+        WaitingMessage(handler="remind", until="2026-11-22T14:06:40.123Z"),
     ),
     parked_until="2026-11-21T14:07:40.123Z",
     due="2026-11-21T14:21:40.123Z",
@@ -69,18 +71,18 @@ def with_field(name: str, value: object) -> bytes:
 
 
 def test_a_transition_comes_out_of_its_record_as_it_went_in() -> None:
-    assert from_record(appended()) == [WHOLE]
+    assert parse_transitions(appended()) == [WHOLE]
 
 
 def test_what_is_as_usual_is_left_out() -> None:
-    usual = Told(
+    usual = TransitionEvent(
         service="payment",
         saga="order-17",
         number=0,
         time=TIME,
         handler="reserve",
         outcome="handled",
-        message=Cause(id="1", type="OrderPlaced", source="client"),
+        message=TransitionCause(id="1", type="OrderPlaced", source="client"),
         hash="ab",
         previous="payment|order-17",
     )
@@ -91,11 +93,11 @@ def test_what_is_as_usual_is_left_out() -> None:
         b'"handler":"reserve","outcome":"handled","message":{"id":"1","type":"OrderPlaced","source":"client"},'
         b'"hash":"ab","previous":"payment|order-17"}'
     )
-    assert from_record(appended(value=out.value)) == [usual]
+    assert parse_transitions(appended(value=out.value)) == [usual]
 
 
 def test_fields_of_a_later_release_are_passed_over() -> None:
-    assert from_record(appended(value=with_field("mood", "good"))) == [WHOLE]
+    assert parse_transitions(appended(value=with_field("mood", "good"))) == [WHOLE]
 
 
 @pytest.mark.parametrize(
@@ -122,16 +124,16 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
 )
 def test_what_is_no_transition_is_refused_with_the_reason(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        from_record(appended(**changes))
+        parse_transitions(appended(**changes))
 
 
 def test_transitions_of_many_sagas_are_few_records_in_which_those_of_each_are_in_order() -> None:
     several = [told("order", number, 0, saga=f"order-{n}") for number in range(10) for n in range(200)]
-    out = to_records(map(line_of, several))
+    out = transitions_to_records(map(make_line, several))
     sizes = [len(record.value or b"") for record in out]
     assert KEYS <= len(out) < len(several) / 10
     assert RECORD_BYTES - 500 < max(sizes) <= RECORD_BYTES
-    found = [each for record in out for each in from_record(in_the_log(record))]
+    found = [each for record in out for each in parse_transitions(in_the_log(record))]
     assert len(found) == len(several)
     for n in range(200):
         assert [each for each in found if each.saga == f"order-{n}"] == several[n::200]
@@ -139,5 +141,5 @@ def test_transitions_of_many_sagas_are_few_records_in_which_those_of_each_are_in
 
 def test_a_line_longer_than_a_record_is_to_be_is_a_record_of_its_own() -> None:
     long = told("order", 1, 0, emitted=tuple(f"E{n}" for n in range(2000)))
-    out = to_records(map(line_of, [told("order", 0, 0), long, told("order", 2, 0)]))
-    assert [len(from_record(in_the_log(record))) for record in out] == [1, 1, 1]
+    out = transitions_to_records(map(make_line, [told("order", 0, 0), long, told("order", 2, 0)]))
+    assert [len(parse_transitions(in_the_log(record))) for record in out] == [1, 1, 1]

@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 
 from saga.messages import Outgoing
-from saga.messaging.transition_events import Awaited, Cause, Result, Said, Told, line_of, to_records
+from saga.messaging.transition_events import (
+    EmittedMessage,
+    Result,
+    TransitionCause,
+    TransitionEvent,
+    WaitingMessage,
+    make_line,
+    transitions_to_records,
+)
 from saga.monitor.queries import Queries
 from saga.monitor.read_model import ReadModel
 from saga.support.clock import iso
@@ -12,9 +20,9 @@ BEGIN_MS = 1_795_270_000_000
 S, MINUTE = 1000, 60_000
 
 
-def record_of(told: Told) -> Outgoing:
+def record_of(told: TransitionEvent) -> Outgoing:
     """Record in which a transition is told alone."""
-    (record,) = to_records([line_of(told)])
+    (record,) = transitions_to_records([make_line(told)])
     return record
 
 
@@ -39,9 +47,9 @@ def told(  # an argument for each field that tests choose
     handler_ms: int | None = 5,
     queued_ms: int | None = 2,
     partition: int = 0,
-) -> Told:
+) -> TransitionEvent:
     """Transition of a saga, `ms` after the beginning of all."""
-    return Told(
+    return TransitionEvent(
         service=service,
         saga=saga,
         number=number,
@@ -50,17 +58,20 @@ def told(  # an argument for each field that tests choose
         outcome=outcome,
         error=error,
         blame=blame,
-        message=Cause(
+        message=TransitionCause(
             id=f"{type_}-{saga}", type=type_, source="client", topic="orders", partition=partition, offset=number
         ),
-        emitted=tuple(Said(id=f"{type_}-{saga}", type=type_) for type_ in emitted),
+        emitted=tuple(EmittedMessage(id=f"{type_}-{saga}", type=type_) for type_ in emitted),
         steps=("charge",),
         queued_ms=queued_ms,
         handler_ms=handler_ms,
         open=open_,
         awaits=(
-            *(Awaited(handler=handler, types=types) for handler, types in awaits),
-            *(Awaited(handler=handler, types=types, until=iso(BEGIN_MS + until)) for handler, types, until in later),
+            *(WaitingMessage(handler=handler, types=types) for handler, types in awaits),
+            *(
+                WaitingMessage(handler=handler, types=types, until=iso(BEGIN_MS + until))
+                for handler, types, until in later
+            ),
         ),
         due=None if due_ms is None else iso(BEGIN_MS + due_ms),
         parked_until=None if parked_ms is None else iso(BEGIN_MS + parked_ms),
@@ -80,7 +91,7 @@ class Monitor:
     def __post_init__(self) -> None:
         self.answers = Queries(self.folds)
 
-    def take(self, *transitions: Told) -> "Monitor":
+    def take(self, *transitions: TransitionEvent) -> "Monitor":
         """Fold these."""
         for each in transitions:
             self.folds.apply(each, BEGIN_MS + 1000 * MINUTE)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from saga.messaging.transition_events import Told
+from saga.messaging.transition_events import TransitionEvent
 from saga.monitor import queries, read_model, saga_index
 from saga.monitor.views import PageRequest, SagaFilter
 from saga.support.clock import iso
@@ -18,7 +18,7 @@ LATER = ("book", ("Paid",), 12 * MINUTE)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Told]:
+def histories(draw: st.DrawFn) -> list[TransitionEvent]:
     """Transitions of a few sagas in a few services, each as its service would number them."""
     found = []
     for saga in ("a", "b", "c"):
@@ -86,7 +86,9 @@ FILTERS = (
 
 @settings(max_examples=30, deadline=None)
 @given(histories(), st.data())
-def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(history: list[Told], data: st.DataObject) -> None:
+def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(
+    history: list[TransitionEvent], data: st.DataObject
+) -> None:
     again = [each for each in history if data.draw(st.booleans())]
     unseen = [replace(each, handler_ms=None, queued_ms=None) for each in again]  # told by one who did not see it
     once, often = Monitor().take(*history), Monitor().take(*data.draw(st.permutations([*history, *again, *unseen])))
@@ -97,7 +99,9 @@ def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(history: list
 
 @settings(max_examples=30, deadline=None)
 @given(histories(), st.data())
-def test_of_two_words_by_one_number_the_same_counts_in_any_order(history: list[Told], data: st.DataObject) -> None:
+def test_of_two_words_by_one_number_the_same_counts_in_any_order(
+    history: list[TransitionEvent], data: st.DataObject
+) -> None:
     later = [replace(each, open=not each.open, due=None) for each in history]  # as it was when it was told again
     both = [*history, *later]
     assert everything(Monitor().take(*both)) == everything(Monitor().take(*data.draw(st.permutations(both))))

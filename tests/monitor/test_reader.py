@@ -9,10 +9,10 @@ import pytest
 
 from saga.broker.port import Broker
 from saga.configuration.settings import Settings
-from saga.configuration.wiring import broker_of
+from saga.configuration.wiring import open_broker
 from saga.messages import Outgoing, Topic
 from saga.messaging.names import TRANSITIONS
-from saga.messaging.transition_events import Told
+from saga.messaging.transition_events import TransitionEvent
 from saga.monitor import reader as reader_module
 from saga.monitor.queries import Queries
 from saga.monitor.read_model import ReadModel
@@ -42,11 +42,11 @@ def either(request: pytest.FixtureRequest, settings: Settings) -> Settings:
     )
 
 
-async def publish(settings: Settings, *transitions: Told | Outgoing) -> None:
+async def publish(settings: Settings, *transitions: TransitionEvent | Outgoing) -> None:
     """Tell these, as services do."""
-    async with broker_of(None, CLOCK, settings) as broker:
+    async with open_broker(None, CLOCK, settings) as broker:
         await with_topic(broker)
-        await broker.publish([record_of(each) if isinstance(each, Told) else each for each in transitions])
+        await broker.publish([record_of(each) if isinstance(each, TransitionEvent) else each for each in transitions])
 
 
 async def with_topic(broker: Broker) -> None:
@@ -83,7 +83,7 @@ def sagas(reader: TransitionReader, prefix: str) -> list[str]:
     return sorted(saga for saga in reader.folds.sagas if saga.startswith(prefix))
 
 
-def some(prefix: str, numbers: Sequence[int] = (0, 1)) -> list[Told]:
+def some(prefix: str, numbers: Sequence[int] = (0, 1)) -> list[TransitionEvent]:
     """Transitions of three sagas."""
     return [told("order", number, number * S, saga=f"{prefix}{n}") for n in range(3) for number in numbers]
 
@@ -157,7 +157,7 @@ async def test_it_waits_for_a_log_and_a_topic_and_says_so_once(settings: Setting
     async with following(settings) as (reader, said):
         await until(lambda: len(said) == 1)
         assert "no service has told anything yet: there is no " in said[0]
-        async with broker_of(None, CLOCK, settings):  # a file without the topic
+        async with open_broker(None, CLOCK, settings):  # a file without the topic
             await until(lambda: len(said) == 2)
         assert f"there is no topic {TRANSITIONS}" in said[1]
         await publish(settings, *some("a-"))
@@ -169,7 +169,7 @@ async def test_reading_all_that_is_there_makes_nothing(settings: Settings) -> No
     reader = TransitionReader(ReadModel(), CLOCK, lambda _: None)
     assert not await reader.read_all(settings)
     assert missing_broker_file(settings) is not None
-    async with broker_of(None, CLOCK, settings):
+    async with open_broker(None, CLOCK, settings):
         assert not await reader.read_all(settings)
     await publish(settings, *some("a-"))
     assert await reader.read_all(settings)

@@ -15,10 +15,10 @@ import pytest
 
 from saga.broker.kafka.adapter import KafkaOptions
 from saga.configuration.settings import Settings
-from saga.configuration.wiring import broker_of
+from saga.configuration.wiring import open_broker
 from saga.errors import SagaError
 from saga.messages import Topic
-from saga.messaging.transition_events import Told, line_of, to_records
+from saga.messaging.transition_events import TransitionEvent, make_line, transitions_to_records
 from saga.monitor import reader as reader_module
 from saga.monitor.client import MonitorClient
 from saga.monitor.queries import Queries
@@ -50,15 +50,15 @@ class Ground:
         )
         monkeypatch.setattr(reader_module, "TRANSITIONS", self.topic)
 
-    def tell(self, transitions: Sequence[Told]) -> None:
+    def tell(self, transitions: Sequence[TransitionEvent]) -> None:
         """Tell these, as services do."""
 
         async def tell() -> None:
-            async with broker_of(None, CLOCK, self.settings) as broker:
+            async with open_broker(None, CLOCK, self.settings) as broker:
                 if self.topic not in await broker.count_partitions([self.topic]):
                     await broker.ensure_topics([Topic(self.topic, 12)])
                 await broker.publish(
-                    [each._replace(topic=self.topic) for each in to_records(map(line_of, transitions))]
+                    [each._replace(topic=self.topic) for each in transitions_to_records(map(make_line, transitions))]
                 )
 
         asyncio.run(tell())
@@ -111,7 +111,7 @@ def ground(
     return Ground(kafka_address, f"{CLOCK.now_ms()}", monkeypatch)
 
 
-def some(numbers: Sequence[int]) -> list[Told]:
+def some(numbers: Sequence[int]) -> list[TransitionEvent]:
     """Transitions of all sagas: each with a wait and its end, failures, and some dead letters; some are told twice."""
     found = []
     for n, saga in enumerate(SAGAS):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
-from saga.messaging.transition_events import Told
+from saga.messaging.transition_events import TransitionEvent
 from saga.monitor.queries import compute_rates, find_hot_spots, list_errors
 from saga.monitor.shared import server as sums_module
 from saga.monitor.shared.partitions import (
@@ -39,7 +39,7 @@ AFTER_MS = BEGIN_MS + 1000 * MINUTE
 PARTITIONS = 2
 
 
-def record(each: Told, partition: int = 0) -> Record:
+def record(each: TransitionEvent, partition: int = 0) -> Record:
     """Transition as it comes from a log."""
     sent = record_of(each)
     return Record(TRANSITIONS, partition, 0, sent.key, sent.value, (), AFTER_MS)
@@ -53,7 +53,7 @@ class Shared:
         self.kept: list[TableChange] = []
         self.rates: dict[tuple[str, int], RateEntry] = {}
 
-    def take(self, history: Sequence[Told], rates: bool = True) -> "Shared":
+    def take(self, history: Sequence[TransitionEvent], rates: bool = True) -> "Shared":
         """Fold a batch, and keep what comes of it. `rates`: false if the worker dies before these are written."""
         for each in history:
             number = ord(each.saga[-1]) % PARTITIONS
@@ -128,7 +128,7 @@ def answers_of_one(monitor: Monitor) -> list[object]:
 @settings(max_examples=30, deadline=None)
 @given(histories(), st.data())
 def test_parts_answer_together_as_one_monitor_also_out_of_their_tables(
-    history: list[Told], data: st.DataObject
+    history: list[TransitionEvent], data: st.DataObject
 ) -> None:
     again = data.draw(st.lists(st.sampled_from(history), max_size=5)) if history else []
     again = [replace(each, handler_ms=None, queued_ms=None) for each in again]
@@ -143,7 +143,7 @@ def test_parts_answer_together_as_one_monitor_also_out_of_their_tables(
 @settings(max_examples=30, deadline=None)
 @given(histories(), st.data())
 def test_a_worker_that_dies_in_the_midst_of_writing_loses_nothing_and_counts_nothing_twice(
-    history: list[Told], data: st.DataObject
+    history: list[TransitionEvent], data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(history)))
     shared = Shared().take(history[:at])
@@ -156,7 +156,9 @@ def test_a_worker_that_dies_in_the_midst_of_writing_loses_nothing_and_counts_not
 
 @settings(max_examples=30, deadline=None)
 @given(histories(), st.data())
-def test_tables_are_read_in_any_order_with_entries_of_two_owners(history: list[Told], data: st.DataObject) -> None:
+def test_tables_are_read_in_any_order_with_entries_of_two_owners(
+    history: list[TransitionEvent], data: st.DataObject
+) -> None:
     one, other = Shared().take(history), Shared().take(data.draw(st.permutations(history)))
     entries = data.draw(st.permutations([*one.kept, *other.kept]))
     assert answers(one.restarted(entries)) == answers(one)

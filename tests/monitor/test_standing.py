@@ -2,7 +2,7 @@
 
 import pytest
 
-from saga.messaging.transition_events import Told
+from saga.messaging.transition_events import TransitionEvent
 from saga.monitor import stuck_detection
 from saga.monitor.queries import HELD_UP
 from saga.monitor.read_model import ReadModel
@@ -31,7 +31,7 @@ def test_a_dead_letter_that_came_to_its_end_with_the_saga_blocks_it_no_more() ->
     assert [why for _, why, _ in monitor.stuck(1000 * MINUTE)] == ["waiting"]
 
 
-def failed(number: int, ms: int, blame: str | None = "code", handler: str = "reserve") -> Told:
+def failed(number: int, ms: int, blame: str | None = "code", handler: str = "reserve") -> TransitionEvent:
     return told(
         "payment", number, ms, "retrying", handler=handler, parked_ms=60 * MINUTE, open_=True, error="E", blame=blame
     )
@@ -142,7 +142,7 @@ def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> No
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backwards: bool) -> None:
-    history = list[Told]()
+    history = list[TransitionEvent]()
     for kind, takes_ms in (("Refunded", S), ("Rented", 100 * MINUTE)):
         for n in range(stuck_detection.USUAL_LEAST):
             saga = f"{kind}-{n}"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.choreography.folder import folder_beside, manifests_in
 from saga.choreography.overview import Overview
+from saga.choreography.releases import manifest_folder, read_manifests
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
 from saga.monitor.web.diagrams import CLIENTS, HEAD_Y, LABELS_X, OTHERS, EventFlow, draw_graph, list_events
@@ -45,7 +45,7 @@ def test_those_outside_stand_at_the_edges() -> None:
 
 def test_an_event_stands_below_one_that_causes_it() -> None:
     library = find_library(Path(__file__))
-    overview = Overview(library, manifests_in(folder_beside(library)))
+    overview = Overview(library, read_manifests(manifest_folder(library)))
     order = [said.event for said in list_events(overview)]
     assert order[0] == "OrderPlaced"
     assert len(order) == len({*order}) == len(library.contracts)

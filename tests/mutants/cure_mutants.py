@@ -10,7 +10,7 @@ from saga.engine.execution.saga_context import SagaContext
 from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
 from saga.messaging.names import PROGRESS
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import journal, operator_commands
 from saga.progress.document import PendingMessage, SagaProgress, progress_key
 from saga.progress.journal import Commit, WriteContext
@@ -21,7 +21,7 @@ def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
     """It is queued once more, as a message of its own."""
     replayed = operator_commands._apply_replay
 
-    def twice(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
+    def twice(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
         again = replace(kept, message=replace(kept.message, id=f"{kept.message.id}-again"), dead=None)
         return replayed(replace(p, queue=(*p.queue, again)), hand, command, kept)
 
@@ -31,7 +31,9 @@ def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
 def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
     discarded = operator_commands.discard_message
 
-    def gone(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any) -> Commit:
+    def gone(
+        p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
+    ) -> Commit:
         left = journal.remove_messages(p.compensating, kept.handler, [kept.message.id])
         return discarded(replace(p, compensating=left), hand, command, kept, **remains)
 
@@ -45,7 +47,7 @@ def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> No
 
     async def saved(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         service = repository.service
-        if isinstance(turn.message, Command):
+        if isinstance(turn.message, OperatorCommand):
             there = await service.ports.store.get(PROGRESS, progress_key(service.name, turn.message.saga))
             turn = replace(turn, cas=0 if there is None else there.cas)
         return await save(repository, turn, written)

@@ -14,7 +14,7 @@ from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.messages import Record
-from saga.messaging.timers import Tier
+from saga.messaging.timers import TimerTier
 from saga.policies.retry import parks
 from saga.progress import decisions, failed_attempts, history, journal
 from saga.progress.document import PendingMessage, SagaProgress
@@ -39,7 +39,7 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
     """Their offsets are committed, and a worker that dies holds them no more."""
     add = TimerBuffer.add
 
-    def added(self: TimerBuffer, item: WorkItem, taken: Record, tier: Tier) -> None:
+    def added(self: TimerBuffer, item: WorkItem, taken: Record, tier: TimerTier) -> None:
         add(self, item, taken, tier)
         self.executor.finish(item.tracker, item.position.offset)
 

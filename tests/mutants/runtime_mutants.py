@@ -25,7 +25,7 @@ from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import compensation, decisions, failed_attempts, ids, journal, next_action, operator_commands
 from saga.progress.actions import HandlerAction
 from saga.progress.document import (
@@ -351,7 +351,7 @@ def a_replay_is_taken_for_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     """What is wanted of one saga is heeded once."""
     heed = operator_commands.decide_command
 
-    def once(p: SagaProgress, roles: HandlerRoles, command: Command) -> Any:
+    def once(p: SagaProgress, roles: HandlerRoles, command: OperatorCommand) -> Any:
         return None if p.replays else heed(p, roles, command)
 
     patch.setattr(operator_commands, "decide_command", once)
@@ -361,7 +361,7 @@ def a_replay_takes_the_message_out_of_the_queue(patch: pytest.MonkeyPatch) -> No
     """It counts on the message to come again."""
     replayed = operator_commands._apply_replay
 
-    def forgotten(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
+    def forgotten(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
         return replayed(replace(p, queue=tuple(k for k in p.queue if k is not kept)), hand, command, kept)
 
     patch.setattr(operator_commands, "_apply_replay", forgotten)

@@ -21,7 +21,7 @@ from saga.declarations.values import Declared
 from saga.engine.execution.document_updates import PRUNE_FROM
 from saga.messages import texts_of
 from saga.messaging import envelope
-from saga.messaging.names import wakes_of
+from saga.messaging.names import timer_topic
 from saga.progress import overflow
 from saga.progress.document import SagaProgress, decode_transition
 from saga.progress.overflow import BOUNDS, OverflowBounds
@@ -400,9 +400,9 @@ FAILING = faults.of("partition", "clock", "full disk", "slow store", rate=0.002)
 """Store, log and clocks have their bad days."""
 
 COPIED_WAKES = (
-    faults.of("duplicate", rate=0.5, target=wakes_of("payment", "1m"))
-    | faults.of("duplicate", rate=0.5, target=wakes_of("payment", "4m"))
-    | faults.of("duplicate", rate=0.5, target=wakes_of("payment", "16m"))
+    faults.of("duplicate", rate=0.5, target=timer_topic("payment", "1m"))
+    | faults.of("duplicate", rate=0.5, target=timer_topic("payment", "4m"))
+    | faults.of("duplicate", rate=0.5, target=timer_topic("payment", "16m"))
 )
 """Half of the wakes lie in the log twice."""
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from saga.messaging.transition_events import Cause, Told
+from saga.messaging.transition_events import TransitionCause, TransitionEvent
 from saga.ops.history_verifier import CLOCKS_MS, HistoryId, HistoryVerifier
 from saga.support.clock import from_iso, iso
 
@@ -11,15 +11,17 @@ MEMORY_S = 86_400
 OF = HistoryId("payment", "order-1")
 
 
-def told(number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMORY_S, anew: str | None = None) -> Told:
-    return Told(
+def told(
+    number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMORY_S, anew: str | None = None
+) -> TransitionEvent:
+    return TransitionEvent(
         service="payment",
         saga="order-1",
         number=number,
         time=time,
         handler="reserve",
         outcome="handled",
-        message=Cause(id="1", type="OrderPlaced", source="order"),
+        message=TransitionCause(id="1", type="OrderPlaced", source="order"),
         open=kept_s is None,
         kept_s=kept_s,
         hash=hash_,
@@ -28,7 +30,7 @@ def told(number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMO
     )
 
 
-def heard(*all_: Told) -> HistoryVerifier:
+def heard(*all_: TransitionEvent) -> HistoryVerifier:
     witness = HistoryVerifier()
     for each in all_:
         witness.add(each)

@@ -3,7 +3,7 @@
 import pytest
 
 from saga.errors import BadInput, Permanent, StoreUnavailable, UnknownSchema
-from saga.policies.blame import BLAMES, Blame, blame_of
+from saga.policies.retry import BLAMES, Blame, classify_failure
 
 
 class Declined(Exception):
@@ -29,7 +29,7 @@ class Declined(Exception):
     ],
 )
 def test_a_failure_is_of_the_class_of_who_can_mend_it(kind: type[Exception], called: bool, blame: Blame) -> None:
-    assert blame_of(kind, called=called) == blame
+    assert classify_failure(kind, called=called) == blame
 
 
 def test_each_class_has_words() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import Breaker, DeclarationError
-from saga.policies.breaker import TRIED_S, Circuit, admitted, ended, left_s
+from saga.policies.breaker import TRIED_S, Circuit, admit, end_call, left_s
 
 RULES = Breaker(failures=3, within_s=10, part=0.5, open_s=20)
 
@@ -20,14 +20,14 @@ class Calls:
     circuit: Circuit = field(default_factory=Circuit)
 
     def begins(self, now_s: float) -> int | None:
-        circuit = admitted(self.circuit, now_s)
+        circuit = admit(self.circuit, now_s)
         if circuit is None:
             return None
         self.circuit = circuit
         return circuit.turns
 
     def ends(self, call: int, failed: bool | None, now_s: float) -> str:
-        self.circuit = ended(self.rules, self.circuit, call, failed, now_s)
+        self.circuit = end_call(self.rules, self.circuit, call, failed, now_s)
         return self.circuit.state
 
     def made(self, failed: bool | None, now_s: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from saga.errors import DeclarationError
-from saga.policies.last_good import LastGood, LastGoodCache
+from saga.policies.breaker import LastGood, LastGoodCache
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import DeclarationError, Retry
-from saga.policies.retry import RETRY, Rule, attempts_under, counted, rule_for
+from saga.policies.retry import RETRY, FailureRule, attempts_under, choose_rule, count_attempts
 
-OWN, BANK, SERVICE = Retry(attempts_max=2), Rule("bank", Retry(attempts_max=3)), Retry(attempts_max=4)
+OWN, BANK, SERVICE = Retry(attempts_max=2), FailureRule("bank", Retry(attempts_max=3)), Retry(attempts_max=4)
 FEW = Retry(attempts_max=5)
 FAILURES: list[Exception] = [KeyError(), IndexError(), LookupError(), ConnectionError(), TimeoutError(), ValueError()]
 KINDS: list[type[Exception]] = [Exception, LookupError, KeyError, OSError, ConnectionError, TimeoutError]
@@ -31,14 +31,14 @@ def test_one_rule_holds_whole_the_handlers_before_the_resources_before_the_servi
     why: Exception, own: Retry | None, bank: Retry | None, service: Retry | None
 ) -> None:
     level = own or bank or service or RETRY
-    name, found = rule_for(why, own, None if bank is None else Rule("bank", bank), service)
+    name, found = choose_rule(why, own, None if bank is None else FailureRule("bank", bank), service)
     assert found is level or found in level.by.values()
     assert name.startswith("bank") == (own is None and bank is not None)
 
 
 @given(st.sampled_from(FAILURES), retries())
 def test_never_comes_first_and_then_the_nearest_class(why: Exception, retry: Retry) -> None:
-    name, found = rule_for(why, retry, None, None)
+    name, found = choose_rule(why, retry, None, None)
     fitting = [kind for kind in retry.by if isinstance(why, kind)]
     if isinstance(why, retry.never) or not fitting:
         assert (name, found) == ("", retry)
@@ -51,18 +51,18 @@ def test_never_comes_first_and_then_the_nearest_class(why: Exception, retry: Ret
 
 def test_each_level_gives_way_to_the_one_before() -> None:
     why = OSError()
-    assert rule_for(why, OWN, BANK, SERVICE) == Rule("", OWN)
-    assert rule_for(why, None, BANK, SERVICE) == BANK
-    assert rule_for(why, None, None, SERVICE) == Rule("", SERVICE)
-    assert rule_for(why, None, None, None) == Rule("", Retry())
+    assert choose_rule(why, OWN, BANK, SERVICE) == FailureRule("", OWN)
+    assert choose_rule(why, None, BANK, SERVICE) == BANK
+    assert choose_rule(why, None, None, SERVICE) == FailureRule("", SERVICE)
+    assert choose_rule(why, None, None, None) == FailureRule("", Retry())
 
 
 def test_rules_for_a_kind_hold_at_their_own_level_alone() -> None:
     service = Retry(by={OSError: FEW})
-    assert rule_for(OSError(), None, BANK, service) == BANK
-    assert rule_for(ConnectionError(), None, None, service) == Rule("/OSError", FEW)
-    assert rule_for(OSError(), None, Rule("bank", service), None) == Rule("bank/OSError", FEW)
-    assert rule_for(KeyError(), service, BANK, None) == Rule("", service)
+    assert choose_rule(OSError(), None, BANK, service) == BANK
+    assert choose_rule(ConnectionError(), None, None, service) == FailureRule("/OSError", FEW)
+    assert choose_rule(OSError(), None, FailureRule("bank", service), None) == FailureRule("bank/OSError", FEW)
+    assert choose_rule(KeyError(), service, BANK, None) == FailureRule("", service)
 
 
 # ---------------------------------------------------------------- counted apart
@@ -72,9 +72,9 @@ NAMES = st.sampled_from(["", "bank", "bank/OSError", "/KeyError"])
 
 @given(st.lists(NAMES, max_size=30), st.integers(0, 30))
 def test_attempts_under_all_names_together_are_all_wherever_they_are_cut(names: list[str], cut: int) -> None:
-    before = counted({}, names[:cut])
-    named = counted(before, names[cut:])
-    assert named == counted({}, names)
+    before = count_attempts({}, names[:cut])
+    named = count_attempts(before, names[cut:])
+    assert named == count_attempts({}, names)
     for name in {*names, ""}:
         assert attempts_under(name, len(names), named) == names.count(name)
     assert attempts_under("never seen", len(names), named) == 0

@@ -3,19 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.policies.turns import (
+from saga.policies.concurrency import (
     AWAY_S_MAX,
     BURST_S,
     LASTS_S,
     STAYS_S,
-    Line,
-    away_s,
-    has_place,
-    over,
-    reserved,
-    sent_away,
+    CallQueue,
+    end_turn,
+    has_free_turn,
+    postpone,
+    postponed_s,
+    reserve,
     spread_of,
-    stays,
+    waits_in_memory,
 )
 
 RATES = st.floats(0.01, 10_000)
@@ -24,10 +24,10 @@ TIMES = st.lists(st.floats(0, 5), min_size=1, max_size=40)
 
 @given(RATES, TIMES)
 def test_never_more_calls_begin_than_the_rate_allows_in_any_time(rate: float, between: list[float]) -> None:
-    line, now_s, begun = Line(), 0.0, list[float]()
+    line, now_s, begun = CallQueue(), 0.0, list[float]()
     for passes_s in between:
         now_s += passes_s
-        line, begins_s = reserved(line, rate, now_s)
+        line, begins_s = reserve(line, rate, now_s)
         assert begins_s >= now_s
         begun.append(begins_s)
     assert begun == sorted(begun), "first come, first served"
@@ -38,31 +38,31 @@ def test_never_more_calls_begin_than_the_rate_allows_in_any_time(rate: float, be
 
 @given(RATES)
 def test_a_call_that_comes_after_a_quiet_time_begins_at_once(rate: float) -> None:
-    line, _ = reserved(Line(), rate, 0)
-    assert reserved(line, rate, 1 / rate + 1)[1] == 1 / rate + 1
+    line, _ = reserve(CallQueue(), rate, 0)
+    assert reserve(line, rate, 1 / rate + 1)[1] == 1 / rate + 1
 
 
 def test_a_tenth_of_a_second_may_begin_at_once() -> None:
-    line, begun = Line(), list[float]()
+    line, begun = CallQueue(), list[float]()
     for _ in range(12):
-        line, begins_s = reserved(line, 100, 50)
+        line, begins_s = reserve(line, 100, 50)
         begun.append(round(begins_s, 6))
     assert begun == [50] * 10 + [50.01, 50.02]
 
 
 def test_a_call_has_a_place_while_not_too_many_run_and_nobody_waits() -> None:
-    assert has_place(Line(running=10_000), None)
-    assert [has_place(Line(running=running), 2) for running in (0, 1, 2)] == [True, True, False]
-    assert not has_place(Line(running=1, waiting=1), 2), "it would overtake"
+    assert has_free_turn(CallQueue(running=10_000), None)
+    assert [has_free_turn(CallQueue(running=running), 2) for running in (0, 1, 2)] == [True, True, False]
+    assert not has_free_turn(CallQueue(running=1, waiting=1), 2), "it would overtake"
 
 
 def test_running_and_waiting_are_counted() -> None:
-    line = Line().runs().runs().waits(1).waits(1).waits(-1)
+    line = CallQueue().runs().runs().waits(1).waits(1).waits(-1)
     assert (line.running, line.waiting) == (2, 1)
-    line = over(line, None)
+    line = end_turn(line, None)
     assert (line.running, line.lasts_s) == (1, LASTS_S), "what was given up says nothing of how long it lasts"
     for _ in range(50):
-        line = over(line.runs(), 3.0)
+        line = end_turn(line.runs(), 3.0)
     assert 2.9 < line.lasts_s <= 3.0
 
 
@@ -70,9 +70,9 @@ def test_running_and_waiting_are_counted() -> None:
 def test_those_sent_away_come_back_one_after_another_behind_those_that_wait(
     at_once: int, waiting: int, lasts_s: float, count: int
 ) -> None:
-    line, lefts = Line(waiting=waiting, lasts_s=lasts_s), list[float]()
+    line, lefts = CallQueue(waiting=waiting, lasts_s=lasts_s), list[float]()
     for _ in range(count):
-        line, left_s = sent_away(line, at_once, None, 7)
+        line, left_s = postpone(line, at_once, None, 7)
         lefts.append(left_s)
     assert lefts == sorted(lefts)
     assert min(AWAY_S_MAX, waiting * lasts_s / at_once) <= lefts[0] + 1e-6
@@ -80,25 +80,25 @@ def test_those_sent_away_come_back_one_after_another_behind_those_that_wait(
 
 
 def test_the_slower_of_two_limits_says_when_they_come_back() -> None:
-    assert sent_away(Line(lasts_s=1), 2, 0.5, 0)[1] == 2
-    assert sent_away(Line(lasts_s=9), 2, 0.5, 0)[1] == 4.5
-    assert sent_away(Line(lasts_s=9), None, 0.5, 0)[1] == 2
-    assert round(sent_away(Line(back_s=3), 1, None, 100)[1], 6) == LASTS_S, "those of long ago are back"
+    assert postpone(CallQueue(lasts_s=1), 2, 0.5, 0)[1] == 2
+    assert postpone(CallQueue(lasts_s=9), 2, 0.5, 0)[1] == 4.5
+    assert postpone(CallQueue(lasts_s=9), None, 0.5, 0)[1] == 2
+    assert round(postpone(CallQueue(back_s=3), 1, None, 100)[1], 6) == LASTS_S, "those of long ago are back"
 
 
 def test_a_message_stays_in_memory_for_two_seconds_of_its_turn_in_all() -> None:
-    assert stays(STAYS_S, 0)
-    assert not stays(STAYS_S, 0.1)
-    assert stays(0.5, 1.5)
-    assert not stays(0, 2.1)
+    assert waits_in_memory(STAYS_S, 0)
+    assert not waits_in_memory(STAYS_S, 0.1)
+    assert waits_in_memory(0.5, 1.5)
+    assert not waits_in_memory(0, 2.1)
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1))
 def test_nothing_is_away_for_more_than_a_minute_nor_asks_without_a_pause(left: float, spread: float) -> None:
-    away = away_s(left, spread)
+    away = postponed_s(left, spread)
     assert 0.2 <= away <= 60
     assert away >= min(left, 45)
-    assert away_s(left, 1) - away_s(left, 0) == min(away_s(left, 0), 60 - away_s(left, 0))
+    assert postponed_s(left, 1) - postponed_s(left, 0) == min(postponed_s(left, 0), 60 - postponed_s(left, 0))
 
 
 def test_sagas_are_spread_evenly() -> None:

@@ -8,7 +8,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.messaging.operator_commands import Command, type_of
+from saga.messaging.operator_commands import OperatorCommand, type_of
 from saga.progress import compensation, failed_attempts, journal, operator_commands, suspended_runs, timers
 from saga.progress.actions import (
     Abort,
@@ -428,8 +428,8 @@ def test_what_turns_did_behind_the_last_result_is_put_right_when_that_is_undone(
 # ---------------------------------------------------------------- when a person ends it
 
 
-def a_command() -> Command:
-    return Command(
+def a_command() -> OperatorCommand:
+    return OperatorCommand(
         id="command-1",
         type=type_of("discard"),
         schema="",

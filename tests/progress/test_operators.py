@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.messaging.operator_commands import Answered, Command, Wanted
+from saga.messaging.operator_commands import OperatorCommand, StepAnswer, Wanted
 from saga.progress import decisions, history, ids, journal, operator_commands
 from saga.progress.actions import (
     Abort,
@@ -32,9 +32,9 @@ ROLES = roles_of(HANDLER, a_role("on_b", "B"))
 
 
 def a_command(
-    wanted: Wanted = "replay", dead: str = DEAD, who: str = "ada", answered: Answered | None = None
-) -> Command:
-    return Command(
+    wanted: Wanted = "replay", dead: str = DEAD, who: str = "ada", answered: StepAnswer | None = None
+) -> OperatorCommand:
+    return OperatorCommand(
         id=f"operator|{wanted}-{who}",
         type=f"saga.{wanted}",
         schema="",
@@ -54,13 +54,13 @@ def quarantined(*behind: PendingMessage, **fields: Any) -> SagaProgress:
     return replace(blank(), n=3, queue=(kept("on_a", A, n=2, dead=DEAD), *behind), **fields)
 
 
-def heeded(p: SagaProgress, command: Command, roles: HandlerRoles = ROLES) -> Commit:
+def heeded(p: SagaProgress, command: OperatorCommand, roles: HandlerRoles = ROLES) -> Commit:
     action = operator_commands.decide_command(p, roles, command)
     assert isinstance(action, Replay | AdmitAsNew | Discard | AnswerStep | ResolveEscalation | RejectCommand)
     return operator_commands.apply_command(p, a_hand(command, roles=roles), action)
 
 
-def reason(p: SagaProgress, command: Command, roles: HandlerRoles = ROLES) -> str:
+def reason(p: SagaProgress, command: OperatorCommand, roles: HandlerRoles = ROLES) -> str:
     action = operator_commands.decide_command(p, roles, command)
     assert isinstance(action, RejectCommand), action
     return action.reason
@@ -224,9 +224,9 @@ CHARGE = StepRecord(kind="step", name="charge", number=1, input="i1")
 PACK = StepRecord(kind="step", name="pack", number=1, input="i2")
 
 
-def answering(step: str, number: int = 1, raised: str | None = None) -> Command:
+def answering(step: str, number: int = 1, raised: str | None = None) -> OperatorCommand:
     value = '["no"]' if raised else '"ch-1"'
-    return a_command("resolve", answered=Answered(step=step, number=number, value=value, raised=raised))
+    return a_command("resolve", answered=StepAnswer(step=step, number=number, value=value, raised=raised))
 
 
 def begun(calls: tuple[StepRecord, ...] = (), begins: StepRecord | None = None) -> SagaProgress:
@@ -321,7 +321,9 @@ def test_a_step_for_which_the_code_asks_now_can_be_answered_though_nothing_of_it
         ),
     ],
 )
-def test_an_answer_is_compared_with_what_the_run_has_asked_for(p: SagaProgress, command: Command, why: str) -> None:
+def test_an_answer_is_compared_with_what_the_run_has_asked_for(
+    p: SagaProgress, command: OperatorCommand, why: str
+) -> None:
     assert why in reason(p, command)
 
 
@@ -399,7 +401,7 @@ def test_what_is_no_escalation_of_this_saga_is_not_closed_unless_its_transition_
 LATE = "2027-01-01T00:00:00.000Z"
 
 
-def renewing(dead: str = DEAD, original: Message | None = A) -> Command:
+def renewing(dead: str = DEAD, original: Message | None = A) -> OperatorCommand:
     return replace(a_command(dead=dead), original=original, time=LATE)
 
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import decisions, operator_commands
 from saga.progress.actions import RejectCommand, Release, RunHandler
 from saga.progress.document import PendingMessage, SagaProgress, SuspendedRun
@@ -29,8 +29,8 @@ def going_on(*, attempts: int) -> SuspendedRun:
     )
 
 
-def a_wish(dead: str) -> Command:
-    return Command(
+def a_wish(dead: str) -> OperatorCommand:
+    return OperatorCommand(
         id="operator|release", type="saga.release", schema="", saga="s", source="operator", time=START, value=b"",
         wanted="release", dead=dead, who="ada", why="because",
     )  # fmt: skip

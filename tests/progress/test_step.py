@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import ids
 from saga.progress.actions import (
     Action,
@@ -222,7 +222,7 @@ def test_what_a_compensation_does_goes_by_its_name() -> None:
 
 
 def test_a_command_is_heeded_first_and_then_what_is_ready() -> None:
-    command = Command(
+    command = OperatorCommand(
         id="operator|replay-1",
         type="saga.replay",
         schema="",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.messaging.timers import TYPE as TIMER_TYPE
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 from saga.progress import compensation, decisions, failed_attempts, history, ids, journal, timers
 from saga.progress.actions import (
     Action,
@@ -129,7 +129,9 @@ def test_the_wake_goes_with_the_last_that_waited() -> None:
 
 # ---------------------------------------------------------------- where a turn ends
 
-WAKE = Wake(id=CURRENT.id, type=TIMER_TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER)
+WAKE = SagaTimer(
+    id=CURRENT.id, type=TIMER_TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER
+)
 NOBODY = replace(A, id="", type="")
 
 

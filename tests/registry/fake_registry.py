@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from saga.contracts.foreign_values import to_registered_schema
 from saga.errors import RegistryUnavailable
-from saga.registry.port import Registered
+from saga.registry.port import RegisteredSchema
 
 
 class FakeRegistry:
@@ -16,7 +16,7 @@ class FakeRegistry:
     address = "http://registry:8081"
 
     def __init__(self) -> None:
-        self.subjects: dict[str, list[Registered]] = {}
+        self.subjects: dict[str, list[RegisteredSchema]] = {}
         self.by_id: dict[int, str] = {}
         self.asked: list[str] = []
         self.is_away = False
@@ -36,7 +36,7 @@ class FakeRegistry:
         await self._answers(f"versions {subject}")
         return range(1, len(self.subjects.get(subject, ())) + 1)
 
-    async def version(self, subject: str, number: int) -> Registered:
+    async def version(self, subject: str, number: int) -> RegisteredSchema:
         await self._answers(f"version {subject} {number}")
         return self.subjects[subject][number - 1]
 
@@ -50,8 +50,8 @@ class FakeRegistry:
         id_ = next((id_ for id_, known in self.by_id.items() if known == text), len(self.by_id) + 1)
         self.by_id[id_] = text
         there = self.subjects.setdefault(subject, [])
-        if Registered(id_, text) not in there:
-            there.append(Registered(id_, text))
+        if RegisteredSchema(id_, text) not in there:
+            there.append(RegisteredSchema(id_, text))
         return id_
 
     async def _answers(self, asked: str) -> None:

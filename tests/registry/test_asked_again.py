@@ -29,7 +29,7 @@ def dead_of(p: SagaProgress | None) -> list[str]:
 async def replay(place: Workplace, shop: Shop, clock: Clock) -> list[str]:
     """Have the dead letter of the saga tried again; returns the outcomes of all its transitions."""
     (dead,) = dead_of(await place.progress(shop.service, "order-1"))
-    wish = operator_commands.to_record(
+    wish = operator_commands.command_to_record(
         shop.service.declared.name,
         "order-1",
         wanted="replay",
@@ -78,7 +78,7 @@ async def test_while_the_registry_is_away_a_replay_waits(tmp_path: Path) -> None
         shop.registry.is_away = True
         shop.registry.by_id[LATE] = json.dumps(PLACED)
         (dead,) = dead_of(await place.progress(shop.service, "order-1"))
-        wish = operator_commands.to_record(
+        wish = operator_commands.command_to_record(
             "cash", "order-1", wanted="replay", dead=dead, who="a", why="b", now_ms=place.clock.now_ms(), answered=None
         )
         await place.broker.publish([wish])

@@ -14,8 +14,7 @@ from saga.contracts.library import binding_of
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Writer, texts_of
-from saga.registry.cache import IDS_MAX, MISSING_S, RegistryCache
-from saga.registry.edge import RegistryAdministration, problems_of
+from saga.registry.edge import IDS_MAX, MISSING_S, RegistryAdministration, RegistryCache, problems_of
 from saga.support.clock import SystemClock
 from saga.telemetry.events import GoesOn, Recovered, StandsStill, Unavailable
 from tests.contracts.folders import decimal, field, schema
@@ -205,14 +204,14 @@ async def test_an_id_that_is_not_there_is_asked_for_again_after_a_while() -> Non
     known = RegistryCache(registry, clock)
     record = Record("orders", 0, 0, b"k", b"\0\0\0\0\1", (), 0)
     await known.learn(1)
-    assert known.wanted(record) is None
-    assert known.resolved(record).writer == Writer(1, "", registry.address)
+    assert known.missing_id(record) is None
+    assert known.resolve(record).writer == Writer(1, "", registry.address)
     clock.now_s += MISSING_S
-    assert known.wanted(record) == 1
+    assert known.missing_id(record) == 1
     registry.put("orders-Placed", PLACED)
     await known.learn(1)
     clock.now_s += 10 * MISSING_S
-    assert known.wanted(record) is None, "what is there stays there"
+    assert known.missing_id(record) is None, "what is there stays there"
     assert registry.asked == ["schema 1", "schema 1"]
 
 
@@ -242,9 +241,9 @@ async def test_ids_of_what_is_published_are_asked_for_once(tmp_path: Path) -> No
     shop.register()
     known = RegistryCache(shop.registry, Standing())
     message = Outgoing("sales", b"order-1", codec.encode(shop.an_order()), (), "sales-Placed")
-    assert [(await known.in_wire_format(message)).value for _ in range(3)] == [frame(2, message.value or b"")] * 3
+    assert [(await known.to_wire_format(message)).value for _ in range(3)] == [frame(2, message.value or b"")] * 3
     assert shop.registry.asked == ["versions sales-Placed", "version sales-Placed 1"]
-    assert await known.in_wire_format(message._replace(value=None)) == message._replace(value=None)
+    assert await known.to_wire_format(message._replace(value=None)) == message._replace(value=None)
     shop.registry.is_away = True
     with pytest.raises(RegistryUnavailable):
-        await known.in_wire_format(message._replace(subject="sales-Other"))
+        await known.to_wire_format(message._replace(subject="sales-Other"))

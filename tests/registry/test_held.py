@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from saga.messages import Partition, Record
-from saga.registry.cache import RegistryCache
-from saga.registry.edge import BlockedPartitions, RegistryListener
+from saga.registry.edge import BlockedPartitions, RegistryCache, RegistryListener
 from saga.testing.conformance import broker_suite
 from tests.registry.fake_registry import FakeRegistry
 from tests.registry.shop import Standing
@@ -33,15 +32,15 @@ async def test_what_was_held_is_given_in_order_and_no_more_than_asked_for(known:
     held = BlockedPartitions(known, Standing())
     await known.learn(1)
     records = [record(0, 1), record(1, 2), record(2, 1), record(3, 2), record(4, 3), record(5, 1)]
-    assert offsets(held.passed([*records, record(7, 1, OTHER)])) == [0, 7]
-    assert held.released([SALES, OTHER], 10) == []
+    assert offsets(held.pass_ready([*records, record(7, 1, OTHER)])) == [0, 7]
+    assert held.release_ready([SALES, OTHER], 10) == []
     await known.learn(2)
-    assert held.released([OTHER], 10) == [], "a partition that is left out is paused"
-    assert offsets(held.released([SALES], 2)) == [1, 2]
-    assert offsets(held.passed([record(6, 1)])) == [], "behind what is held"
-    assert offsets(held.released([SALES], 10)) == [3]
+    assert held.release_ready([OTHER], 10) == [], "a partition that is left out is paused"
+    assert offsets(held.release_ready([SALES], 2)) == [1, 2]
+    assert offsets(held.pass_ready([record(6, 1)])) == [], "behind what is held"
+    assert offsets(held.release_ready([SALES], 10)) == [3]
     await known.learn(3)
-    assert offsets(held.released([SALES], 10)) == [4, 5, 6]
+    assert offsets(held.release_ready([SALES], 10)) == [4, 5, 6]
     assert held.records == {}
 
 
@@ -62,7 +61,7 @@ async def test_what_is_held_goes_with_its_partition_and_comes_again_to_whoever_h
     known: RegistryCache, goes: Callable[[RegistryListener], Awaitable[None]]
 ) -> None:
     held, inner = BlockedPartitions(known, Standing()), broker_suite.RecordingListener({SALES: 0})
-    held.passed([record(0, 1), record(0, 1, OTHER)])
+    held.pass_ready([record(0, 1), record(0, 1, OTHER)])
     await goes(RegistryListener(inner, held))
     assert list(held.records) == [OTHER]
     assert inner.heard(goes.__name__) == {SALES}

@@ -17,8 +17,7 @@ from saga.contracts.foreign_values import SCHEMA_BYTES_MAX
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.registry import http
 from saga.registry.http import HttpRegistry
-from saga.registry.port import Registered, RegistryRefused
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegisteredSchema, RegistryOptions, RegistryRefused
 from tests.servers.certificates import Authority, Certificate
 from tests.servers.listening import listening
 from tests.servers.trusted_tls import impostor
@@ -75,7 +74,7 @@ async def test_what_is_asked_goes_below_the_address_and_names_are_escaped(server
         server.answers(200, [2, 1])
         assert await registry.versions("sales-shop.Placed/é ?") == [1, 2]
         server.answers(200, {"id": 3, "schema": "{}"})
-        assert await registry.version("sales", 2) == Registered(3, "{}")
+        assert await registry.version("sales", 2) == RegisteredSchema(3, "{}")
         server.answers(200, {"id": 4})
         assert await registry.register("sales", "{}") == 4
     lines = [request.split(b"\r\n")[0] for request in server.requests]

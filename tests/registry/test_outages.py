@@ -21,7 +21,7 @@ from saga.messages import texts_of
 from saga.ops.schema_registration import find_registrable, register
 from saga.registry import http
 from saga.registry.http import HttpRegistry
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions
 from saga.telemetry.events import DeadLettered, GoesOn, StandsStill, Unavailable
 from tests.engine.real_worker import Workplace, at_work
 from tests.registry.shop import Edge, Shop, as_they_lie

@@ -9,7 +9,7 @@ from saga.ops.repair import rebuild
 from saga.ops.schema_registration import find_registrable, register
 from saga.progress.document import progress_key
 from saga.registry.http import HttpRegistry
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions
 from tests.engine.real_worker import Workplace, at_work
 from tests.registry.shop import Edge, Shop
 from tests.servers.registry import RegistryServer

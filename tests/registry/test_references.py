@@ -13,10 +13,9 @@ from fastavro import parse_schema
 from saga.contracts.foreign_values import inline_references
 from saga.messages import Record
 from saga.registry import http
-from saga.registry.cache import RegistryCache
+from saga.registry.edge import RegistryCache
 from saga.registry.http import HttpRegistry
-from saga.registry.port import SchemaIncomplete
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions, SchemaIncomplete
 from saga.support.clock import SystemClock
 from tests.servers.listening import listening
 
@@ -125,12 +124,12 @@ async def test_what_is_not_there_is_named_and_asked_for_again_later(parts: Parts
         with pytest.raises(SchemaIncomplete, match=r"the schema with id 7 refers to 'com.shop.Currency', version 3 of"):
             await registry.schema(7)
         known = RegistryCache(registry, SystemClock())
-        writer = await known.asked(7)
+        writer = await known.ask(7)
         assert (writer.schema, writer.lacks[:21]) == ("", "the schema with id 7 ")
         record = Record("orders", 0, 0, b"k", b"\0\0\0\0\7x", (), 0)
-        assert known.resolved(record).writer == writer
+        assert known.resolve(record).writer == writer
         parts.said["/subjects/cur%2Frency/versions/3"] = currency
-        assert (await known.asked(7)).schema
+        assert (await known.ask(7)).schema
 
 
 async def test_references_without_end_are_not_followed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from saga.registry.edge import create_registry
-from saga.registry.settings import RegistryOptions
+from saga.registry.port import RegistryOptions
 
 URL = "https://registry:8081/apis/ccompat/v7"
 

@@ -30,8 +30,8 @@ PLANTED = {
     ],
     "The testing kit": [("saga.ops.rehearsal", "saga.testing.world"), ("saga.cli.run", "saga.testing.trials")],
     "Imports point down in the choreography": [
-        ("saga.choreography.manifest", "saga.choreography.declared"),
-        ("saga.choreography.releases", "saga.choreography.folder"),
+        ("saga.choreography.fields_read", "saga.choreography.manifest"),
+        ("saga.choreography.manifest", "saga.choreography.releases"),
     ],
     "Imports point down in the kit": [
         ("saga.testing.invariants.check", "saga.testing.simulation.loop"),
@@ -55,7 +55,7 @@ PLANTED = {
     "click": [("saga.engine.execution.message_processor", "click"), ("saga.ops.doctor", "click")],
     "structlog": [("saga.engine.execution.message_processor", "structlog"), ("saga.telemetry.events", "structlog")],
     "fastavro": [("saga.messaging.envelope", "fastavro")],
-    "aiohttp": [("saga.telemetry.health", "aiohttp"), ("saga.registry.cache", "aiohttp")],
+    "aiohttp": [("saga.telemetry.health", "aiohttp"), ("saga.registry.edge", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.manifest", "markupsafe")],
     "Faust": [("saga.monitor.shared.server", "faust"), ("saga.cli.monitor", "faust")],
     "Imports point down in the shared monitor": [
@@ -76,7 +76,7 @@ PLANTED = {
     "prometheus_client": [("saga.telemetry.health", "prometheus_client")],
     "OpenTelemetry": [
         ("saga.engine.execution.message_processor", "opentelemetry"),
-        ("saga.messaging.trace_context", "opentelemetry"),
+        ("saga.messaging.message_ids", "opentelemetry"),
     ],
     "pytest and Hypothesis": [
         ("saga.engine.execution.message_processor", "pytest"),

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.main import main
-from saga.configuration.settings import known
+from saga.configuration.settings import known_settings
 from saga.errors import SagaError
-from saga.scaffold.writing import write
+from saga.scaffold.plans import write_files
 from tests.compose.checked import compose_here, config_of, problems_in
 from tests.contracts.folders import decimal, field, schema
 from tests.contracts.folders import write as write_contracts
@@ -128,7 +128,7 @@ def compose_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_compose_files_are_as_their_specification_says(compose_files: list[Path]) -> None:
     for file in compose_files:
         assert problems_in(file) == []
-        assert set(re.findall(r"SAGA_\w+", file.read_text())) <= known().keys()
+        assert set(re.findall(r"SAGA_\w+", file.read_text())) <= known_settings().keys()
     file = compose_files[0]
     file.write_text(file.read_text().replace("restart: unless-stopped", "restarts: unless-stopped"))
     (problem,) = problems_in(file)
@@ -239,7 +239,7 @@ def test_where_no_event_or_several_begin_sagas_it_has_to_be_said_which(folder: P
 def test_what_was_written_before_a_failure_is_removed_again(folder: Path) -> None:
     (folder / "there").write_text("a file")
     with pytest.raises(SagaError, match=r"nothing was written: .*there"):
-        write(folder, {"a/b/c.txt": "text", "there/d.txt": "text"})
+        write_files(folder, {"a/b/c.txt": "text", "there/d.txt": "text"})
     assert sorted(path.name for path in folder.rglob("*")) == ["there"]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from saga import Service
-from saga.declarations.answers import difference
+from saga.declarations.resources import describe_difference
 from saga.errors import DeclarationError
 
 
@@ -127,13 +127,15 @@ def test_an_answer_that_can_be_made_again_or_of_which_it_cannot_be_told_is_taken
 def test_what_is_made_again_from_recorded_args_is_compared_with_what_was_raised() -> None:
     noted = Plain("no")
     noted.add_note("seen by the fake")
-    assert difference(Plain, noted, ["no"]) is None
-    assert difference(HandsOn, HandsOn("51", "3"), ["51", "3"]) is None
-    assert difference(MayByName, MayByName("no"), ["no"]) is None
-    assert difference(MayByName, MayByName("no", code=5), ["no"]) == "its code would be lost, or another"
-    assert str(difference(Demanding, Demanding(Account(left=3)), [3])).startswith("Demanding(int) raises Attribute")
-    assert difference(Numbers, Numbers(3), [3]) is None
+    assert describe_difference(Plain, noted, ["no"]) is None
+    assert describe_difference(HandsOn, HandsOn("51", "3"), ["51", "3"]) is None
+    assert describe_difference(MayByName, MayByName("no"), ["no"]) is None
+    assert describe_difference(MayByName, MayByName("no", code=5), ["no"]) == "its code would be lost, or another"
+    assert str(describe_difference(Demanding, Demanding(Account(left=3)), [3])).startswith(
+        "Demanding(int) raises Attribute"
+    )
+    assert describe_difference(Numbers, Numbers(3), [3]) is None
     later = Plain("no")
     later.retry_after = 5  # type: ignore[attr-defined] # as drivers do
-    assert difference(Plain, later, ["no"]) == "its retry_after would be lost, or another"
-    assert difference(Exception, later, ["no"]) is None  # declared as its base, of which it is asked no more
+    assert describe_difference(Plain, later, ["no"]) == "its retry_after would be lost, or another"
+    assert describe_difference(Exception, later, ["no"]) is None  # declared as its base, of which it is asked no more

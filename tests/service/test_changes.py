@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saga import Change, DeclarationError, Delete, Expiry, Insert, Saga, SagaError, Service, Update
-from saga.choreography.declared import manifest_of
-from saga.choreography.manifest import read, written
+from saga.choreography.manifest import format_manifest, make_manifest, parse_manifest
 from saga.engine.prepared_service import needs_of, prepare, topics_of
-from saga.messaging.names import changes_of
+from saga.messaging.names import change_topic
 from saga.testing import trial
 from services.order.events import OrderConfirmed, OrderPlaced
 from tests.service.documents import OrderDocument, intake, place
@@ -183,18 +182,18 @@ def test_changes_are_equal_by_kind_and_content() -> None:
 
 
 def test_the_service_has_a_topic_for_them_and_reads_it() -> None:
-    topic = changes_of("intake", "orders")
+    topic = change_topic("intake", "orders")
     assert topic in {each.name for each in topics_of(intake.declared)}
     assert topic in needs_of([intake.declared]).reads
     assert topic in prepare(intake.declared).topics
 
 
 def test_the_manifest_tells_which_changes_are_taken() -> None:
-    manifest = manifest_of(intake.declared)
+    manifest = make_manifest(intake.declared)
     assert manifest.changes == {"ChangeOf_orders": "orders"}
     assert manifest.reaction("place") is not None
     assert not manifest.consumes
-    assert read(written(manifest), "here") == manifest
+    assert parse_manifest(format_manifest(manifest), "here") == manifest
 
 
 def test_a_document_that_is_not_declared_is_refused() -> None:

@@ -31,8 +31,8 @@ def test_a_deadline_is_a_reaction_of_its_own_and_its_function_is_unchanged() -> 
     assert order.deadline(within=WITHIN, unless=(ShipmentBooked,))(expire) is expire
     (declared,) = order.declared.deadlines
     assert (declared.name, declared.within, declared.unless) == ("expire", WITHIN, (ShipmentBooked,))
-    assert declared.takes == (OrderPlaced,)
-    assert declared.hears == (OrderPlaced, ShipmentBooked)
+    assert declared.taken_events == (OrderPlaced,)
+    assert declared.consumed_events == (OrderPlaced, ShipmentBooked)
     assert order.declared.handlers == []
 
 

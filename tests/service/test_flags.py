@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from saga import Saga, Service
-from saga.declarations.flags import flags_asked
+from saga.declarations.values import find_flags
 from services.payment.events import OrderPlaced
 from tests.service import flag_helpers
 from tests.service.flag_helpers import asks_for_six
@@ -57,7 +57,7 @@ async def test_every_flag_that_stands_in_the_code_of_handlers_or_of_what_it_name
             await asks_for_six(saga)
             await flag_helpers.asks_for_seven(saga)
 
-    asked = flags_asked(service_of(reserve, till).declared)
+    asked = find_flags(service_of(reserve, till).declared)
     assert asked is not None
     assert sorted(asked) == [
         "of a helper", "of a list", "of a method", "of a resource", "of the handler", "of what it is in", "seven", "six"
@@ -69,18 +69,18 @@ async def test_a_name_that_is_made_of_something_may_be_any() -> None:
         await saga.flag("plain")
         await saga.flag(f"of {order.sku}")
 
-    assert flags_asked(service_of(reserve).declared) is None
+    assert find_flags(service_of(reserve).declared) is None
 
 
 async def test_a_service_that_asks_for_none_has_none() -> None:
     async def reserve(order: OrderPlaced) -> None:
         assert isinstance(flag_helpers, ModuleType)
 
-    assert flags_asked(service_of(reserve).declared) == frozenset()
+    assert find_flags(service_of(reserve).declared) == frozenset()
 
 
 async def test_what_is_called_like_it_and_is_no_plain_text_is_taken_for_any() -> None:
     async def reserve(order: OrderPlaced) -> None:
         assert flag_helpers.THING.flag
 
-    assert flags_asked(service_of(reserve).declared) is None
+    assert find_flags(service_of(reserve).declared) is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saga import DeclarationError, Service, limited
-from saga.declarations.limits import Limits, limits_of
+from saga.declarations.resources import Limits, limits_of
 from services.payment.events import OrderPlaced
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from saga import DeclarationError, Service
-from saga.choreography.declared import manifest_of
+from saga.choreography.manifest import make_manifest
 from saga.engine.prepared_service import prepare, topics_of
 from services.payment.events import OrderPlaced, PaymentReserved
 
@@ -26,7 +26,7 @@ def test_a_renamed_service_has_the_group_the_topics_and_the_ids_of_before() -> N
     assert renamed.name == before.name == "payment"
     assert (renamed.commands, renamed.wakes, renamed.topics) == (before.commands, before.wakes, before.topics)
     assert topics_of(renamed.declared) == topics_of(before.declared)
-    manifests = [manifest_of(each.declared) for each in (before, renamed)]
+    manifests = [make_manifest(each.declared) for each in (before, renamed)]
     assert [(each.service, each.was, each.stored) for each in manifests] == [
         ("payment", "", "payment"),
         ("payments", "payment", "payment"),
@@ -69,4 +69,4 @@ def test_what_is_no_name_and_no_start_is_refused(options: dict[str, Any], proble
     ],
 )
 def test_the_manifest_tells_where_a_service_begins(start: Any, told: str) -> None:
-    assert manifest_of(declared_as("payment", start=start).declared).start == told
+    assert make_manifest(declared_as("payment", start=start).declared).start == told

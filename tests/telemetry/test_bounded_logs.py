@@ -14,7 +14,7 @@ from msgspec.structs import fields, replace
 
 from saga.configuration.settings import Settings
 from saga.messages import Partition
-from saga.policies.blame import Blame
+from saga.policies.retry import Blame
 from saga.telemetry import events
 from saga.telemetry.events import DeadLettered, Stopped, Stuck, TelemetryEvent, WriteRefused
 from saga.telemetry.logs import ALWAYS, FRAMES_MAX, LEVELS, LINES_MAX, TEXT_MAX, WITHIN_S, EventLog

@@ -123,7 +123,7 @@ async def test_health_answers_among_500_connections_that_send_nothing_or_half_an
                 assert body(await asked("127.0.0.1", port)) == {"alive": True, "reasons": []}
             assert await is_ready()
             message = message_of(an_order(), started=iso(CLOCK.now_ms()))
-            async with wiring.broker_of(None, CLOCK, settings) as broker:
+            async with wiring.open_broker(None, CLOCK, settings) as broker:
                 await broker.publish([envelope.to_record(message, contract_of(OrderPlaced))])
 
             async def is_handled() -> bool:

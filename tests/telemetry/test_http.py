@@ -136,7 +136,7 @@ async def test_a_process_answers_while_it_starts_works_and_drains(settings: Sett
         await until(is_ready)
         assert any(isinstance(moment, Started) for moment in moments)  # those who listened before still do
 
-        async with wiring.broker_of(None, CLOCK, settings) as broker:
+        async with wiring.open_broker(None, CLOCK, settings) as broker:
             message = message_of(an_order(), started=iso(CLOCK.now_ms()))
             await broker.publish([envelope.to_record(message, contract_of(OrderPlaced))])
         await CLOCK.within(WITHIN_S, doors.begun.wait())

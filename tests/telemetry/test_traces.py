@@ -21,7 +21,7 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from saga.messages import texts_of
-from saga.messaging.trace_context import place_in
+from saga.messaging.message_ids import parse_traceparent
 from saga.support.clock import SystemClock
 from saga.telemetry import traces
 from saga.telemetry.events import TelemetryEvent
@@ -384,7 +384,7 @@ async def test_without_traces_the_header_is_handed_on_as_it_came_and_nothing_is_
     "header", [None, "", "rubbish", PARENT[:-1], f"00-{'0' * 32}-{SPAN}-01", f"ff{PARENT[2:]}", PARENT.upper()]
 )
 def test_a_header_that_is_not_as_it_should_be_is_none(header: str | None) -> None:
-    assert place_in(header) is None
+    assert parse_traceparent(header) is None
 
 
 # -------------------------------------------------------------------- settings

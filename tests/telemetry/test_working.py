@@ -16,7 +16,7 @@ from saga.engine.prepared_service import prepare, topics_of
 from saga.engine.worker import Worker
 from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Outgoing, Partition
-from saga.messaging.timers import to_record
+from saga.messaging.timers import timer_to_record
 from saga.store.port import Document
 from saga.telemetry.events import Recovered, TelemetryEvent, Unavailable
 from saga.telemetry.health import WorkerView
@@ -129,7 +129,7 @@ async def test_wakes_that_lie_in_the_log_until_their_time_are_no_lag(
     monkeypatch.setattr(timer_buffer, "WAITING_MAX", 1)
     place.leaps = False
     now_ms = place.clock.now_ms()
-    wakes = [to_record("payment", f"order-{n}", "wake-0", now_ms + 900_000, now_ms) for n in range(5)]
+    wakes = [timer_to_record("payment", f"order-{n}", "wake-0", now_ms + 900_000, now_ms) for n in range(5)]
     async with watched(place, service_that_waits_for(asyncio.Event())) as worker:
         await place.until(lambda: worker.lag() is not None)
         assert isinstance(worker, Worker)

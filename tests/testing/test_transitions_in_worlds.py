@@ -8,7 +8,7 @@ import pytest
 
 from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
-from saga.messaging.transition_events import Told, from_record
+from saga.messaging.transition_events import TransitionEvent, parse_transitions
 from saga.progress.document import SagaProgress, Transition, decode_progress
 from saga.testing.fault_kinds import faults
 from saga.testing.simulation.plan import Chance, RandomPlan
@@ -37,10 +37,10 @@ def play(world: SimulatedWorld) -> None:
     world.run_until_quiet()
 
 
-def told_in(world: SimulatedWorld) -> list[Told]:
+def told_in(world: SimulatedWorld) -> list[TransitionEvent]:
     log = [record for record in world.evidence().log if record.topic == TRANSITIONS]
     records = [Record(TRANSITIONS, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(log)]
-    return [told for record in records for told in from_record(record)]
+    return [told for record in records for told in parse_transitions(record)]
 
 
 def written_in(world: SimulatedWorld) -> dict[tuple[str, str, int], Transition]:

@@ -12,7 +12,7 @@ import msgspec
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.contracts.library import find_library
 from saga.engine.prepared_service import reads_of
-from saga.messaging.names import is_wakes
+from saga.messaging.names import is_timer_topic
 from saga.ops.histories import SagaHistory, read_history
 from saga.ops.sources import ServiceStore
 from saga.progress.history import verify_history
@@ -126,7 +126,7 @@ async def log(broker: KafkaAdministration) -> list[Check]:
     there until their time."""
     behind, count = list[str](), 0
     for service, declared in READ.items():
-        topics = [topic for topic in reads_of(declared) if not is_wakes(topic)]
+        topics = [topic for topic in reads_of(declared) if not is_timer_topic(topic)]
         positions = (await broker.describe_group(service)).positions
         consumed = {topic for topic in topics if any(at.topic == topic for at in positions)}
         for at, bounds in (await broker.fetch_bounds(consumed)).items():

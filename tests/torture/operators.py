@@ -5,7 +5,7 @@ from random import Random  # noqa: TID251 - seeded
 from saga.broker.port import Broker
 from saga.errors import BrokerUnavailable
 from saga.messaging import operator_commands
-from saga.messaging.names import dead_letters_of
+from saga.messaging.names import dead_letter_topic
 from saga.ops.dead_letters import DeadLetter, decode_dead_letter
 from saga.support.clock import Clock
 from services.audit.checks import Check
@@ -34,7 +34,7 @@ class Operators:
         new = [letter for letter in await self._open() if letter.id not in self._asked]
         again = [letter for letter in new if self._chance.random() < TWICE]
         records = [
-            operator_commands.to_record(
+            operator_commands.command_to_record(
                 SERVICE,
                 letter.saga or "",
                 wanted="replay",
@@ -69,7 +69,7 @@ class Operators:
         letters = dict[str, DeadLetter]()
         while True:
             try:
-                async for record in self._broker.scan(dead_letters_of(SERVICE)):
+                async for record in self._broker.scan(dead_letter_topic(SERVICE)):
                     if (letter := decode_dead_letter(SERVICE, record)) is not None:
                         letters[letter.id] = letter
                 break

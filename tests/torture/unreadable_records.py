@@ -13,7 +13,7 @@ from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing, Record, texts_of
 from saga.messaging import envelope
-from saga.messaging.names import dead_letters_of
+from saga.messaging.names import dead_letter_topic
 from saga.support.clock import Clock
 from services.audit.checks import Check
 from tests.fuzz.records import NOW_MS, TOPIC, records
@@ -58,7 +58,7 @@ class Strangers:
         await self.note()
         differences = []
         for name, expected in self._expected.items():
-            headers = [texts_of(letter.headers) async for letter in self._broker.scan(dead_letters_of(name))]
+            headers = [texts_of(letter.headers) async for letter in self._broker.scan(dead_letter_topic(name))]
             places = {each.get("dead_position", "of a saga") for each in headers if "dead_handler" not in each}
             differences += [f"{name}: {place} was not told" for place in sorted(expected - places)[:5]]
             differences += [f"{name}: a dead letter {place}" for place in sorted(places - expected)[:5]]

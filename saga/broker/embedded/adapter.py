@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from saga.broker.adapter import Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
-from saga.support import setting_readers
-from saga.support.adapter_description import Chosen, Options, Problem
+from saga.support import settings
 from saga.support.addresses import file_in
 from saga.support.clock import Clock
+from saga.support.settings import ChosenSettings, Options, Problem
 
 if TYPE_CHECKING:
     from saga.broker.embedded.membership import Timing
@@ -33,38 +33,38 @@ class EmbeddedAdapter:
     takes = "embedded:///FILE"
     example = "embedded:///file (relative) or embedded:////folder/file (absolute)"
     creates_topics = True
-    options = Options(EmbeddedOptions, {"SAGA_EMBEDDED_AWAY_DAYS": setting_readers.number(float, 1, 36_500, "days")})
+    options = Options(EmbeddedOptions, {"SAGA_EMBEDDED_AWAY_DAYS": settings.number(float, 1, 36_500, "days")})
 
     def check(self, address: str) -> None:
         embedded_path(address)
 
-    def problems(self, settings: Chosen) -> Iterator[Problem]:
+    def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
         yield from ()
 
-    def create_broker(self, settings: Chosen, clock: Clock) -> Broker:
+    def create_broker(self, settings: ChosenSettings, clock: Clock) -> Broker:
         from saga.broker.embedded.broker import EmbeddedBroker
 
         file, timing = embedded_path(settings.broker), _read_timing(settings)
         return EmbeddedBroker(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
-    def create_administration(self, settings: Chosen, clock: Clock) -> Administration:
+    def create_administration(self, settings: ChosenSettings, clock: Clock) -> Administration:
         from saga.broker.embedded.broker import EmbeddedAdministration
 
         file, timing = embedded_path(settings.broker), _read_timing(settings)
         return EmbeddedAdministration(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
-    def missing_file(self, settings: Chosen) -> Path | None:
+    def missing_file(self, settings: ChosenSettings) -> Path | None:
         file = embedded_path(settings.broker)
         return None if file.exists() else file
 
-    def required_replicas(self, settings: Chosen) -> Copies:
+    def required_replicas(self, settings: ChosenSettings) -> Copies:
         return Copies()  # on one disk there are none, whatever is asked for
 
 
 EMBEDDED = EmbeddedAdapter()
 
 
-def _read_timing(settings: Chosen) -> "Timing":
+def _read_timing(settings: ChosenSettings) -> "Timing":
     from saga.broker.embedded.membership import Timing
 
     return Timing(away_s_max=settings.of(EmbeddedOptions).embedded_away_days * 86_400)

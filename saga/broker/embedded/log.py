@@ -15,7 +15,7 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, record_size
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Headers, Outgoing, Partition, Record, Topic
-from saga.messaging.names import is_wakes
+from saga.messaging.names import is_timer_topic
 from saga.store.sqlite.connection import as_blobs
 from saga.store.sqlite.errors import Damage, OwnerErrors, StateFileSpec
 from saga.support.clock import Clock
@@ -293,12 +293,12 @@ class RecordLog:
         more = False
         execute = self._connection().execute
         there = load_topics(self._connection()).items()
-        trimmed = {name: topic for name, topic in there if topic.retention_ms is not None or is_wakes(name)}
+        trimmed = {name: topic for name, topic in there if topic.retention_ms is not None or is_timer_topic(name)}
         if not trimmed:
             return False
         ends = {log: (oldest, end) for log, oldest, end in verify_logs(execute(LOGS))}
         floors: dict[int, int] = {}
-        timers = {log for name, topic in trimmed.items() if is_wakes(name) for log in topic.logs}
+        timers = {log for name, topic in trimmed.items() if is_timer_topic(name) for log in topic.logs}
         for group, log, offset in verify_positions(execute(POSITIONS)):
             if group not in lost or log in timers:
                 floors[log] = min(offset, floors.get(log, offset))
@@ -306,7 +306,7 @@ class RecordLog:
             before_ms = now_ms - (TIMERS_KEPT_MS if topic.retention_ms is None else topic.retention_ms)
             for log in topic.logs:
                 oldest, next_ = ends[log]
-                floor = floors.get(log, oldest if is_wakes(name) else next_)
+                floor = floors.get(log, oldest if is_timer_topic(name) else next_)
                 more = self._trim_one(log, oldest, min(next_, floor, oldest + TRIMMED_MAX), before_ms) or more
         return more
 

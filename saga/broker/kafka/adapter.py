@@ -12,19 +12,19 @@ from saga.broker.adapter import ClientOptions, Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.errors import ConfigurationError
-from saga.support import setting_readers
-from saga.support.adapter_description import (
-    OPEN_S_LESS,
-    Chosen,
-    Options,
-    Problem,
-    driver,
-    path,
-    secret,
-    secret_problems,
-)
+from saga.support import settings
 from saga.support.addresses import HOST, is_plain
 from saga.support.clock import Clock
+from saga.support.settings import (
+    OPEN_S_LESS,
+    ChosenSettings,
+    Options,
+    Problem,
+    load_driver,
+    path_of,
+    secret_problems,
+    secret_reader,
+)
 
 if TYPE_CHECKING:
     from saga.broker.kafka.settings import KafkaSettings, Sasl
@@ -112,23 +112,21 @@ class KafkaAdapter:
     options = Options(
         KafkaOptions,
         {
-            "SAGA_KAFKA_TLS": setting_readers.YES_OR_NO,
-            "SAGA_KAFKA_CA_FILE": setting_readers.FILE,
-            "SAGA_KAFKA_CERT_FILE": setting_readers.FILE,
-            "SAGA_KAFKA_KEY_FILE": setting_readers.SECRET_FILE,
-            "SAGA_KAFKA_KEY_PASSWORD_FILE": setting_readers.SECRET_FILE,
-            "SAGA_KAFKA_SASL": setting_readers.word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
-            "SAGA_KAFKA_CLEARTEXT": setting_readers.YES_OR_NO,
-            "SAGA_KAFKA_USERNAME": setting_readers.text("a name"),
-            "SAGA_KAFKA_PASSWORD": setting_readers.secret("a password"),
-            "SAGA_KAFKA_PASSWORD_FILE": setting_readers.SECRET_FILE,
-            "SAGA_KAFKA_TOKEN": setting_readers.checked(check_hook, "module:function", lambda _: False),
-            "SAGA_KAFKA_SASL_EXTENSIONS": setting_readers.checked(parse_extensions, "name=value,name=value"),
-            "SAGA_KAFKA_INSTANCE": setting_readers.checked(
-                check_instance, "letters, digits, `.`, `_` and `-`, at most 200"
-            ),
-            "SAGA_KAFKA_REPLICATION": setting_readers.number(int, 1, 100, "brokers"),
-            "SAGA_KAFKA_MIN_INSYNC": setting_readers.number(int, 1, 100, "brokers"),
+            "SAGA_KAFKA_TLS": settings.YES_OR_NO,
+            "SAGA_KAFKA_CA_FILE": settings.FILE,
+            "SAGA_KAFKA_CERT_FILE": settings.FILE,
+            "SAGA_KAFKA_KEY_FILE": settings.SECRET_FILE,
+            "SAGA_KAFKA_KEY_PASSWORD_FILE": settings.SECRET_FILE,
+            "SAGA_KAFKA_SASL": settings.word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
+            "SAGA_KAFKA_CLEARTEXT": settings.YES_OR_NO,
+            "SAGA_KAFKA_USERNAME": settings.text("a name"),
+            "SAGA_KAFKA_PASSWORD": settings.secret("a password"),
+            "SAGA_KAFKA_PASSWORD_FILE": settings.SECRET_FILE,
+            "SAGA_KAFKA_TOKEN": settings.checked(check_hook, "module:function", lambda _: False),
+            "SAGA_KAFKA_SASL_EXTENSIONS": settings.checked(parse_extensions, "name=value,name=value"),
+            "SAGA_KAFKA_INSTANCE": settings.checked(check_instance, "letters, digits, `.`, `_` and `-`, at most 200"),
+            "SAGA_KAFKA_REPLICATION": settings.number(int, 1, 100, "brokers"),
+            "SAGA_KAFKA_MIN_INSYNC": settings.number(int, 1, 100, "brokers"),
         },
     )
 
@@ -138,28 +136,28 @@ class KafkaAdapter:
     def servers(self, address: str) -> Sequence[str]:
         return kafka_servers(address)
 
-    def problems(self, settings: Chosen) -> Iterator[Problem]:
+    def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
         mine = settings.of(KafkaOptions)
         yield from secret_problems(mine, "kafka")
         yield from _problems(mine)
         yield from _identity_problems(mine)
 
-    def create_broker(self, settings: Chosen, clock: Clock) -> Broker:
-        with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.broker")
+    def create_broker(self, settings: ChosenSettings, clock: Clock) -> Broker:
+        with_kafka = load_driver("kafka", "aiokafka", "saga.broker.kafka.broker")
         return cast("Broker", with_kafka.KafkaBroker(kafka_settings(settings), clock=clock))
 
-    def create_administration(self, settings: Chosen, clock: Clock) -> Administration:
-        with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.administration")
+    def create_administration(self, settings: ChosenSettings, clock: Clock) -> Administration:
+        with_kafka = load_driver("kafka", "aiokafka", "saga.broker.kafka.administration")
         return cast("Administration", with_kafka.KafkaAdministration(kafka_settings(settings), clock=clock))
 
-    def client_options(self, settings: Chosen) -> ClientOptions:
-        with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.settings")
+    def client_options(self, settings: ChosenSettings) -> ClientOptions:
+        with_kafka = load_driver("kafka", "aiokafka", "saga.broker.kafka.settings")
         return cast("ClientOptions", with_kafka.KafkaAccess(kafka_settings(settings)).options)
 
-    def missing_file(self, settings: Chosen) -> Path | None:
+    def missing_file(self, settings: ChosenSettings) -> Path | None:
         return None
 
-    def required_replicas(self, settings: Chosen) -> Copies:
+    def required_replicas(self, settings: ChosenSettings) -> Copies:
         mine = settings.of(KafkaOptions)
         return Copies(mine.kafka_replication, mine.kafka_min_insync)
 
@@ -167,7 +165,7 @@ class KafkaAdapter:
 KAFKA = KafkaAdapter()
 
 
-def kafka_settings(settings: Chosen) -> "KafkaSettings":
+def kafka_settings(settings: ChosenSettings) -> "KafkaSettings":
     """Settings of the broker and its administration."""
     from saga.broker.kafka.settings import KafkaSettings
 
@@ -176,13 +174,13 @@ def kafka_settings(settings: Chosen) -> "KafkaSettings":
     return KafkaSettings(
         servers=kafka_servers(settings.broker),
         tls=mine.kafka_tls,
-        ca_file=path(mine.kafka_ca_file),
-        cert_file=path(mine.kafka_cert_file),
-        key_file=path(mine.kafka_key_file),
-        key_password=secret("", mine.kafka_key_password_file),
+        ca_file=path_of(mine.kafka_ca_file),
+        cert_file=path_of(mine.kafka_cert_file),
+        key_file=path_of(mine.kafka_key_file),
+        key_password=secret_reader("", mine.kafka_key_password_file),
         sasl=cast("Sasl | None", sasl),
         username=mine.kafka_username,
-        password=secret(mine.kafka_password, mine.kafka_password_file),
+        password=secret_reader(mine.kafka_password, mine.kafka_password_file),
         token=_load_hook(mine.kafka_token) if mine.kafka_token else None,
         extensions=parse_extensions(mine.kafka_sasl_extensions),
         instance=mine.kafka_instance,

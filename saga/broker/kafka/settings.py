@@ -17,7 +17,7 @@ from saga.broker.adapter import ClientOptions
 from saga.broker.kafka.errors import GUESS, translate_error
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
-from saga.support.adapter_description import asked, show_certificate
+from saga.support.settings import load_certificate, read_secret
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
@@ -171,7 +171,7 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
         again. Anything else would end its background tasks for good."""
         try:
-            given = asked(secret)
+            given = read_secret(secret)
         except ValueError as why:
             self.trouble = f"the {what} for Kafka cannot be had: its function raised {why}"
             raise KafkaConnectionError(self.trouble) from why
@@ -192,7 +192,7 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
                 self._context.load_verify_locations(settings.ca_file)
             if settings.cert_file is not None:
                 names = settings.cert_file, settings.key_file, settings.key_password
-                show_certificate(self._context, *names, "SAGA_KAFKA_KEY_PASSWORD_FILE")
+                load_certificate(self._context, *names, "SAGA_KAFKA_KEY_PASSWORD_FILE")
         except (OSError, ValueError) as why:  # an SSLError is an OSError
             raise ConfigurationError(
                 "the certificates for Kafka cannot be used:", [f"{', '.join(map(str, files))}: {why}"]

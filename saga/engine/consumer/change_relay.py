@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from saga.broker.port import Broker, record_size
-from saga.changes.port import ChangeSource, RecordedChange
-from saga.changes.records import to_record
+from saga.change import ChangeSource, RecordedChange, to_record
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import Broken, BrokerError, BrokerUnavailable, SagaError, StoreError
 from saga.messages import Outgoing
-from saga.messaging.names import changes_of
+from saga.messaging.names import change_topic
 from saga.support.clock import Clock
 
 AT_ONCE_MAX = 500
@@ -70,7 +69,7 @@ class ChangeRelay:
     async def relay_once(self) -> int:
         """Relay one batch. Returns the number of changes."""
         stale_ms = None if self.source.leads(self.service) else self.clock.now_ms() - STALE_MS
-        noted = self.source.noted(self.service, AT_ONCE_MAX, before_ms=stale_ms)
+        noted = self.source.read_recorded(self.service, AT_ONCE_MAX, before_ms=stale_ms)
         if noted:
             try:
                 await self.broker.publish([next(self._candidate_records(each)) for each in noted])
@@ -100,7 +99,7 @@ class ChangeRelay:
     def _candidate_records(self, noted: RecordedChange) -> Iterator[Outgoing]:
         """Yield the forms of a change that fit into a record of the log: the whole change, the change without the
         previous document, and the reason in place of any document."""
-        topic, changed = changes_of(self.service, noted.collection), noted.changed
+        topic, changed = change_topic(self.service, noted.collection), noted.changed
         refused = changed.refused or (
             f"it has {len(changed.after or b'')} bytes, more than a record of the log takes: keep less in it, or raise "
             "the log's limit"

@@ -23,7 +23,7 @@ from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Position
-from saga.messaging.timers import Tier
+from saga.messaging.timers import TimerTier
 from saga.support.clock import Clock
 from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog
 
@@ -52,7 +52,7 @@ class DeadlineFence:
     sources: WorkerSources
     assignment: WorkerAssignment
     lanes: KeyedExecutor
-    wakes: Mapping[str, Tier]
+    wakes: Mapping[str, TimerTier]
     """Topics of the service's timers."""
     is_low_priority: Callable[[str], bool] | None = None
     """Returns whether a message of a saga is in the low-priority buffer; `None`: there is no such buffer."""

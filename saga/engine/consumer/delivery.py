@@ -15,7 +15,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.engine.trace_spans import TurnSpans
 from saga.errors import Broken
 from saga.messaging.controls import Control
-from saga.messaging.trace_context import Tracing, place_of
+from saga.messaging.message_ids import Tracing, trace_position
 from saga.progress.actions import AwaitLog
 from saga.progress.document import SagaProgress, decode_transition
 from saga.support.clock import from_iso
@@ -141,7 +141,7 @@ class MessageDelivery:
     def _start_spans(self, item: WorkItem, tracing: Tracing) -> TurnSpans | None:
         """Start recording spans; `None` if the message's trace is not sampled."""
         service, message = self.service, item.message
-        place = place_of(message) if message.type in service.consumed else None
+        place = trace_position(message) if message.type in service.consumed else None
         if place is not None and not tracing.is_sampled(place):
             return None
         return TurnSpans(tracing, service.name, service.ports.clock, item.position, place)

@@ -10,8 +10,7 @@ from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.messages import Partition
-from saga.policies.concurrency import INFLIGHT_MIN, InFlight
-from saga.policies.yielding import is_saturated
+from saga.policies.concurrency import INFLIGHT_MIN, InFlight, is_saturated
 
 POLL_MAX = 500
 """Maximum number of records in one poll."""

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.messages import Message, Partition, Position
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 
 
 class WorkItem(Struct, eq=False):
@@ -131,7 +131,7 @@ class KeyedExecutor:
         Timers do not count: they bring nothing new."""
         lane = self._queues.get(saga)
         return lane is not None and any(
-            item.received_s <= until_s and type(item.message) is not Wake for item in lane.waiting
+            item.received_s <= until_s and type(item.message) is not SagaTimer for item in lane.waiting
         )
 
     async def _run(self, saga: str, lane: "SagaQueue") -> None:

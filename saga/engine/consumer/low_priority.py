@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.messages import Partition
-from saga.policies.yielding import YIELDS_S_MAX
+from saga.policies.concurrency import YIELDS_S_MAX
 from saga.support.clock import Clock
 
 

@@ -14,7 +14,7 @@ from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.progress_cache import ProgressCache
 from saga.messages import Partition
-from saga.messaging.names import is_wakes, wakes_of
+from saga.messaging.names import is_timer_topic, timer_topic
 from saga.messaging.timers import TIERS
 from saga.telemetry.events import Assigned, Expired, LogReplaced, Lost, PartitionsRaised, Revoked
 
@@ -50,7 +50,7 @@ class PartitionListener:
             if some:
                 beginning = self.executor.tasks.create_task(self._start_partitions(some), name="begin partitions")
                 self._beginning.update(dict.fromkeys(some, beginning))
-        first = Partition(wakes_of(self.outage_watch.service, TIERS[0].name), 0)
+        first = Partition(timer_topic(self.outage_watch.service, TIERS[0].name), 0)
         if self.lost_timers.log_ids is not None and first in partitions:  # one of the workers compares
             self._start_task(self.lost_timers.compare_logs(), "look at logs")
         self.outage_watch.report(Assigned(service=self.outage_watch.service, partitions=tuple(partitions)))
@@ -109,7 +109,7 @@ class PartitionListener:
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
         prefix = self.assignment.trackers.get(partition)
-        if is_wakes(partition.topic):
+        if is_timer_topic(partition.topic):
             if prefix is not None:
                 prefix.begin(first)
             self._start_task(self._republish_expired_timers(partition, prefix, first), "lost timers")
@@ -144,7 +144,7 @@ class PartitionListener:
             self.executor.finish(prefix, first)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
-        if is_wakes(partition.topic):
+        if is_timer_topic(partition.topic):
             self._anew.add(partition)
         self.outage_watch.report(
             LogReplaced(
@@ -160,7 +160,7 @@ class PartitionListener:
 
     def _guarded_messages_max(self, partition: Partition) -> int:
         """Return how many messages of a partition a crashed owner may have been handling."""
-        return self.guarded_max + (HELD_MAX if is_wakes(partition.topic) else 0)
+        return self.guarded_max + (HELD_MAX if is_timer_topic(partition.topic) else 0)
 
     def wake_polls(self) -> None:
         """Wake the poll loops: the worker stops, or its partitions have changed."""

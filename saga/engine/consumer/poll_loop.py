@@ -24,8 +24,8 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, StalledPartition
 from saga.messaging.envelope import type_of
-from saga.messaging.timers import Wake
-from saga.support.printable import printable, shortened
+from saga.messaging.timers import SagaTimer
+from saga.support.printable import printable, shorten
 from saga.telemetry.events import (
     DeadLettered,
     GoesOn,
@@ -133,7 +133,7 @@ class PollLoop:
             prefix.begin(offset)
             if isinstance(taken, Message):
                 item = WorkItem(taken, Position(*partition, offset, record.log_id), prefix, now_s)
-                if type(taken) is Wake:
+                if type(taken) is SagaTimer:
                     self.timers.add(item, record, service.wakes[record.topic])
                 else:
                     add(item)
@@ -205,7 +205,7 @@ class UnreadableRecords:
         self.service.ports.outage_watch.report(
             DeadLettered(
                 service=self.service.name,
-                reason=shortened(printable(reason), dead_letters.REASON_BYTES_MAX),
+                reason=shorten(printable(reason), dead_letters.REASON_BYTES_MAX),
                 remedy="mend its sender; its dead letter has it, or says where it lies",
                 blame="data",
                 owner=None if contract is None else contract.owner,

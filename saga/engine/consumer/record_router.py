@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.changes.records import TIMES_MS, DocumentChange, from_record
+from saga.change import TIMES_MS, DocumentChange, from_record
 from saga.contracts import codec, foreign_values
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library, MeantType
@@ -28,14 +28,13 @@ from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput
 from saga.messages import Event, Message, Record, name_of
 from saga.messaging import envelope
-from saga.messaging.controls import TYPE, control_in
-from saga.messaging.envelope import SAGA_BYTES_MAX
+from saga.messaging.controls import TYPE, parse_control
+from saga.messaging.envelope import SAGA_BYTES_MAX, content_type_of, is_json, to_binary_mode
 from saga.messaging.message_ids import CLIENT, could_be_own, id_of_change, identity
-from saga.messaging.operator_commands import command_in
-from saga.messaging.structured_mode import content_type_of, in_binary_mode, is_json
-from saga.messaging.timers import wake_in
+from saga.messaging.operator_commands import parse_command
+from saga.messaging.timers import parse_timer
 from saga.support.clock import iso
-from saga.support.printable import printable, quoted, shortened
+from saga.support.printable import printable, quote_text, shorten
 
 
 class SkippedRecord(Struct, frozen=True, gc=False):
@@ -74,7 +73,7 @@ FORGED = BadRecord(
 def _route_special_record(record: Record, service: PreparedService) -> RoutedRecord:
     """Route a record of a timer topic, a change topic or the command topic."""
     if record.topic in service.wakes:
-        return wake_in(record)
+        return parse_timer(record)
     if record.topic in service.changes:
         return parse_change(record, service.changes[record.topic]) or UNTOUCHED
     return _parse_command(record, service)
@@ -83,11 +82,11 @@ def _route_special_record(record: Record, service: PreparedService) -> RoutedRec
 def _parse_command(record: Record, service: PreparedService) -> Message:
     """Parse an operator command: about a dead letter, or a control of the service itself."""
     if envelope.type_of(record) != CONTROL:
-        command = command_in(record)
+        command = parse_command(record)
         if command.original is not None and command.original.source == service.name:
             raise BadInput(FORGED.reason)  # the service's own events are in the progress already
         return command
-    control = control_in(record)
+    control = parse_control(record)
     if control.saga != service.name:
         raise BadInput(f"the control's key is {control.saga!r}, and not the service")
     return control
@@ -95,7 +94,7 @@ def _parse_command(record: Record, service: PreparedService) -> Message:
 
 def _skip_unknown_type(type_: str) -> SkippedRecord:
     """Skip a record of an unknown type. It is reported, because its sender may mean one of our types."""
-    shown = shortened(printable(type_), TYPE_BYTES_MAX)
+    shown = shorten(printable(type_), TYPE_BYTES_MAX)
     return SkippedRecord(f"no contract here is called {shown}", "unknown type", shown)
 
 
@@ -110,7 +109,7 @@ def route_record(record: Record, service: PreparedService) -> RoutedRecord:
             return TOMBSTONE
         foreign = value[:2] != codec.MARKER
         if foreign:
-            record = in_binary_mode(record)
+            record = to_binary_mode(record)
         type_ = envelope.type_of(record)
         if foreign or type_ is None or type_ not in service.consumed:  # the type header alone does not decide
             version = library.by_fingerprint.get(value[2 : codec.HEADER_SIZE])
@@ -198,7 +197,8 @@ def recognize(record: Record, library: Library) -> Recognition:
         what = path or f"{_schema_name(record)} by their schema"
         return Recognition(
             content,
-            doubt=f"its ce_type is {quoted(_text(said))}, and its bytes are those of {what}: have its sender write the "
+            doubt=f"its ce_type is {quote_text(_text(said))}, and its bytes are those of {what}: have its sender "
+            "write the "
             "type that it is of",
             unknown_type=_text(said),
         )
@@ -279,7 +279,7 @@ def _normalize(name: str) -> str:
 
 
 def _describe_near_match(said: bytes, name: str) -> str:
-    return f"no contract is called {quoted(_text(said))}; it comes near {name}"
+    return f"no contract is called {quote_text(_text(said))}; it comes near {name}"
 
 
 def _text(said: bytes) -> str:
@@ -289,7 +289,7 @@ def _text(said: bytes) -> str:
 def _explain_missing_type(record: Record, library: Library) -> str:
     """Explain why the type of a record is not known, and what its sender has to change."""
     near = next((name for name, _ in record.headers if name != "ce_type" and _normalize(name) == "cetype"), None)
-    hint = f"; its header {quoted(near)} is not looked at: it has to be called ce_type" if near is not None else ""
+    hint = f"; its header {quote_text(near)} is not looked at: it has to be called ce_type" if near is not None else ""
     why = foreign_values.why_id_elsewhere(record.headers) or foreign_values.why_unreadable(
         record.value, record.writer, PUBLISHED_AGAIN
     )

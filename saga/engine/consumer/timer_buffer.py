@@ -14,7 +14,7 @@ from math import inf
 from saga.engine.consumer.deadline_fence import DeadlineFence
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.messages import Partition, Record
-from saga.messaging.timers import LAST_S, Tier, Wake
+from saga.messaging.timers import LAST_S, SagaTimer, TimerTier
 from saga.progress.actions import AwaitLog
 from saga.support.clock import Clock
 
@@ -67,7 +67,7 @@ class TimerBuffer:
         """Return the number of buffered timers of a partition."""
         return self._all[partition] if self._heap or self._behind else 0
 
-    def add(self, item: WorkItem, record: Record, tier: Tier) -> None:
+    def add(self, item: WorkItem, record: Record, tier: TimerTier) -> None:
         """Buffer a timer for the delay of its tier, counted from when it was appended.
 
         It is never buffered for longer than the tier from now on, nor beyond its due time, because the clock of the
@@ -244,5 +244,5 @@ def _name(item: WorkItem) -> tuple[str, str]:
 
 
 def _due_ms(item: WorkItem) -> int:
-    assert isinstance(item.message, Wake)
+    assert isinstance(item.message, SagaTimer)
     return item.message.due_ms

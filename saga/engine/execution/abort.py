@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from saga.declarations.returns import Nothing
+from saga.declarations.annotations import NothingReturned
 from saga.declarations.values import Parameter
 from saga.engine.errors import describe_exception
 from saga.engine.execution import document_updates
@@ -16,7 +16,7 @@ from saga.engine.execution.runs import RunRequest
 from saga.engine.execution.saga_context import SagaContext
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import compensation, ids, operator_commands
 from saga.progress.actions import Abort
 from saga.progress.document import Intent, SagaProgress, StepRecord
@@ -37,7 +37,7 @@ async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action:
         function=take_back,
         parameters=(Parameter(name="saga", role="saga"),),
         emits=(),
-        shape=Nothing(),
+        shape=NothingReturned(),
         version=intent.handler_version,
     )
     return RunRequest(action=action, handler=handler, run=("lieu", intent.handler, intent.cause), remains=remains)
@@ -48,7 +48,7 @@ def record_abort(
 ) -> Commit:
     """Record that a run was aborted, and what remains of it for a person to put right."""
     command = action.message
-    if isinstance(command, Command):
+    if isinstance(command, OperatorCommand):
         kept = next(k for k in p.queue if k.dead == command.dead)
         return operator_commands.discard_message(p, context, command, kept, remains=remains, calls=calls)
     return compensation.complete_abort(p, context, action.role, action.message, remains=remains, calls=calls)

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from saga.declarations.annotations import returns_of, type_at
-from saga.declarations.limits import limits_of
+from saga.declarations.annotations import parameter_type_at, return_type_of
+from saga.declarations.resources import limits_of
 from saga.encryption import sensitive_fields
 from saga.encryption.sensitive_fields import find_marks, unwrap_marked
 from saga.engine.recorded_values import encode_recorded
@@ -37,7 +37,7 @@ def record_action(
 ) -> AbortAction:
     """The call as it is recorded. Raises `Permanent` for one that cannot be found again, or repeated."""
     name = _name(service, call)
-    returns_of(call)  # its result has to be recorded, as a step's
+    return_type_of(call)  # its result has to be recorded, as a step's
     places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
     mine = tuple(place for place, value in places.items() if value is saga)
     if mine and limits_of(call) is not None:
@@ -45,7 +45,7 @@ def record_action(
     values = {
         place: Raw(b"null")
         if place in mine
-        else encode_recorded(value, name, f"argument {place} of", type_at(call, place))
+        else encode_recorded(value, name, f"argument {place} of", parameter_type_at(call, place))
         for place, value in places.items()
     }
     return AbortAction(
@@ -68,7 +68,7 @@ def find_call(
         if place in back.saga:
             return saga
         try:
-            type_ = type_at(call, place)
+            type_ = parameter_type_at(call, place)
             if type_ is None:
                 return msgspec.json.decode(value)
             if find_marks(type_) is not None:
@@ -112,7 +112,7 @@ def _name(service: ServiceRuntime, call: Callable[..., Awaitable[object]]) -> st
 
 
 def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
-    """Call of this name, as the service's declaration knows it; `None` if it knows none. Names come from stored
+    """Call of this name, as the service's declaration knows it; `None` if it knows none. DeclaredNames come from stored
     documents, which others may be able to write: nothing is imported, and nothing else is looked at."""
     if ":" in name:
         return _function(service, name)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from saga.declarations.annotations import type_at
+from saga.declarations.annotations import parameter_type_at
 from saga.encryption.sensitive_fields import HIDDEN, find_marks
 from saga.errors import Permanent
 from saga.progress.document import UNENCODABLE
@@ -61,7 +61,7 @@ def describe_arguments(
         ((str(n), "", value) for n, value in enumerate(args, first)), ((n, f"{n}=", v) for n, v in kwargs.items())
     )
     try:
-        return ", ".join([lead + _show(value, type_at(call, place)) for place, lead, value in places])
+        return ", ".join([lead + _show(value, parameter_type_at(call, place)) for place, lead, value in places])
     except Permanent:  # what they would mark is not known
         return ""
 

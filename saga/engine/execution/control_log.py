@@ -5,7 +5,7 @@ from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import READ_S, ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, Exists
 from saga.messages import Outgoing, Position
-from saga.messaging import active_controls, controls
+from saga.messaging import controls
 from saga.messaging.controls import Control
 from saga.messaging.names import ARCHIVES
 from saga.progress import ids
@@ -24,7 +24,7 @@ async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> 
 async def refresh(service: ServiceRuntime, at: Position) -> None:
     """Read the book, unless somebody else just has. Raises `SagaError` for one that cannot be read: what is paused in
     it is not known."""
-    known, clock, key = service.controls, service.ports.clock, controls.book_key(service.name)
+    known, clock, key = service.controls, service.ports.clock, controls.control_log_key(service.name)
     if known.gate is None:
         known.gate = service.ports.make_run_scope().gate
     async with known.gate:
@@ -39,13 +39,13 @@ def _apply(service: ServiceRuntime, there: Document | None, now_s: float) -> Non
     known, clock = service.controls, service.ports.clock
     cas = 0 if there is None else there.cas
     if known.cas != cas:
-        book = controls.decode(service.name, None if there is None else there.content)
-        before, known.in_force, known.cas = known.in_force, active_controls.in_force(book), cas
+        book = controls.decode_control_log(service.name, None if there is None else there.content)
+        before, known.in_force, known.cas = known.in_force, controls.read_controls(book), cas
         for kind in known.in_force.unknown:
             if kind not in before.unknown:
                 service.ports.outage_watch.report(ControlUnknown(service=service.name, kind=kind))
     known.until_s = now_s + READ_S
-    active = active_controls.active(known.in_force, clock.now_ms())
+    active = controls.active_entries(known.in_force, clock.now_ms())
     if active == known.told:
         return
     for target, entry in known.told.items():
@@ -58,8 +58,8 @@ def _apply(service: ServiceRuntime, there: Document | None, now_s: float) -> Non
     service.limits(active)
 
 
-def _report_change(service: ServiceRuntime, entry: controls.Noted, *, is_on: bool) -> None:
-    kind, what, name = active_controls.target_of(service.name, entry.switch)
+def _report_change(service: ServiceRuntime, entry: controls.ControlEntry, *, is_on: bool) -> None:
+    kind, what, name = controls.target_of(service.name, entry.switch)
     service.ports.outage_watch.report(
         ControlTurned(
             service=service.name,
@@ -77,15 +77,13 @@ def _report_change(service: ServiceRuntime, entry: controls.Noted, *, is_on: boo
 async def write_control(service: ServiceRuntime, at: Position, control: Control) -> None:
     """Write a wish into the book, once, or that it is refused; return when it is durable. One for which there is no
     room is a dead letter."""
-    store, key = service.ports.store, controls.book_key(service.name)
+    store, key = service.ports.store, controls.control_log_key(service.name)
     while True:
         there = await outbox.retry_while_unavailable(service, at, "get", store.get, ARCHIVES, key)
         try:
-            book = controls.decode(service.name, None if there is None else there.content)
-            refused = active_controls.refusal(
-                service.name, control.switch, service.names, active_controls.in_force(book)
-            )
-            more = controls.noted(book, control, refused)
+            book = controls.decode_control_log(service.name, None if there is None else there.content)
+            refused = controls.why_refused(service.name, control.switch, service.names, controls.read_controls(book))
+            more = controls.append_control(book, control, refused)
         except BadInput as why:
             await outbox.send_dead_letter(service, at, _dead_letter(service.name, control, str(why)))
             return

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
-from saga.declarations.annotations import accepts_none, returns_of
-from saga.declarations.answers import check_recorded, declared_answer
+from saga.declarations.annotations import accepts_none, return_type_of
+from saga.declarations.resources import check_recorded, find_declared_error
 from saga.declarations.values import DocumentKind
 from saga.encryption.sensitive_fields import find_marks
 from saga.engine.errors import Superseded, wrap_base_exception
@@ -99,7 +99,7 @@ class Update(Struct, frozen=True, kw_only=True):
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
     """Type of the result of an update: it stands beside the document in the return annotation."""
-    returned = returns_of(change)
+    returned = return_type_of(change)
     for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
             return get_args(option)[1]
@@ -258,7 +258,7 @@ def _change(update: Update, current: Any) -> tuple[Marker, Any]:
     try:
         returned = update.change(current, *update.args, **update.kwargs)
     except update.declared.expected_errors as why:
-        answer = declared_answer(why, update.declared.expected_errors)
+        answer = find_declared_error(why, update.declared.expected_errors)
         refused = _with_value(marker, name, why.args, answer.__name__)
         check_recorded(answer, why, refused.value, name)
         return refused, None

@@ -31,9 +31,9 @@ from saga.errors import (
     UpcasterFailed,
 )
 from saga.messages import Message, Outgoing
-from saga.messaging.operator_commands import Command
-from saga.policies import turns
-from saga.policies.retry import counted
+from saga.messaging.operator_commands import OperatorCommand
+from saga.policies import concurrency
+from saga.policies.retry import count_attempts
 from saga.progress import failed_attempts, ids, journal
 from saga.progress.actions import AlreadyPending, AlreadyProcessed, Compensate, HandlerAction, HeldBack, Ignore
 from saga.progress.admission import Divert, Wait
@@ -131,7 +131,7 @@ class FailureHandler:
                 f"{request.handler.name} failed {verdict.attempt} times, the last with {failed.reason}; "
                 "put right what it calls, or mend it, and repair it again"
             )
-        is_awaited = state.unsent_escalation is not None or isinstance(request.action.message, Command)
+        is_awaited = state.unsent_escalation is not None or isinstance(request.action.message, OperatorCommand)
         await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX) if is_awaited else verdict.wait_s, state.position)
         return state.carry(request.run, failed.reusable_answers, verdict.history)
 
@@ -214,11 +214,13 @@ class FailureHandler:
         left_s = wait.left_s
         if wait.grows and since_ms is not None:
             left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
-        left_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
+        left_s = concurrency.postponed_s(left_s, concurrency.spread_of(p.saga, p.n))
         passed_s = ports.clock.monotonic_s() - state.measurements.begun_s
         # A command is never parked: it is no message of the saga.
         in_memory = (
-            turns.stays(left_s, passed_s) or state.unsent_escalation is not None or isinstance(action.message, Command)
+            concurrency.waits_in_memory(left_s, passed_s)
+            or state.unsent_escalation is not None
+            or isinstance(action.message, OperatorCommand)
         )
         ports.outage_watch.report(
             PutOff(
@@ -242,7 +244,7 @@ class FailureHandler:
             where=wait.where,
             remedy="",
             attempts=before + len(history),
-            under=counted(named, [failed.rule for failed in history]),
+            under=count_attempts(named, [failed.rule for failed in history]),
             history=history[-HISTORY_MAX:],
             put_off=True,
         )
@@ -394,7 +396,7 @@ class FailureHandler:
         return replace(state, is_complete=True)
 
     async def reject_oversized_command(
-        self, state: ProcessingState, command: Command, why: TooLarge
+        self, state: ProcessingState, command: OperatorCommand, why: TooLarge
     ) -> ProcessingState:
         """Report that an operator's command cannot be recorded, and so is not done."""
         await self._publish_oversized(state, command, COMMAND, why)

@@ -30,8 +30,8 @@ from saga.engine.processing_state import Measurements, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import SchemaUnasked, TooLarge
 from saga.messages import Message, Position
-from saga.messaging.message_ids import identity_of_own
-from saga.policies.turns import STAYS_S
+from saga.messaging.message_ids import own_identity
+from saga.policies.concurrency import STAYS_S
 from saga.progress import ids, journal
 from saga.progress.actions import (
     NO_HANDLERS,
@@ -391,7 +391,7 @@ def record_run(
     failed = state.attempts_of(request.run)
     emitted = [
         Message(
-            id=identity_of_own(
+            id=own_identity(
                 service.name,
                 ids.event_id(event.type, service.name, p.saga, request.handler.name, intent.cause, index),
                 service.contracts[event.type].owner,

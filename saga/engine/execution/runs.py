@@ -10,8 +10,7 @@ from saga.engine.errors import NotDeterministic, find_origin
 from saga.engine.processing_state import ProcessingState
 from saga.engine.recorded_values import list_answerable_calls
 from saga.errors import BadInput, KeyMissing, NewerHandler, Permanent, TooLarge, UnknownSchema
-from saga.policies.blame import Blame, blame_of
-from saga.policies.retry import Rule
+from saga.policies.retry import Blame, FailureRule, classify_failure
 from saga.progress.actions import Abort, Compensate, RunHandler
 from saga.progress.decisions import find_run_intent
 from saga.progress.document import AbortAction, Intent, RunKey, SagaProgress, StepRecord
@@ -72,7 +71,7 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
     """Words of the error, without sensitive values."""
     secrets: tuple[str, ...]
     """Sensitive values that the handler was given."""
-    rule: Rule
+    rule: FailureRule
     """Retry rules that hold for it."""
     is_of_call: bool
     """True if what a step called has raised it."""
@@ -99,7 +98,7 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def blame_of_error(self) -> Blame:
         """Who can mend the error, whatever a rollout may bring."""
-        return blame_of(type(self.error), called=self.is_of_call)
+        return classify_failure(type(self.error), called=self.is_of_call)
 
     @property
     def where(self) -> str | None:

@@ -13,8 +13,8 @@ from msgspec import Raw
 from msgspec.structs import replace as with_
 
 from saga.contracts.sensitive_fields import collect_secrets
-from saga.declarations.annotations import returns_of
-from saga.declarations.limits import MARK, Limits
+from saga.declarations.annotations import return_type_of
+from saga.declarations.resources import MARK, Limits
 from saga.declarations.values import DocumentKind, Resource
 from saga.encryption.sensitive_fields import find_marks, find_secrets, mark
 from saga.engine import recorded_values
@@ -38,8 +38,8 @@ from saga.engine.recorded_values import (
 from saga.engine.service_runtime import UsedResource
 from saga.errors import BadInput, BreakerOpen, KeyMissing, NewerHandler, Permanent, StoreError, TooLarge, UnknownSchema
 from saga.messages import Event
-from saga.policies.last_good import LastGoodCache
-from saga.policies.retry import RETRY, Retry, Rule, rule_for
+from saga.policies.breaker import LastGoodCache
+from saga.policies.retry import RETRY, FailureRule, Retry, choose_rule
 from saga.progress import ids, journal
 from saga.progress.document import AbortAction, Intent, StepRecord
 from saga.progress.failed_attempts import READ_S_MIN
@@ -54,10 +54,10 @@ T = TypeVar("T")
 REMEMBERED = "remembered"
 """Way by which an answer came that was given before."""
 
-UNDEPLOYED = Rule(UnknownSchema.__name__, Retry(attempts_max=10, delay_s_first=READ_S_MIN, in_place_s=0))
+UNDEPLOYED = FailureRule(UnknownSchema.__name__, Retry(attempts_max=10, delay_s_first=READ_S_MIN, in_place_s=0))
 """Rules for a message of a schema that is not deployed here, whatever others say. It is tried without end: people are
 told after each so many attempts."""
-NEWER = Rule(NewerHandler.__name__, RETRY)
+NEWER = FailureRule(NewerHandler.__name__, RETRY)
 """Rules for a run that a newer version of its handler began, whatever others say: it waits for a release."""
 
 
@@ -234,7 +234,7 @@ class SagaContext(Saga[Any]):
     ) -> tuple[StepRecord, Any]:
         """The answer as it is recorded, and the type as which it is given back."""
         name = getattr(call, "__name__", type(call).__name__)
-        asked, type_ = self._describe_call("step", name, args, kwargs), returns_of(call)
+        asked, type_ = self._describe_call("step", name, args, kwargs), return_type_of(call)
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
             asked = self._describe_arguments(asked, self._written, call, args, kwargs)
@@ -570,7 +570,7 @@ class SagaContext(Saga[Any]):
         else:
             now_s = clock.monotonic_s()
             took_ms = (now_s - began) * 1000
-            given = encode_recorded(value, asked.name, "what it returned by", returns_of(step.call))
+            given = encode_recorded(value, asked.name, "what it returned by", return_type_of(step.call))
             if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
                 memory.learn(self._digest, given, now_s)
             answered = with_(asked, value=self._encrypt_answer(asked, given), ms=round(took_ms))
@@ -597,14 +597,14 @@ class SagaContext(Saga[Any]):
             del self.replay.calls[number:]
             self.postponed_s = left_s
 
-    def retry_rule(self, why: Exception) -> Rule:
+    def retry_rule(self, why: Exception) -> FailureRule:
         """Rules for trying it again: those of a resource only if it is a step on it that failed."""
         if isinstance(why, NewerHandler):
             return NEWER
         if isinstance(why, UnknownSchema):
             return UNDEPLOYED
         used = self.failed_on
-        return rule_for(why, self.handler.retry, None if used is None else used.rule, self.service.declared.retry)
+        return choose_rule(why, self.handler.retry, None if used is None else used.rule, self.service.declared.retry)
 
     # ---------------------------------------------------------------- redaction
 

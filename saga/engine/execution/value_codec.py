@@ -34,7 +34,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing, Permanent
 from saga.messages import Event, Message, Position, Record
 from saga.messaging.envelope import type_of
-from saga.messaging.operator_commands import Command
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress.actions import AnswerStep, CommandDecision, RejectCommand
 from saga.progress.document import AbortAction, Intent, RunKey, SagaProgress, StepRecord
 from saga.progress.operator_commands import make_answered_record
@@ -326,7 +326,7 @@ async def encrypt_message(service: ServiceRuntime, message: Message, position: P
     """Message as it may be kept. Waits while the keys cannot be had. Raises `Draining`."""
     if service.ports.keys is None:
         return message
-    if isinstance(message, Command):
+    if isinstance(message, OperatorCommand):
         if message.original is None:
             return message
         return replace(message, original=await encrypt_message(service, message.original, position))

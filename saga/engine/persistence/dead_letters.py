@@ -11,14 +11,14 @@ from saga.broker.port import FRAME_BYTES, record_size
 from saga.contracts.contract import Contract
 from saga.messages import Headers, Message, Outgoing, Position, Record
 from saga.messaging import envelope
-from saga.messaging.envelope import foreign_name
-from saga.messaging.names import dead_letters_of
-from saga.policies.blame import Blame
+from saga.messaging.envelope import rename_foreign
+from saga.messaging.names import dead_letter_topic
+from saga.policies.retry import Blame
 from saga.progress import ids
 from saga.progress.decisions import HANDLED_AS_NEW, TOO_OLD
 from saga.progress.document import DeadLetterRecord
 from saga.support.clock import iso
-from saga.support.printable import printable, shortened
+from saga.support.printable import printable, shorten
 from saga.telemetry.events import DeadLettered, Escalated
 
 TOO_LARGE = "the progress cannot be written"
@@ -54,7 +54,7 @@ def letter(service: str, dead: DeadLetterRecord, time: str, whole: str, contract
         *((_header("dead_state", dead.state, STATE_BYTES_MAX),) if dead.state else ()),
         *_calls(dead.calls),
     )
-    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+    return Outgoing(dead_letter_topic(service), message.saga.encode(), message.value, headers)
 
 
 def failing(
@@ -97,12 +97,12 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int, contract:
     remedy = "mend its sender; this dead letter has the original, or says where it is"
     id_ = ids.dead_letter_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
     headers = (
-        *((foreign_name(name), value) for name, value in record.headers),
+        *((rename_foreign(name), value) for name, value in record.headers),
         *_headers(service, id_, "dead letter", reason, remedy, iso(now_ms), where),
         _header("dead_position", where),
         *_whose("data", contract),
     )
-    return Outgoing(dead_letters_of(service), record.key or b"", record.value, headers)
+    return Outgoing(dead_letter_topic(service), record.key or b"", record.value, headers)
 
 
 def older_than_memory(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
@@ -120,7 +120,7 @@ def older_than_memory(service: str, message: Message, position: Position, contra
         _header("dead_message", message.id),
         *_whose("data", contract),
     )
-    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+    return Outgoing(dead_letter_topic(service), message.saga.encode(), message.value, headers)
 
 
 def of_deaths(deaths: int) -> str:
@@ -146,7 +146,7 @@ def deadly(service: str, message: Message, position: Position, deaths: int, cont
         _header("dead_message", message.id),
         *_whose("code", contract),
     )
-    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+    return Outgoing(dead_letter_topic(service), message.saga.encode(), message.value, headers)
 
 
 def id_of_older(service: str, message: Message) -> str:
@@ -175,7 +175,7 @@ def _headers(  # an argument for each header
 
 
 def _header(name: str, text: str, bytes_max: int = 4 * envelope.SAGA_BYTES_MAX) -> tuple[str, bytes]:
-    return name, shortened(printable(text), bytes_max).encode()
+    return name, shorten(printable(text), bytes_max).encode()
 
 
 def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -218,7 +218,7 @@ def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
     if room < 0:
         return _least(whole)
     key = whole.key[: room // 4]
-    kept = envelope.bounded(theirs, max(0, (room - len(key)) // 2 - 300), place)
+    kept = envelope.bound_headers(theirs, max(0, (room - len(key)) // 2 - 300), place)
     value = whole.value and whole.value[: room - len(key) - envelope.size_of(kept)]
     return Outgoing(whole.topic, key, value, (*kept, *ours, *told, _CUT))
 
@@ -234,7 +234,7 @@ def _least(whole: Outgoing) -> Outgoing:
     """Letter without anything of the original: any log takes it."""
     given = dict(whole.headers)
     ours = tuple(
-        (name, shortened((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given
+        (name, shorten((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given
     )
     told = (_told("key", whole.key), _told("value", whole.value or b""), _CUT)
     return Outgoing(whole.topic, whole.key[:LEAST_BYTES_MAX], None, (*ours, *told))

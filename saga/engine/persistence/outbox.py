@@ -33,7 +33,7 @@ async def retry_while_unavailable(
     **kwargs: P.kwargs,
 ) -> T:
     """Return what `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
-    anything is counted."""
+    anything is count_attempts."""
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
         began = ports.clock.monotonic_s()
@@ -112,7 +112,7 @@ def report_dead_letter(service: ServiceRuntime, saga: str, letter: DeadLetterRec
 def timer_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, unknown_ms: int = 0) -> Outgoing:
     """Make the record of a timer that is published now."""
     now_ms = service.ports.clock.now_ms()
-    return timers.to_record(service.name, saga, id_, due_ms, now_ms, unknown_ms=unknown_ms)
+    return timers.timer_to_record(service.name, saga, id_, due_ms, now_ms, unknown_ms=unknown_ms)
 
 
 def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> list[Outgoing]:
@@ -121,7 +121,7 @@ def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) 
     contracts = service.contracts
     said = build_messages(p, entry)
     if (tracing := service.ports.outage_watch.tracing) is not None:
-        said = [replace(m, trace=tracing.handed_on(m)) for m in said]
+        said = [replace(m, trace=tracing.outgoing_header(m)) for m in said]
     records = [envelope.to_record(m, contracts[m.type]) for m in said]
     if not entry.letters:  # nearly always
         return records

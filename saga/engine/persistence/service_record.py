@@ -29,7 +29,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import reads_of
 from saga.errors import Ambiguous, ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable
 from saga.messages import Event, name_of
-from saga.messaging.names import ARCHIVES, OURS, is_changes, is_without_events
+from saga.messaging.names import ARCHIVES, OURS, is_change_topic, is_without_events
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
 
@@ -92,12 +92,16 @@ class Reactions(Struct, frozen=True):
 
 def reactions_of(declared: Declared) -> tuple[str, ...]:
     """Reactions of a service, each with the events that it takes, by topic and name."""
-    return tuple(sorted(f"{each.name}({', '.join(sorted(map(_event, each.takes)))})" for each in declared.reactions))
+    return tuple(
+        sorted(f"{each.name}({', '.join(sorted(map(_event, each.taken_events)))})" for each in declared.reactions)
+    )
 
 
 def _event(event: type[Event]) -> str:
     topic = contract_of(event).topic
-    return name_of(event) if is_changes(topic) else f"{topic}/{name_of(event)}"  # such a topic has the service's name
+    return (
+        name_of(event) if is_change_topic(topic) else f"{topic}/{name_of(event)}"
+    )  # such a topic has the service's name
 
 
 def check_name(declared: Declared, known: Reactions) -> None:
@@ -129,7 +133,7 @@ def start_ms(declared: Declared, now_ms: int) -> int:
 
 def begun_topics(declared: Declared) -> frozenset[str]:
     """Topics in which the declared start counts: those of events. What lies on the service's own topics is for it."""
-    return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_changes(name))
+    return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_change_topic(name))
 
 
 def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:

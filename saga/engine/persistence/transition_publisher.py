@@ -20,7 +20,16 @@ from saga.engine.ports import EventPublisher
 from saga.engine.prepared_service import PreparedService
 from saga.engine.processing_state import Measurements
 from saga.errors import BrokerUnavailable
-from saga.messaging.transition_events import Awaited, Cause, Line, Result, Said, Told, line_of, to_records
+from saga.messaging.transition_events import (
+    EmittedMessage,
+    Result,
+    TransitionCause,
+    TransitionEvent,
+    TransitionLine,
+    WaitingMessage,
+    make_line,
+    transitions_to_records,
+)
 from saga.progress.decisions import find_parts
 from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
 from saga.progress.timers import find_timed_runs
@@ -60,7 +69,7 @@ class Noted(NamedTuple):
     known: _Known
     """Knowledge of its saga, in the life that it is of."""
     number: int
-    line: Line
+    line: TransitionLine
 
 
 @dataclass(slots=True)
@@ -125,8 +134,8 @@ class Telling:
             self._sagas.popitem(last=False)
         return known
 
-    def _note(self, p: SagaProgress, known: _Known, told: Told) -> None:
-        line = line_of(told)
+    def _note(self, p: SagaProgress, known: _Known, told: TransitionEvent) -> None:
+        line = make_line(told)
         size = len(line.text)
         if self._bytes + size > NOTED_BYTES_MAX:
             self._lost(p.saga, BrokerUnavailable(f"{NOTED_BYTES_MAX >> 20} MiB of them wait for the log"))
@@ -150,7 +159,9 @@ class Telling:
                 batch = [self._waiting[i] for i in range(min(left, BATCH_MAX))]
                 left -= len(batch)
                 try:
-                    await self.clock.within(WITHIN_S, self.log.publish(to_records(noted.line for noted in batch)))
+                    await self.clock.within(
+                        WITHIN_S, self.log.publish(transitions_to_records(noted.line for noted in batch))
+                    )
                 except (BrokerUnavailable, TimeoutError):  # kept: it is told when the log is there again
                     now = self.clock.monotonic_s()
                     self._rests_until_s = now + AGAIN_S
@@ -199,12 +210,12 @@ def told_of(  # all that is known of a transition
     hash_: str,
     queued_ms: int | None = None,
     handler_ms: int | None = None,
-) -> Told:
+) -> TransitionEvent:
     """A transition as it is told, with what is open, awaited and due by the progress `p`."""
     topic, partition, offset = entry.position or (None, None, None)
     events = entry.events
     is_open = p.is_open
-    return Told(
+    return TransitionEvent(
         service=p.service,
         saga=p.saga,
         number=entry.n,
@@ -213,12 +224,12 @@ def told_of(  # all that is known of a transition
         outcome=entry.outcome,
         error=_error_of(entry) if entry.failures or entry.letters else None,
         blame=_blame_of(entry) if entry.failures or entry.letters else None,
-        message=Cause(
+        message=TransitionCause(
             id=entry.message, type=entry.type, source=entry.source, topic=topic, partition=partition, offset=offset
         ),
         attempt=entry.attempt,
         worker=worker,
-        emitted=tuple([Said(id=e.id, type=e.type) for e in events]) if events else (),
+        emitted=tuple([EmittedMessage(id=e.id, type=e.type) for e in events]) if events else (),
         steps=tuple([c.name for c in entry.calls if c.kind == "step"]) if entry.calls else (),
         queued_ms=queued_ms,
         handler_ms=handler_ms,
@@ -245,24 +256,24 @@ def _blame_of(entry: Transition) -> str | None:
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
-def _awaited(service: PreparedService, p: SagaProgress) -> tuple[Awaited, ...]:
+def _awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage, ...]:
     """For each message that waits, the types of which it lacks an event; for each run that goes on later, when, and the
     types with which it may go on sooner. While no message has told when the saga began, all waits for one that does."""
-    found = dict[Awaited, None]()
+    found = dict[WaitingMessage, None]()
     if p.started is None:
         starts = tuple(sorted(service.starts))
         waits = dict.fromkeys([*(k.handler for k in p.waiting), *(_undo_name(service, k) for k in p.compensating)])
-        return tuple(Awaited(handler=name, types=starts) for name in waits)
+        return tuple(WaitingMessage(handler=name, types=starts) for name in waits)
     for kept in p.waiting:
         role = service.roles.handlers.get(kept.handler)
         lacking = (
             [types for i, types in enumerate(role.takes) if next(find_parts(p, role, i), None) is None] if role else []
         )
-        found[Awaited(handler=kept.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
+        found[WaitingMessage(handler=kept.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
     timed = find_timed_runs(p) if p.later else ()
     for later in p.later:
         until = iso(later.due_ms) if later in timed else None
-        found[Awaited(handler=later.handler, types=later.until, until=until)] = None
+        found[WaitingMessage(handler=later.handler, types=later.until, until=until)] = None
     return tuple(found)
 
 

@@ -11,7 +11,14 @@ from msgspec import Struct
 
 from saga.errors import BadInput
 from saga.messages import Record
-from saga.messaging.transition_events import Awaited, Cause, Result, Said, Told, from_record
+from saga.messaging.transition_events import (
+    EmittedMessage,
+    Result,
+    TransitionCause,
+    TransitionEvent,
+    WaitingMessage,
+    parse_transitions,
+)
 from saga.monitor.counters import MINUTE_MS, OTHERS, MinuteCounts, RecentCounts
 from saga.monitor.read_model import TYPES_MAX, ReadModel, bound_time, to_service_state, truncate
 from saga.monitor.saga_index import UNSEEN_MS, NextRun, PackedTransition, ServiceState, TrackedSaga
@@ -65,10 +72,10 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     is_code: bool = False
     """True for a failure of the service's own code."""
 
-    def to_event(self, key: "TransitionKey") -> Told:
+    def to_event(self, key: "TransitionKey") -> TransitionEvent:
         """Tell it again."""
         due = iso(self.due_ms) if self.due_ms else None
-        return Told(
+        return TransitionEvent(
             service=key.service,
             saga=key.saga,
             number=key.number,
@@ -77,16 +84,18 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
             outcome=self.outcome,
             error=self.error or None,
             blame="code" if self.is_code else None,
-            message=Cause(id="", type=self.type, source=self.source, topic=self.topic, partition=self.partition),
+            message=TransitionCause(
+                id="", type=self.type, source=self.source, topic=self.topic, partition=self.partition
+            ),
             attempt=self.attempt,
             worker=self.worker,
-            emitted=tuple(Said(id="", type=type_) for type_ in _expand(self.emitted)),
+            emitted=tuple(EmittedMessage(id="", type=type_) for type_ in _expand(self.emitted)),
             steps=_expand(self.steps),
             queued_ms=self.queued_ms,
             handler_ms=self.handler_ms,
             open=self.open,
             awaits=tuple(
-                Awaited(
+                WaitingMessage(
                     handler=each.handler,
                     types=_expand(each.types),
                     until=iso(each.until_ms) if each.until_ms else None,
@@ -143,7 +152,7 @@ def decode_transition(content: bytes) -> StoredTransition:
 
 
 def to_stored(
-    told: Told, packed: PackedTransition | None, standing: ServiceState | None, appended_ms: int
+    told: TransitionEvent, packed: PackedTransition | None, standing: ServiceState | None, appended_ms: int
 ) -> StoredTransition:
     """Transition as it is kept. `packed`, `standing`: what folds know of it, from all times that it was told: how long
     it took, and the last word of its service; `None` if they have no more than this telling."""
@@ -178,7 +187,7 @@ def to_stored(
     )
 
 
-def _to_stored_waits(told: Told, said: ServiceState) -> tuple[StoredWait, ...]:
+def _to_stored_waits(told: TransitionEvent, said: ServiceState) -> tuple[StoredWait, ...]:
     pairs = zip(told.awaits, said.awaits, strict=False)
     return tuple(StoredWait(truncate(each.handler), _take_first(each.types), known.until_ms) for each, known in pairs)
 
@@ -282,7 +291,7 @@ class PartitionModel:
     def apply(self, record: Record) -> Iterator[TableChange]:
         """Fold a record, and give what of it is new and has to be kept."""
         try:
-            several = from_record(record)
+            several = parse_transitions(record)
         except BadInput:  # anybody may write to the topic, and later versions tell other things
             self.refused += 1
             return
@@ -291,7 +300,7 @@ class PartitionModel:
             if change is not None:
                 yield change
 
-    def _apply(self, told: Told, appended_ms: int) -> TableChange | None:
+    def _apply(self, told: TransitionEvent, appended_ms: int) -> TableChange | None:
         before = self._find_current(told)
         is_new = self.read_model.apply(told, appended_ms)
         packed, standing = after = self._find_current(told)
@@ -300,7 +309,7 @@ class PartitionModel:
         key = TransitionKey(self.partition, truncate(told.service), told.number, told.saga)
         return TableChange(encode_key(key), encode_transition(to_stored(told, packed, standing, appended_ms)))
 
-    def _find_current(self, told: Told) -> tuple[PackedTransition | None, ServiceState | None]:
+    def _find_current(self, told: TransitionEvent) -> tuple[PackedTransition | None, ServiceState | None]:
         """Transition as folds have it from all tellings, and the last word of its service if that came with it."""
         known = self.read_model.sagas.get(told.saga)
         if known is None:

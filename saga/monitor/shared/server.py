@@ -32,7 +32,7 @@ from saga.monitor.views import PAGE_MAX, ErrorClass, HandlerRates, HotSpots, Stu
 from saga.monitor.web.guards import GuardMiddleware
 from saga.ops.sources import open_administration
 from saga.support.clock import Clock
-from saga.support.printable import counted, shortened
+from saga.support.printable import count_noun, shorten
 
 
 class UsualDurations(Struct, frozen=True):
@@ -253,7 +253,7 @@ class SharedQueries:
             if isinstance(reply, WorkerReply):
                 replies.append(reply)
             elif isinstance(reply, (OSError, HTTPException, ValueError)):
-                why = shortened(str(reply) or type(reply).__name__, REASON_LENGTH_MAX)
+                why = shorten(str(reply) or type(reply).__name__, REASON_LENGTH_MAX)
                 unanswered.append(f"{_name_partitions(owners[url])} with {url}, which does not answer: {why}")
             else:
                 raise reply
@@ -286,7 +286,7 @@ def _ask_worker(url: str, content: bytes) -> WorkerReply:
 
 def _name_partitions(numbers: set[int]) -> str:
     which = ", ".join(map(str, sorted(numbers)))
-    return f"{counted(len(numbers), 'partition')} of {TRANSITIONS} ({which})"
+    return f"{count_noun(len(numbers), 'partition')} of {TRANSITIONS} ({which})"
 
 
 # -------------------------------------------------------------------- server

@@ -64,9 +64,9 @@ def list_events(overview: Overview) -> list[EventFlow]:
     """Events that anybody says or hears, in order of causes."""
     found = {}
     for contract in overview.contracts.values():
-        says = [each.service for each in overview.sayings(contract.name)]
-        hears = [each.service for each in overview.hearings(contract.name) if each.from_log]
-        hears += [each.service for each in overview.undone_on(contract.name)]
+        says = [each.service for each in overview.emitters(contract.name)]
+        hears = [each.service for each in overview.consumers(contract.name) if each.from_log]
+        hears += [each.service for each in overview.compensated_on(contract.name)]
         if says or hears:
             found[contract.name] = EventFlow(
                 contract.name,

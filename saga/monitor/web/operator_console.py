@@ -12,14 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from saga.choreography.folder import folder_beside, manifests_in
 from saga.choreography.overview import Overview
+from saga.choreography.releases import manifest_folder, read_manifests
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
 from saga.errors import BadInput, NoStore, SagaError
-from saga.messaging import active_controls, controls
-from saga.messaging.active_controls import Target
-from saga.messaging.controls import Noted, Switch
+from saga.messaging import controls
+from saga.messaging.controls import ControlEntry, Switch, Target
 from saga.ops import operator_commands
 from saga.ops.attention import Attention, AttentionItem, find_attention, find_blocking
 from saga.ops.dead_letters import DeadLetter
@@ -126,8 +125,8 @@ class ServiceControls:
     service: str
     switches: tuple[Switch, ...] = ()
     """Flags that are set."""
-    active: Mapping[Target, Noted] = field(default_factory=dict)
-    entries: tuple[Noted, ...] = ()
+    active: Mapping[Target, ControlEntry] = field(default_factory=dict)
+    entries: tuple[ControlEntry, ...] = ()
     """All of the book, newest first."""
     unknown: tuple[str, ...] = ()
     wrong: str | None = None
@@ -225,22 +224,22 @@ class OperatorConsole:
 
     async def _read_overview(self, _: list[str]) -> Overview:
         library = find_library()
-        return Overview(library, manifests_in(folder_beside(library)))
+        return Overview(library, read_manifests(manifest_folder(library)))
 
     async def _read_control_log(self, service: str) -> ServiceControls:
         try:
             book = await operator_commands.read_control_log(service, self._deployment())
         except SagaError as why:
             return ServiceControls(service, wrong=str(why))
-        now_ms, now = self.clock.now_ms(), active_controls.in_force(book)
+        now_ms, now = self.clock.now_ms(), controls.read_controls(book)
         flags = (*now.flags.for_all.values(), *now.flags.for_one.values())
         return ServiceControls(
             service,
             tuple(switch for switch in flags if switch.until is None or from_iso(switch.until) > now_ms),
-            active_controls.active(now, now_ms),
+            controls.active_entries(now, now_ms),
             tuple(reversed(controls.entries_of(book))),
             now.unknown,
-            controls.verify(book),
+            controls.verify_control_log(book),
             controls.digest_of(book),
         )
 
@@ -317,7 +316,7 @@ class OperatorConsole:
 
     async def switch(self, service: str, wanted: Switch, operator: Operator) -> str:
         """Switch something in a service. A sentence that says what became of it. Raises `SagaError`."""
-        if mistakes := controls.mistakes_in(wanted):
+        if mistakes := controls.find_mistakes(wanted):
             raise BadInput("; ".join(mistakes))
         try:
             wish = await operator_commands.send_switch(service, wanted, operator, self._deployment())
@@ -328,7 +327,7 @@ class OperatorConsole:
             return f"{service} has not come to it yet: does it run? The wish stays, and is heeded when it does"
         if entry.refused is not None:
             raise BadInput(f"{service} does not do so: {entry.refused}")
-        return f"{service}: {active_controls.in_words(wanted)}"
+        return f"{service}: {controls.describe_switch(wanted)}"
 
 
 def _describe_answer(answer: CommandAnswer, wish: CommandRequest) -> str:

@@ -11,9 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from saga.errors import BadInput, NoStore
-from saga.messaging import active_controls
-from saga.messaging.controls import KINDS, Switch
-from saga.messaging.operator_commands import Answered, Wanted
+from saga.messaging.controls import KINDS, Switch, describe_switch
+from saga.messaging.operator_commands import StepAnswer, Wanted
 from saga.monitor.views import PageRequest, SagaFilter, SagaRow, Timeline, Views
 from saga.monitor.web import diagrams
 from saga.monitor.web.guards import FormFields
@@ -33,7 +32,7 @@ from saga.ops.attention import AttentionItem
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import REPLAYS_MAX, CommandRequest
 from saga.ops.selection import Operator
-from saga.policies.blame import BLAMES
+from saga.policies.retry import BLAMES
 from saga.support.clock import Clock, from_iso, iso
 
 SAGAS_PER_PAGE = 50
@@ -358,7 +357,7 @@ async def act(request: Request) -> Response:
     return redirect_with_notice(session, "\n".join(shown), url)
 
 
-def _parse_answer(form: FormFields) -> Answered | None:
+def _parse_answer(form: FormFields) -> StepAnswer | None:
     """Answer that a person gives in the place of the outside; `None` if the form has none. Raises `BadInput`."""
     step, answered, raised = form.one("step"), form.one("answered"), form.one("raised")
     arguments, number = form.one("arguments"), form.one("number") or "1"
@@ -377,7 +376,7 @@ def _parse_answer(form: FormFields) -> Answered | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         raise BadInput('the answer is no JSON: a text stands in double quotes, as "ch-1"') from None
-    return Answered(step=step, number=int(number), value=json.dumps(value), raised=raised or None)
+    return StepAnswer(step=step, number=int(number), value=json.dumps(value), raised=raised or None)
 
 
 DEAD_LETTER_ROUTES = [
@@ -403,7 +402,7 @@ async def controls(request: Request) -> Response:
         "controls.html.j2",
         found=found,
         books=found.value or (),
-        words=active_controls.in_words,
+        words=describe_switch,
         target=_list_fields_to_end,
     )
 
@@ -493,7 +492,7 @@ async def audit(request: Request) -> Response:
         found=found,
         book=book,
         rows=rows,
-        words=active_controls.in_words,
+        words=describe_switch,
         before=None if before is None else link("/audit", service=service, at=before),
         behind=None if behind is None else link("/audit", service=service, at=behind),
     )

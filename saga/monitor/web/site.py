@@ -20,7 +20,7 @@ from saga.monitor.web.guards import FormFields, read_form
 from saga.monitor.web.operator_console import OperatorConsole
 from saga.monitor.web.users import Session, Sessions
 from saga.support.clock import LATEST_MS, Clock, from_iso, iso
-from saga.support.printable import printable, shortened
+from saga.support.printable import printable, shorten
 
 TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"
@@ -139,7 +139,7 @@ def _to_json(value: object) -> str:
 def _finalize(value: object) -> object:
     """Text as pages have it: on one line, without characters that nobody sees, and not too long."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return printable(shortened(_SPACES.sub(" ", value), CELL_BYTES_MAX))
+        return printable(shorten(_SPACES.sub(" ", value), CELL_BYTES_MAX))
     return value
 
 

@@ -9,21 +9,21 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 from saga.errors import ServiceNeeded, StoreUnavailable
 from saga.store.adapter import Keyspace, StoreAddress
 from saga.store.port import Store
-from saga.support import setting_readers
-from saga.support.adapter_description import (
+from saga.support import settings
+from saga.support.addresses import HOST, scheme_of
+from saga.support.clock import Clock
+from saga.support.settings import (
     OPEN_S_LESS,
-    Chosen,
+    ChosenSettings,
     Finding,
     Options,
     Problem,
-    asked,
-    driver,
-    path,
-    secret,
+    load_driver,
+    path_of,
+    read_secret,
     secret_problems,
+    secret_reader,
 )
-from saga.support.addresses import HOST, scheme_of
-from saga.support.clock import Clock
 
 NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
 """Name of a scope or a collection, as Couchbase has it."""
@@ -110,7 +110,7 @@ class CouchbaseSettings:
         if self.password is None:
             return None
         try:
-            return asked(self.password)
+            return read_secret(self.password)
         except ValueError as why:
             raise StoreUnavailable(f"the password cannot be read: {why}") from why
 
@@ -124,15 +124,13 @@ class CouchbaseAdapter:
     options = Options(
         CouchbaseOptions,
         {
-            "SAGA_STORE_DURABILITY": setting_readers.word(
-                "majority", "majorityAndPersistActive", "persistToMajority", "none"
-            ),
-            "SAGA_COUCHBASE_USERNAME": setting_readers.text("a name"),
-            "SAGA_COUCHBASE_PASSWORD": setting_readers.secret("a password"),
-            "SAGA_COUCHBASE_PASSWORD_FILE": setting_readers.SECRET_FILE,
-            "SAGA_COUCHBASE_CA_FILE": setting_readers.FILE,
-            "SAGA_COUCHBASE_CERT_FILE": setting_readers.FILE,
-            "SAGA_COUCHBASE_KEY_FILE": setting_readers.PLAIN_KEY_FILE,
+            "SAGA_STORE_DURABILITY": settings.word("majority", "majorityAndPersistActive", "persistToMajority", "none"),
+            "SAGA_COUCHBASE_USERNAME": settings.text("a name"),
+            "SAGA_COUCHBASE_PASSWORD": settings.secret("a password"),
+            "SAGA_COUCHBASE_PASSWORD_FILE": settings.SECRET_FILE,
+            "SAGA_COUCHBASE_CA_FILE": settings.FILE,
+            "SAGA_COUCHBASE_CERT_FILE": settings.FILE,
+            "SAGA_COUCHBASE_KEY_FILE": settings.PLAIN_KEY_FILE,
         },
     )
 
@@ -148,7 +146,7 @@ class CouchbaseAdapter:
         homes = dict.fromkeys(place.home(collection) for collection in collections)
         return [Keyspace(place.bucket, place.scope or "_default", home) for home in homes]
 
-    def problems(self, settings: Chosen) -> Iterator[Problem]:
+    def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
         mine = settings.of(CouchbaseOptions)
         yield from secret_problems(mine, "couchbase")
         named = bool(mine.couchbase_username) and bool(mine.couchbase_password or mine.couchbase_password_file)
@@ -168,12 +166,12 @@ class CouchbaseAdapter:
                 "certificates need TLS: write couchbases:// in SAGA_STORE",
             )
 
-    def create_store(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-        with_couchbase = driver("couchbase", "couchbase", "saga.store.couchbase.store")
+    def create_store(self, settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+        with_couchbase = load_driver("couchbase", "couchbase", "saga.store.couchbase.store")
         given = couchbase_settings(settings, service)
         return cast("Store", with_couchbase.CouchbaseStore(given, clock=clock, readonly=readonly))
 
-    def store_address(self, settings: Chosen, service: str) -> str:
+    def store_address(self, settings: ChosenSettings, service: str) -> str:
         return settings.store
 
     def find_stores(self, address: str) -> Sequence[StoreAddress]:
@@ -188,10 +186,10 @@ class CouchbaseAdapter:
             )
         return [StoreAddress(address, None)]
 
-    def missing_file(self, settings: Chosen, service: str) -> Path | None:
+    def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
         return None
 
-    def report_probe(self, settings: Chosen, about: str) -> Finding:
+    def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
         durability = settings.of(CouchbaseOptions).store_durability
         if durability != "none":
             return Finding("ok", about, f"it writes, reads and removes; durability {durability}")
@@ -210,16 +208,16 @@ class CouchbaseAdapter:
 COUCHBASE = CouchbaseAdapter()
 
 
-def couchbase_settings(settings: Chosen, service: str) -> CouchbaseSettings:
+def couchbase_settings(settings: ChosenSettings, service: str) -> CouchbaseSettings:
     """Settings of a service's store."""
     mine = settings.of(CouchbaseOptions)
     return CouchbaseSettings(
         **couchbase_place(settings.store, service)._asdict(),
         username=mine.couchbase_username or None,
-        password=secret(mine.couchbase_password, mine.couchbase_password_file),
-        ca_file=path(mine.couchbase_ca_file),
-        cert_file=path(mine.couchbase_cert_file),
-        key_file=path(mine.couchbase_key_file),
+        password=secret_reader(mine.couchbase_password, mine.couchbase_password_file),
+        ca_file=path_of(mine.couchbase_ca_file),
+        cert_file=path_of(mine.couchbase_cert_file),
+        key_file=path_of(mine.couchbase_key_file),
         durability=mine.store_durability,
         open_s=max(1.0, settings.open_s - OPEN_S_LESS),
     )

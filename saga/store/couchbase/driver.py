@@ -31,8 +31,8 @@ from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untype
 
 from saga.store.couchbase.adapter import OPEN_S, CouchbaseSettings, Durability
 from saga.store.port import Document
-from saga.support.adapter_description import UNCLOSED
 from saga.support.clock import Clock, SystemClock
+from saga.support.settings import UNCLOSED
 
 __all__ = ["FAILURES", "CouchbaseCluster", "CouchbaseCollection"]
 BOOTSTRAP_S = 6.0

@@ -9,9 +9,9 @@ from pathlib import Path
 from saga.errors import NoStore
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
-from saga.support.adapter_description import Chosen, Finding, Problem
 from saga.support.addresses import file_in
 from saga.support.clock import Clock
+from saga.support.settings import ChosenSettings, Finding, Problem
 
 
 class SqliteAdapter:
@@ -25,25 +25,25 @@ class SqliteAdapter:
     def check(self, address: str) -> None:
         sqlite_template(address)
 
-    def problems(self, settings: Chosen) -> Iterator[Problem]:
+    def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
         yield from ()
 
-    def create_store(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+    def create_store(self, settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
         from saga.store.sqlite.store import SqliteStore
 
         return SqliteStore(sqlite_path(settings.store, service), clock=clock, readonly=readonly)
 
-    def store_address(self, settings: Chosen, service: str) -> str:
+    def store_address(self, settings: ChosenSettings, service: str) -> str:
         return f"sqlite:///{sqlite_path(settings.store, service)}"
 
     def find_stores(self, address: str) -> Sequence[StoreAddress]:
         return [StoreAddress(f"sqlite:///{file}", service) for file, service in files_of(address)]
 
-    def missing_file(self, settings: Chosen, service: str) -> Path | None:
+    def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
         file = sqlite_path(settings.store, service)
         return None if file.exists() else file
 
-    def report_probe(self, settings: Chosen, about: str) -> Finding:
+    def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
         return Finding("ok", about, "it writes, reads and removes; every write is on disk")
 
     def version_time_ms(self, cas: int) -> int | None:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from saga import errors
-from saga.changes.port import RecordedChange
-from saga.changes.records import KEY_BYTES_MAX, DocumentChange
-from saga.messaging.names import is_ours
+from saga.change import KEY_BYTES_MAX, DocumentChange, RecordedChange
+from saga.messaging.names import is_reserved_collection
 from saga.store.sqlite.connection import PAGE_BYTES, as_blob, shrink
 from saga.store.sqlite.errors import Damage, OwnerErrors, StateFileSpec
 from saga.support.clock import Clock
@@ -457,7 +456,9 @@ def checksum(collection: str, key: str, content: bytes) -> int:
 
 def verify_content(collection: str, key: str, content: bytes, sum_: int) -> bytes:
     """Check the content of a row, and return it. Raises `Damage` if it is not what was written there."""
-    is_summed = sum_ != UNSUMMED or is_ours(collection)  # no other program writes collections of the toolkit
+    is_summed = sum_ != UNSUMMED or is_reserved_collection(
+        collection
+    )  # no other program writes collections of the toolkit
     if type(content) is not bytes or (is_summed and checksum(collection, key, content) != sum_):
         raise Damage(f"the document {key!r} in {collection!r} is not what was written")
     return content

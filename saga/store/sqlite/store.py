@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from saga.changes.port import RecordedChange
+from saga.change import RecordedChange
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.store.sqlite import documents
@@ -256,7 +256,7 @@ class SqliteStore:
     # ---------------------------------------------------------------- changes
 
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
-        """Note changes as `saga.changes.port.ChangeSource` promises."""
+        """Note changes as `saga.change.ChangeSource` promises."""
         connection = self._connection()
         with self._translate_errors():
             if documents.read_watched(connection, service).issuperset(collections):
@@ -271,7 +271,7 @@ class SqliteStore:
         connection = self._connection()
         await self._writer_of(b"").do(partial(documents.unwatch, connection, service, collections))
 
-    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
+    def read_recorded(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         connection = self._connection()
         with self._translate_errors():
             if before_ms is not None:

@@ -1,4 +1,4 @@
-"""Tests of the promises of `saga.changes.port`, one each, for every store that notes changes.
+"""Tests of the promises of `saga.change`, one each, for every store that notes changes.
 
 An adapter's test subclasses `ChangesConformance` and gives the fixture `opens`, as for the store's own suite.
 """
@@ -9,8 +9,7 @@ from typing import Protocol, TypeAlias
 
 import pytest
 
-from saga.changes.port import ChangeSource, RecordedChange
-from saga.changes.records import DocumentChange
+from saga.change import ChangeSource, DocumentChange, RecordedChange
 from saga.errors import Conflict, Exists
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Store
@@ -96,7 +95,7 @@ class ChangesConformance:
         await store.watch("s", [BAG], from_beginning=False)
         for n in range(5):
             await store.insert(BAG, f"{n}", b"{}")
-        await store.forget("s", store.noted("s", 2)[-1].number)
+        await store.forget("s", store.read_recorded("s", 2)[-1].number)
         async with opens() as again:
             await again.watch("s", [BAG], from_beginning=True)
             assert [c.key for c in changes(again)] == ["2", "3", "4"]
@@ -162,7 +161,7 @@ class ChangesConformance:
     async def test_whoever_forgets_late_forgets_nothing_that_came_later(self, store: ChangeStore) -> None:
         await store.watch("s", [BAG], from_beginning=False)
         await store.insert(BAG, "a", b"{}")
-        frozen = store.noted("s", 10)[-1].number
+        frozen = store.read_recorded("s", 10)[-1].number
         await store.forget("s", frozen)
         await store.insert(BAG, "b", b"{}")
         await store.forget("s", frozen)
@@ -181,13 +180,13 @@ class ChangesConformance:
 
     async def test_a_few_at_a_time_and_only_what_is_old_enough_are_read(self, store: ChangeStore) -> None:
         await store.watch("s", [BAG], from_beginning=False)
-        assert list(store.noted("s", 2, before_ms=2**60)) == []
+        assert list(store.read_recorded("s", 2, before_ms=2**60)) == []
         for n in range(5):
             await store.insert(BAG, f"{n}", b"{}")
-        assert [each.changed.key for each in store.noted("s", 2)] == ["0", "1"]
-        first_ms = store.noted("s", 1)[0].changed.time_ms
-        assert list(store.noted("s", 2, before_ms=first_ms)) == []
-        assert len(store.noted("s", 2, before_ms=first_ms + 1)) == 2
+        assert [each.changed.key for each in store.read_recorded("s", 2)] == ["0", "1"]
+        first_ms = store.read_recorded("s", 1)[0].changed.time_ms
+        assert list(store.read_recorded("s", 2, before_ms=first_ms)) == []
+        assert len(store.read_recorded("s", 2, before_ms=first_ms + 1)) == 2
 
     async def test_of_several_processes_one_leads_until_it_ends(self, opens: OpenChangeStore) -> None:
         async with opens() as one:
@@ -201,6 +200,6 @@ class ChangesConformance:
 
 def changes(store: ChangeStore, service: str = "s") -> list[DocumentChange]:
     """Changes that a store has noted, without their numbers, which only have to grow."""
-    noted: list[RecordedChange] = list(store.noted(service, 1000))
+    noted: list[RecordedChange] = list(store.read_recorded(service, 1000))
     assert [each.number for each in noted] == sorted({each.number for each in noted})
     return [each.changed for each in noted]

@@ -19,8 +19,8 @@ from saga.errors import BadInput, SagaError
 from saga.messages import Event, Partition, Record, name_of, texts_of
 from saga.messaging import envelope
 from saga.messaging.message_ids import identity
-from saga.messaging.names import dead_letters_of
-from saga.messaging.timers import Wake, tiers_of, wake_in
+from saga.messaging.names import dead_letter_topic
+from saga.messaging.timers import SagaTimer, parse_timer, tiers_of
 from saga.progress import history
 from saga.progress.document import IntentKind, SagaProgress, StepRecord, Transition, decode_progress, decode_transition
 from saga.progress.history import decode_archive, fold_state, verify_history
@@ -359,7 +359,7 @@ def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
     cases: dict[str, SagaCase] = {}
     unreadable: list[tuple[Record, str | None]] = []
     letters: list[LoggedDeadLetter] = []
-    dead = {dead_letters_of(name): name for name in frame.services}
+    dead = {dead_letter_topic(name): name for name in frame.services}
     wakes = {topic: name for name in frame.services for topic in tiers_of(name)}
 
     changes = frame.changes
@@ -447,10 +447,10 @@ def _said_by_anybody(record: Record, type_: str, schema: str, frame: ServiceDecl
     return LoggedEvent(message.saga, message.id, message.type, message.source, message.started, record)
 
 
-def _wake(record: Record) -> Wake | None:
+def _wake(record: Record) -> SagaTimer | None:
     """The wake in a record; `None` if a worker cannot make one of it."""
     try:
-        return wake_in(record)
+        return parse_timer(record)
     except BadInput:
         return None
 

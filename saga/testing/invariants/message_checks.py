@@ -6,8 +6,8 @@ from itertools import chain, pairwise
 
 from saga.errors import BadInput
 from saga.messages import Partition, Record
-from saga.messaging.names import is_wakes
-from saga.messaging.timers import wake_in
+from saga.messaging.names import is_timer_topic
+from saga.messaging.timers import parse_timer
 from saga.progress.decisions import find_closing_reason
 from saga.progress.document import PendingMessage, decode_progress
 from saga.progress.handlers import HandlerRole
@@ -147,7 +147,7 @@ def all_committed(evidence: Evidence) -> Iterator[Violation]:
         topics = witnessed.service.topics
         for partition, end in evidence.ends.items():
             done = witnessed.committed.get(Partition(*partition), 0)
-            if is_wakes(partition.topic) and not _is_awaited(evidence, witnessed, partition, done):
+            if is_timer_topic(partition.topic) and not _is_awaited(evidence, witnessed, partition, done):
                 continue
             if partition.topic in topics and done != end:
                 what = f"{partition.topic}/{partition.number} is committed up to {done}, and it ends at {end}"
@@ -159,7 +159,7 @@ def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Parti
     for record in evidence.log:
         if (record.topic, record.partition) == partition and record.offset >= done:
             with suppress(BadInput):  # anybody may write to the topic
-                timer = wake_in(record)
+                timer = parse_timer(record)
                 contents = witnessed.versions.get(timer.saga)
                 current = None if not contents else decode_progress(contents[-1]).wake
                 if current is not None and current.id == timer.id:

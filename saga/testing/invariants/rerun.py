@@ -31,7 +31,7 @@ from saga.engine.service_runtime import make_service_runtime
 from saga.errors import Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record, texts_of
 from saga.messaging.message_ids import id_in
-from saga.messaging.names import ARCHIVES, PROGRESS, is_dead_letters
+from saga.messaging.names import ARCHIVES, PROGRESS, is_dead_letter_topic
 from saga.progress import journal as written_down
 from saga.progress.document import (
     FailedAttempt,
@@ -170,7 +170,7 @@ async def rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -
 def _indexed(log: Sequence[Record]) -> _IndexedLog:
     by_id: dict[str, list[Record]] = {}
     for record in log:
-        if not is_dead_letters(record.topic):
+        if not is_dead_letter_topic(record.topic):
             id_ = texts_of(record.headers).get("ce_id", "")
             by_id.setdefault(id_ or f"{record.topic}/{record.partition}/{record.offset}", []).append(record)
     return _IndexedLog({Position(*r[:3], r.log_id): r for r in log}, by_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from saga.declarations.limits import Limits, with_limits
+from saga.declarations.resources import Limits, with_limits
 from saga.errors import SagaError
 from saga.testing.processes.worker_processes import CallLimits
 

@@ -17,7 +17,7 @@ from saga.declarations.values import Declared
 from saga.engine.prepared_service import reads_of, topics_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Record, Topic
-from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
+from saga.messaging.names import ARCHIVES, PROGRESS, is_timer_topic
 from saga.progress.document import SagaProgress, decode_progress, decode_transition, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.overflow import list_segments, segment_key
@@ -183,7 +183,7 @@ class SharedServers(SharedFiles):
             for partition, at in bounds.items():
                 if partition.topic in self._reads[service]:
                     behind = max(0, at.end - group.positions.get(partition, at.begin))
-                    lag, wakes = (lag, wakes + behind) if is_wakes(partition.topic) else (lag + behind, wakes)
+                    lag, wakes = (lag, wakes + behind) if is_timer_topic(partition.topic) else (lag + behind, wakes)
             groups[service] = GroupState(len(group.members), lag, wakes)
         return groups
 

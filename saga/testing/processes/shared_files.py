@@ -17,7 +17,7 @@ from saga.declarations.values import Declared
 from saga.engine.prepared_service import prepare, topics_of
 from saga.errors import Conflict, Exists
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
+from saga.messaging.names import ARCHIVES, PROGRESS, is_timer_topic
 from saga.progress.document import progress_key
 from saga.progress.overflow import parse_saga
 from saga.store.port import Document
@@ -175,7 +175,7 @@ class SharedFiles:
 
     async def _is_relaying(self, service: str) -> bool:
         async with self._to_read(service) as store:
-            return bool(store.noted(service, 1))
+            return bool(store.read_recorded(service, 1))
 
     @property
     def is_publishing(self) -> bool:
@@ -189,7 +189,7 @@ class SharedFiles:
         groups: dict[str, GroupState] = {}
         for name, topic, members, behind, moving in self._embedded.connection.execute(GROUPS).fetchall():
             group = groups.get(name, GroupState())
-            lag, wakes = (0, behind) if is_wakes(topic) else (behind, 0)
+            lag, wakes = (0, behind) if is_timer_topic(topic) else (behind, 0)
             groups[name] = GroupState(members, group.lag + lag, group.wakes + wakes, group.moving + moving)
         return groups
 

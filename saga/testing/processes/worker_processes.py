@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 from msgspec import Struct
 
-from saga.declarations.limits import Limits, limits_of
+from saga.declarations.resources import Limits, limits_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
-from saga.policies.last_good import LastGood
+from saga.policies.breaker import LastGood
 from saga.service import Service
 from saga.support.clock import Clock
 from saga.testing.processes.servers import ServerAddresses

@@ -10,7 +10,7 @@ from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription, disagreem
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.messaging.envelope import type_of
-from saga.messaging.names import is_wakes
+from saga.messaging.names import is_timer_topic
 from saga.testing.simulation.cluster import DRAIN_S, LOOK_S, SILENCE_S, Cluster
 from saga.testing.simulation.loop import Process
 from saga.testing.simulation.network import HOP_S_FIRST, Backend, Effect, Network
@@ -452,7 +452,10 @@ class SimulatedBroker:
                 later(forgotten_s, self.network.disruptions.anew)
                 later(forgotten_s + DRAIN_S, lambda: self.cluster.append(chosen, delay_s))
             case "recreated topic":
-                later(LOOK_S * draws[2], lambda: self.cluster.recreate(chosen.topic, kept=not is_wakes(chosen.topic)))
+                later(
+                    LOOK_S * draws[2],
+                    lambda: self.cluster.recreate(chosen.topic, kept=not is_timer_topic(chosen.topic)),
+                )
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())
                 self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing
-from saga.messaging.names import ARCHIVES, PROGRESS, changes_of
+from saga.messaging.names import ARCHIVES, PROGRESS, change_topic
 from saga.support.clock import Clock
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.loop import BEGINNING_MS, Process
@@ -178,7 +178,7 @@ class SimulatedConnector:
             told = sorted(newest.values(), key=lambda each: each.number)
             return [self._record(each) for each in told if each.made.collection in self.collections], end
 
-        topics = tuple(changes_of(self._service, collection) for collection in sorted(self.collections))
+        topics = tuple(change_topic(self._service, collection) for collection in sorted(self.collections))
         where = f"changes of {self._service}"
         read: tuple[list[Outgoing], int] = await self._network.ask(
             process, self._backend, "changes", where, topics, land
@@ -193,7 +193,7 @@ class SimulatedConnector:
 
     def _record(self, kept: LoggedMutation) -> Outgoing:
         made = kept.made
-        topic = changes_of(self._service, made.collection)
+        topic = change_topic(self._service, made.collection)
         record = ConnectorRecord(
             key=made.key,
             cas=(BEGINNING_MS + int(kept.time_s * 1000)) * 1_000_000 + kept.number,

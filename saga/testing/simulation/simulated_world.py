@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from saga.clients.events import seal_of, to_record
+from saga.clients.events import encryptor_of, to_record
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.engine.execution.document_updates import as_kind
@@ -343,7 +343,7 @@ class SimulatedWorld(World):
             self._failed(why)
 
     async def _record_of(self, event: Event, principal: str | None) -> Outgoing:
-        seal = await seal_of(event, self.workers.keys)
+        seal = await encryptor_of(event, self.workers.keys)
         return to_record(event, self._time_ms(), principal=principal, seal=seal)
 
     def _time_ms(self) -> int:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Self
 
-from saga.changes.port import RecordedChange
-from saga.changes.records import DocumentChange
+from saga.change import DocumentChange, RecordedChange
 from saga.errors import (
     Ambiguous,
     ConfigurationError,
@@ -265,7 +264,7 @@ class RecordedChanges:
 
 
 class ChangeRecordingStore(SimulatedStore):
-    """See `saga.changes.port.ChangeSource` for the promises. One for each process; all of a service have one disk."""
+    """See `saga.change.ChangeSource` for the promises. One for each process; all of a service have one disk."""
 
     def __init__(self, disk: Disk, process: Process, network: Network, notes: RecordedChanges) -> None:
         super().__init__(disk, process, network)
@@ -285,7 +284,7 @@ class ChangeRecordingStore(SimulatedStore):
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
         self._notes.unwatch(service, collections)
 
-    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
+    def read_recorded(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         noted = self._notes.noted.get(service, [])
         if before_ms is not None and (not noted or noted[0].changed.time_ms >= before_ms):
             return ()

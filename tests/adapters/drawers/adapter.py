@@ -7,10 +7,10 @@ from typing import Literal, cast
 
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
-from saga.support import setting_readers
-from saga.support.adapter_description import Chosen, Finding, Options, Problem, driver, secret
+from saga.support import settings
 from saga.support.addresses import scheme_of
 from saga.support.clock import Clock
+from saga.support.settings import ChosenSettings, Finding, Options, Problem, load_driver, secret_reader
 
 CAS_PER_MS = 1_000
 
@@ -34,8 +34,8 @@ class DrawerAdapter:
     options = Options(
         DrawerOptions,
         {
-            "SAGA_DRAWER_LOCK": setting_readers.word("open", "locked"),
-            "SAGA_DRAWER_KEY": setting_readers.secret("a key"),
+            "SAGA_DRAWER_LOCK": settings.word("open", "locked"),
+            "SAGA_DRAWER_KEY": settings.secret("a key"),
         },
     )
 
@@ -44,27 +44,27 @@ class DrawerAdapter:
         if scheme_of(address) not in self.schemes or not cupboard or not drawer:
             raise ValueError("cupboard and drawer are missing, as in drawer://cupboard/drawer")
 
-    def problems(self, settings: Chosen) -> Iterator[Problem]:
+    def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
         mine = settings.of(DrawerOptions)
         if mine.drawer_lock == "locked" and not mine.drawer_key:
             yield frozenset({"drawer_lock", "drawer_key"}), "SAGA_DRAWER_LOCK=locked needs SAGA_DRAWER_KEY"
 
-    def create_store(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-        store = driver("drawer", "msgspec", "tests.adapters.drawers.store")
-        key = secret(settings.of(DrawerOptions).drawer_key, "")
+    def create_store(self, settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+        store = load_driver("drawer", "msgspec", "tests.adapters.drawers.store")
+        key = secret_reader(settings.of(DrawerOptions).drawer_key, "")
         return cast("Store", store.DrawerStore(self.store_address(settings, service), clock, key() if key else ""))
 
-    def store_address(self, settings: Chosen, service: str) -> str:
+    def store_address(self, settings: ChosenSettings, service: str) -> str:
         return settings.store.replace("{service}", service)
 
     def find_stores(self, address: str) -> Sequence[StoreAddress]:
         self.check(address)
         return [StoreAddress(address, None)]
 
-    def missing_file(self, settings: Chosen, service: str) -> Path | None:
+    def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
         return None
 
-    def report_probe(self, settings: Chosen, about: str) -> Finding:
+    def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
         return Finding("warning", about, "it closes well", "all of it is gone when the process ends", "get a cellar")
 
     def version_time_ms(self, cas: int) -> int | None:

@@ -14,7 +14,7 @@ from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.store.couchbase import driver
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
-from saga.support.adapter_description import UNCLOSED
+from saga.support.settings import UNCLOSED
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.conftest import Stores

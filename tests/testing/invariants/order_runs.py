@@ -26,7 +26,7 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Conflict, Exists
 from saga.messages import Event, Message, Outgoing, Partition, Position, Record
 from saga.messaging import envelope
-from saga.messaging.timers import Wake
+from saga.messaging.timers import SagaTimer
 from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition, encode, progress_key
 from saga.progress.overflow import parse_saga
 from saga.store.port import Document
@@ -116,7 +116,7 @@ class Shop:
         self.services: dict[str, ServiceRuntime] = {}
         self.disks: dict[str, Disk] = {}
         self.read: dict[str, int] = {}
-        self.held: list[tuple[ServiceRuntime, Wake, Position]] = []
+        self.held: list[tuple[ServiceRuntime, SagaTimer, Position]] = []
         """Wakes, until everything else is read: then the time is that of the earliest."""
         given: dict[type, object] = {Bank: Bank(), Carrier: carrier or Carrier()}
         for service in services:
@@ -183,7 +183,7 @@ class Shop:
             self.append(dead_letters.unreadable(service.name, record, taken.reason, self.clock.now, None))
         elif isinstance(taken, Message):
             position = Position(record.topic, record.partition, record.offset)
-            if isinstance(taken, Wake):
+            if isinstance(taken, SagaTimer):
                 self.held.append((service, taken, position))
             else:
                 await MessageProcessor(service).process(MessageProcessor(service).begin(taken, position, None))

@@ -412,7 +412,7 @@ async def test_a_partition_that_is_not_committed_is_found() -> None:
 
 async def test_an_uncommitted_timer_is_a_fault_only_while_its_saga_waits_for_it() -> None:
     run = await confirmed()
-    outgoing = timers.to_record("payment", "o-1", "wake-3", due_ms=400_000, now_ms=0)
+    outgoing = timers.timer_to_record("payment", "o-1", "wake-3", due_ms=400_000, now_ms=0)
     place = Partition(outgoing.topic, 0)
     lies = Record(*place, 0, outgoing.key, outgoing.value, outgoing.headers, 0)
     run = replace(run, ends={**run.ends, place: 1}, log=(*run.log, lies))

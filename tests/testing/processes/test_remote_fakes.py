@@ -13,7 +13,7 @@ from typing import Protocol, get_type_hints
 import pytest
 
 from saga import limited
-from saga.declarations.limits import Limits, limits_of
+from saga.declarations.resources import Limits, limits_of
 from saga.errors import SagaError
 from saga.testing.processes.remote_fakes import FakeServer, remote_fake
 from saga.testing.processes.worker_processes import CallLimits

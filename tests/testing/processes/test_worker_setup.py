@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga import Service, limited
 from saga.errors import SagaError
-from saga.policies.last_good import LastGood
+from saga.policies.breaker import LastGood
 from saga.testing.processes.worker_processes import (
     CallLimits,
     RemoteFake,

@@ -1,19 +1,22 @@
 """Descriptions of adapters: the settings they read, what cannot work of them, their secrets and drivers.
 
-An adapter is described in a module that loads no driver, by an object that `saga.configuration.adapters` lists: of a
+An adapter is described in a module that loads no driver, by an object that `saga.configuration.settings` lists: of a
 store as `saga.store.adapter` says, of a broker as `saga.broker.adapter` says.
 """
 
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from saga.errors import ConfigurationError
-from saga.support.printable import printable, shortened
-from saga.support.setting_readers import SettingReader
+from saga.support.addresses import is_plain
+from saga.support.printable import printable, shorten
 
 T = TypeVar("T")
 
@@ -51,11 +54,11 @@ class Options(NamedTuple):
     kind: type
     """Frozen dataclass of the settings: each field has a default and a text behind it that says what it is; the
     variable of `kafka_tls` is `SAGA_KAFKA_TLS`."""
-    readers: Mapping[str, SettingReader]
+    readers: Mapping[str, "SettingReader"]
     """Reader of each variable's text."""
 
 
-class Chosen(Protocol):
+class ChosenSettings(Protocol):
     """Settings, as an adapter reads them that was chosen by an address in them."""
 
     @property
@@ -96,23 +99,23 @@ class Adapter(Protocol):
     def check(self, address: str) -> None:
         """Check an address of this adapter. Raises `ValueError` that says what would do."""
 
-    def problems(self, settings: Chosen) -> Iterator[Problem]:
+    def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
         """Problems of settings that are right each by itself, but do not go together."""
 
 
-def path(text: str) -> Path | None:
+def path_of(text: str) -> Path | None:
     """Path of a file that was given, or `None`."""
     return Path(text) if text else None
 
 
-def secret(given: str, file: str) -> Callable[[], str] | None:
+def secret_reader(given: str, file: str) -> Callable[[], str] | None:
     """Function that reads a secret anew each time, as its file may have been replaced; `None` if none was given."""
     if file:
         return lambda: Path(file).read_text("utf-8").strip()
     return (lambda: given) if given else None
 
 
-def asked(secret: Callable[[], str]) -> str:
+def read_secret(secret: Callable[[], str]) -> str:
     """Text that the function of a secret gives. Raises `ValueError` with the words of whatever it raises: it is
     anybody's, and to end the process is not for it."""
     try:
@@ -120,11 +123,11 @@ def asked(secret: Callable[[], str]) -> str:
         if not isinstance(given, str):
             raise TypeError(f"it gave {type(given).__name__}, and no str")
     except (Exception, SystemExit) as why:
-        raise ValueError(shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)) from why
+        raise ValueError(shorten(printable(f"{type(why).__name__}: {why}"), SAID_MAX)) from why
     return given
 
 
-def show_certificate(
+def load_certificate(
     context: ssl.SSLContext, cert: Path, key: Path | None, password: Callable[[], str] | None, setting: str
 ) -> None:
     """Have a TLS context show our certificate. `password`: function that gives the one with which the key is
@@ -133,7 +136,7 @@ def show_certificate(
     def given() -> str:  # without it OpenSSL would ask at the terminal, and wait
         if password is None:
             raise ValueError(f"the key is encrypted: give the file with its password in {setting}")
-        return asked(password)
+        return read_secret(password)
 
     context.load_cert_chain(cert, key, given)
 
@@ -151,7 +154,7 @@ def secret_problems(options: object, of: str) -> Iterator[Problem]:
         yield frozenset({opens, names[3]}), f"{prefix}_KEY_PASSWORD_FILE is given without {prefix}_KEY_FILE: give both"
 
 
-def driver(extra: str, package: str, module: str) -> ModuleType:
+def load_driver(extra: str, package: str, module: str) -> ModuleType:
     """Load the module of an adapter, with its driver. Raises `ConfigurationError` with the `pip install` that mends
     it."""
     try:
@@ -168,3 +171,118 @@ def driver(extra: str, package: str, module: str) -> ModuleType:
             f"{extra}://... was chosen, and its driver has become another one:",
             [f"{why}; pip install 'saga-choreography[{extra}]' brings one that fits this release of saga"],
         ) from why
+
+
+# -------------------------------------------------------------------- setting readers
+
+
+@dataclass(frozen=True, slots=True)
+class SettingReader:
+    """Reader of one setting's text."""
+
+    read: Callable[[str], object]
+    """Function from its text, without spaces around it, to its value. Raises `ValueError` saying what would be
+    right."""
+    takes: str
+    """Value to be given, in words, with unit and bounds."""
+    may_show: Callable[[str], bool] = lambda _: True
+    """True if a text that cannot be used may be repeated to people and logs: not where it may hold a secret."""
+
+
+def number(kind: type[T], least: int, most: int, unit: str) -> SettingReader:
+    """Reader of a number of something, between two bounds."""
+    what = f"{'a whole number' if kind is int else 'a number'} of {unit} from {least} to {most}"
+
+    def read(text: str) -> T:
+        try:
+            value = msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError:
+            raise ValueError(f"it must be {what}") from None
+        if not least <= float(str(value)) <= most:
+            raise ValueError(f"it must be {what}")
+        return value
+
+    return SettingReader(read, what)
+
+
+def word(*words: str) -> SettingReader:
+    """Reader of one of these words, however it is capitalised."""
+    by_lower = {word.lower(): word for word in words}
+
+    def read(text: str) -> str:
+        if text.lower() not in by_lower:
+            raise ValueError(f"it must be one of: {', '.join(words)}")
+        return by_lower[text.lower()]
+
+    return SettingReader(read, f"one of: {', '.join(words)}")
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
+        raise ValueError("it must be true or false")
+    return text.lower() in ("true", "yes", "1")
+
+
+def text(what: str) -> SettingReader:
+    """Reader of any text."""
+    return SettingReader(str, what)
+
+
+def secret(what: str) -> SettingReader:
+    """Reader of a text that nobody is shown."""
+    return SettingReader(str, what, lambda _: False)
+
+
+def address(check: Callable[[str], object], what: str) -> SettingReader:
+    """Reader of a URL, which is shown only where nothing in it can be a password."""
+    return checked(check, what, is_plain)
+
+
+def checked(
+    check: Callable[[str], object], what: str, may_show: Callable[[str], bool] = lambda _: True
+) -> SettingReader:
+    """Reader of a text that `check` does not mind."""
+
+    def read(text: str) -> str:
+        check(text)
+        return text
+
+    return SettingReader(read, what, may_show)
+
+
+def _readable(path: str) -> str:
+    try:
+        with Path(path).open("rb"):
+            return path
+    except FileNotFoundError:
+        raise ValueError("there is no such file") from None
+    except (OSError, ValueError) as why:  # a ValueError for what can be no path
+        reason = why.strerror if isinstance(why, OSError) else str(why)
+        raise ValueError(f"it cannot be read: {reason}") from None
+
+
+def _read_unencrypted(path: str) -> str:
+    if b"ENCRYPTED" in Path(_readable(path)).read_bytes():
+        raise ValueError("the key is encrypted, and the driver has no way to be given a password: give it decrypted")
+    return path
+
+
+def _folder(path: str) -> str:
+    if "/" not in path:
+        raise ValueError("it must be the path of a folder, with a / in it, as in /var/run/keys or ./keys")
+    return path
+
+
+YES_OR_NO = SettingReader(_yes_or_no, "true or false")
+"""Reader of true or false."""
+FILE = SettingReader(_readable, "path of a file")
+"""Reader of the path of a file that this process can open."""
+SECRET_FILE = SettingReader(_readable, "path of a file", lambda _: False)
+"""Reader of the path of a file with a secret. It is not shown: somebody may have given the secret itself."""
+PLAIN_KEY_FILE = SettingReader(_read_unencrypted, "path of a file, with a key that is not encrypted", lambda _: False)
+"""Reader of the path of a file with a key, for a driver that opens no encrypted one."""
+FOLDER = SettingReader(_folder, "path of a folder, with a / in it", lambda _: False)
+"""Reader of the path of a folder, which need not be there yet. Not shown, for the same reason."""
+
+
+# -------------------------------------------------------------------- addresses

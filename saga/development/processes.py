@@ -5,17 +5,19 @@ Before a service is started anew it is loaded in a process of its own: what cann
 runs goes on. A service that has ended by itself waits for the next change.
 """
 
+import ast
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process, create_subprocess_exec
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
-from saga.development.folder import changed, concerned, look, services_in
+from saga.errors import ConfigurationError
 from saga.support.clock import Clock
 
 LOOK_S, QUIET_S = 0.25, 0.3
@@ -29,9 +31,16 @@ LINE_BYTES_MAX: Final = 1 << 16
 PAGE: Final = ".page"
 """Name of the page among modules: none is called so."""
 
+Seen: TypeAlias = Mapping[Path, tuple[int, int]]
+"""Files, each with the time at which it was written and its size: another look finds what has changed."""
+FILES_MAX = 20_000
+"""Files that are looked at, at most: of more, some may change unseen."""
+_ENDINGS = (".py", ".avsc", ".json", ".toml")
+_LEFT_OUT = frozenset({"__pycache__", "tests", "node_modules", "build", "dist", "site"})
+
 
 @dataclass(eq=False)
-class Running:
+class RunningProcess:
     """Process of one service, or of the page."""
 
     module: str
@@ -41,7 +50,7 @@ class Running:
 
 
 @dataclass
-class Crew:
+class ServiceProcesses:
     """Services of a folder, each in a process of its own."""
 
     folder: Path
@@ -58,11 +67,11 @@ class Crew:
     """Host and port at which a page shows what the services do; `None`: no page."""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by who does not want to wait until all have drained."""
-    _running: dict[str, Running] = field(default_factory=dict)
+    _running: dict[str, RunningProcess] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run them until `stop`, and end all of them. Raises `ConfigurationError`: there is no such folder."""
-        seen = look(self.root, self.contracts)
+        seen = snapshot_files(self.root, self.contracts)
         found = services_in(self.folder, self.root)
         try:
             if self.page is not None:
@@ -72,10 +81,10 @@ class Crew:
                 self.say("", f"there is no service in {self.folder} yet: a module there says name = Service(...)")
             while not stop.is_set():
                 await self.clock.sleep(LOOK_S)
-                now = look(self.root, self.contracts)
+                now = snapshot_files(self.root, self.contracts)
                 if now != seen and not stop.is_set():
                     now = await self._settled(now)
-                    await self._renew(changed(seen, now))
+                    await self._renew(changed_files(seen, now))
                     seen = now
         finally:
             await self._stop(list(self._running))
@@ -84,7 +93,7 @@ class Crew:
         """Wait until nothing changes any more: who saves many files is not done with the first one."""
         while True:
             await self.clock.sleep(QUIET_S)
-            now = look(self.root, self.contracts)
+            now = snapshot_files(self.root, self.contracts)
             if now == seen:
                 return now
             seen = now
@@ -99,7 +108,7 @@ class Crew:
         for module in gone:
             self.say(_name(module), "is not there any more")
         await self._stop(gone)
-        wanted = concerned(paths, [*found.modules, *found.broken], self.root)
+        wanted = affected_modules(paths, [*found.modules, *found.broken], self.root)
         anew = self._usable([module for module in wanted if module not in found.broken], found.broken)
         anew += [module for module in found.modules if module not in self._running and module not in anew]
         ready = [module for module in anew if await self._can_be_loaded(module)]
@@ -156,7 +165,7 @@ class Crew:
             what = ("run", module) if module != PAGE else ("monitor", "run", "--listen", self.page or "")
             process = await self._process(*what)
             reader = asyncio.get_running_loop().create_task(self._read(module, process), name=module)
-            self._running[module] = Running(module, process, reader)
+            self._running[module] = RunningProcess(module, process, reader)
             self.say(_name(module), f"started, process {process.pid}")
 
     async def _read(self, module: str, process: Process) -> None:
@@ -213,3 +222,100 @@ async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool
 def _name(module: str) -> str:
     """Name for people: the last part of a module's."""
     return module.rpartition(".")[2]
+
+
+# -------------------------------------------------------------------- folder
+
+
+class FoundServices(NamedTuple):
+    """Services of a folder."""
+
+    modules: tuple[str, ...]
+    """Modules that declare one, as Python calls them: `services.payment`."""
+    broken: Mapping[str, str]
+    """Modules that cannot be read as Python, each with the reason and its place."""
+
+
+def services_in(folder: Path, root: Path) -> FoundServices:
+    """Modules and packages directly in a folder that declare a service: they say `name = Service(...)`. Nothing is
+    imported. `root`: folder from which they are imported. Raises `ConfigurationError`: it is no folder below there."""
+    try:
+        package = folder.resolve().relative_to(root.resolve()).parts
+    except ValueError:
+        package = ("..",)
+    if not folder.is_dir() or not all(part.isidentifier() for part in package):
+        problem = f"{folder} is no package of the folder {root}: call it where `import services` finds the services"
+        raise ConfigurationError("nothing was started:", [problem])
+    modules, broken = list[str](), dict[str, str]()
+    for path in sorted(folder.iterdir()):
+        source = path / "__init__.py" if path.is_dir() else path
+        if not path.stem.isidentifier() or source.suffix != ".py" or not source.is_file() or path.name == "__init__.py":
+            continue
+        name = ".".join((*package, path.stem))
+        try:
+            if _declares(source):
+                modules.append(name)
+        except (SyntaxError, ValueError) as why:  # a ValueError for null bytes and for text that is no UTF-8
+            at = f":{why.lineno}" if isinstance(why, SyntaxError) else ""
+            broken[name] = f"{source}{at}: {why.msg if isinstance(why, SyntaxError) else why}"
+    return FoundServices(tuple(modules), broken)
+
+
+def _declares(source: Path) -> bool:
+    """True if a module assigns a service. Raises `SyntaxError`, `ValueError`."""
+    for node in ast.parse(source.read_bytes(), str(source)).body:
+        match node:
+            case ast.Assign(value=ast.Call(func=called)) | ast.AnnAssign(value=ast.Call(func=called)):
+                if isinstance(called, ast.Name) and called.id == "Service":
+                    return True
+                if isinstance(called, ast.Attribute) and called.attr == "Service":
+                    return True
+            case _:
+                pass
+    return False
+
+
+def snapshot_files(root: Path, contracts: Path | None = None) -> Seen:
+    """Look at all files that services are made of, below a folder; and at the contracts, if they lie elsewhere. Hidden
+    folders, virtual environments and tests are left out."""
+    seen: dict[Path, tuple[int, int]] = {}
+    for above in (root, *([contracts] if contracts is not None else [])):
+        for path in _files_below(above):
+            if len(seen) >= FILES_MAX:
+                return seen
+            try:
+                found = path.stat()
+            except OSError:
+                continue  # it has just gone
+            seen[path] = found.st_mtime_ns, found.st_size
+    return seen
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    for above, folders, files in os.walk(root):
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _LEFT_OUT)
+        yield from (Path(above, name) for name in sorted(files) if name.endswith(_ENDINGS))
+
+
+def changed_files(before: Seen, now: Seen) -> frozenset[Path]:
+    """Files that were written, made or removed between two looks."""
+    return frozenset(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+
+
+def affected_modules(paths: Collection[Path], modules: Collection[str], root: Path) -> tuple[str, ...]:
+    """Modules that a change concerns: those in whose package or file it is; all of them, if any of it is elsewhere, for
+    contracts and shared code are everybody's."""
+    found = set[str]()
+    for path in paths:
+        of = {module for module in modules if _is_in(path, root.joinpath(*module.split(".")))}
+        if not of:
+            return tuple(modules)
+        found |= of
+    return tuple(module for module in modules if module in found)
+
+
+def _is_in(path: Path, module: Path) -> bool:
+    return module in path.parents or path == module.with_name(f"{module.name}.py")
