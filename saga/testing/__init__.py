@@ -1,4 +1,5 @@
-"""Test a service alone, a choreography in a world, and every way in which it can break. Nothing here needs a server.
+"""Test kit: test a service alone, a choreography in a world, and every way in which it can break. Nothing here needs a
+server.
 
 From the smallest: a handler by plain call with `a_saga`, a migration of its state with `migrated`; one service with
 `trial`; several in a `World`; the same test under many seeds with `simulate`, and with a crash at every point with
@@ -6,7 +7,7 @@ From the smallest: a handler by plain call with `a_saga`, a migration of its sta
 
 A fake of a resource is an instance of a subclass of the type that the resource gives (`class FakeBank(Bank)`).
 
-Each name is loaded when it is asked for: pytest loads this package for its plugin in every run, whatever it tests.
+Each name is loaded on first use: pytest loads this package for its plugin in every run, whatever it tests.
 """
 
 from importlib import import_module
@@ -44,7 +45,7 @@ _HOMES = {
     "simulate": "saga.testing.decorators",
     "trial": "saga.testing.trials",
 }
-"""The module of each name: none may be called as a name of this package is, for it would hide it."""
+"""The module of each name. No module of this package may have one of these names: the submodule would hide it."""
 
 
 if not TYPE_CHECKING:  # checkers take a module with `__getattr__` to have every name

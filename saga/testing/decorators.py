@@ -1,4 +1,6 @@
-"""Decorators of tests: run under many seeds with faults, with a crash at every point, or as a schedule says."""
+"""Decorators of tests: `simulate` runs one under many seeds with faults, `crash_everywhere` with a crash at every
+point, `replay` from a schedule.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ MARK = "__saga_scenario__"
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Mode of `simulate`: once for each seed."""
+    """Mode of `simulate`: one run for each seed."""
 
     count: int
     faults: Faults
@@ -22,15 +24,15 @@ class Seeds:
 
 @dataclass(frozen=True, slots=True)
 class Crashes:
-    """Mode of `crash_everywhere`: once for each point where the test touches the outside."""
+    """Mode of `crash_everywhere`: one run for each operation on the store, the broker or an external system."""
 
     pairs: bool | None
-    """True to try every two crashes, too; `None`: where the run is short."""
+    """True to also try every pair of crashes; `None` does so only where the run is short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Mode of `replay`: once, as its schedule says."""
+    """Mode of `replay`: one run, from its schedule."""
 
     seed: int
     faults: tuple[str, ...]
@@ -41,7 +43,9 @@ Mode: TypeAlias = Seeds | Crashes | Replayed
 
 
 def simulate(*, seeds: int, faults: Faults = Faults()) -> Callable[[_Scenario], _Scenario]:  # noqa: B008 - a frozen value
-    """Run the test once for each of `seeds` seeds, with these faults (none by default). `--saga-seed=N` runs one."""
+    """Run the test once for each of `seeds` seeds, with these faults (none by default). `--saga-seed=N` runs one seed
+    alone.
+    """
     if seeds < 1:
         raise SagaError(f"simulate(seeds={seeds}): at least one")
     return lambda scenario: _marked(scenario, Seeds(seeds, faults))
@@ -54,10 +58,11 @@ def crash_everywhere(*, pairs: bool | None = None) -> Callable[[_Scenario], _Sce
 def crash_everywhere(
     scenario: _Scenario | None = None, /, *, pairs: bool | None = None
 ) -> _Scenario | Callable[[_Scenario], _Scenario]:
-    """Run the test once for each point where it touches store, broker or step, with the process dying there, before and
-    after the operation takes effect; its report says how many points there were.
+    """Run the test once for each crash point: before and after each operation on the store, the broker or an external
+    system takes effect. The report says how many points there were.
 
-    `pairs`: also for every two such points, the second in what follows the first; by default where a run is short.
+    `pairs`: also try every pair of such points, with the second crash in what follows the first; by default only where
+    a run is short.
     """
     if scenario is not None:
         return _marked(scenario, Crashes(None))
@@ -65,16 +70,18 @@ def crash_everywhere(
 
 
 def replay(*, seed: int, faults: Sequence[str] = (), without: Sequence[int] = ()) -> Callable[[_Scenario], _Scenario]:
-    """Run the test once, as a schedule says: what `World.save_schedule` writes.
+    """Run the test once from a schedule, as `World.save_schedule` writes it.
 
-    `faults`: what is planted, as `"payment-1#12 crash after"`: before or after the 12th operation of that process.
-    `without`: of the events that the test publishes, the numbers (from 0) that are left out.
+    Args:
+        seed: decides everything that the schedule does not say.
+        faults: the faults to inject, as `"payment-1#12 crash after"`: before or after the 12th operation of it.
+        without: numbers (from 0) of the events published by the test that are left out.
     """
     return lambda scenario: _marked(scenario, Replayed(seed, tuple(faults), tuple(without)))
 
 
 def mode_of(scenario: Callable[..., object]) -> Mode | None:
-    """Mode that a test was decorated with; `None` without a decorator."""
+    """Return the mode that a test was decorated with; `None` without a decorator."""
     mode: Mode | None = getattr(scenario, MARK, None)
     return mode
 

@@ -1,4 +1,4 @@
-"""Faults that may happen in a world: kinds, each with a rate, a target and a window of time."""
+"""Faults that may happen in a world: kinds, each with a rate, a target and a time window."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -55,14 +55,17 @@ EVERYTHING: dict[FaultKind, float] = {
     "backlog": 0.0005,
     "other partitioner": 0.050,
 }
-"""Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil waits for a person who
-has its dead letter tried again. So are deployments, for of most services there is one release; and gaps, after which
-nobody can tell what was removed."""
+"""Rates of `faults.everything()`.
+
+Poison messages and newer schemas are left out: a saga that gets one waits for an operator to replay its dead letter.
+Deployments are left out because most services have one release, and gaps because after one nobody can know which
+documents were removed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRule:
-    """One kind of fault, as asked for."""
+    """One kind of fault, with its rate, target and window."""
 
     kind: FaultKind
     rate: float
@@ -70,13 +73,13 @@ class FaultRule:
     window_s: tuple[float, float] | None
 
     def hits(self, names: Iterable[str]) -> bool:
-        """True if the fault is meant for something with one of these names."""
+        """Return True if the rule applies to something with one of these names."""
         return self.target == "*" or self.target in names
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Faults with their rates, targets and windows; `|` joins them."""
+    """A set of fault rules; `|` joins two of them."""
 
     rules: tuple[FaultRule, ...] = ()
 
@@ -85,51 +88,57 @@ class Faults:
 
 
 class faults:
-    """Faults to ask for; `|` joins them: `faults.of("crash", rate=0.05) | faults.of("duplicate", target="payment")`.
+    """Constructors of `Faults`; `|` joins them: `faults.of("crash", rate=0.05) | faults.of("duplicate",
+    target="payment")`.
 
-    - crash: the process dies before or after any operation on store, broker or outside, and another one begins.
-    - lost answer: the operation happened, and its caller is told that it may not have.
-    - late answer: its caller is told the same, and it happens later.
-    - duplicate: what was published comes a second time, at once or minutes later.
+    - crash: the process dies before or after any operation on the store, the broker or an external system, and another
+      one starts.
+    - lost answer: the operation took effect, but its caller gets an error that says that it may not have.
+    - late answer: its caller gets the same error, and the operation takes effect later.
+    - duplicate: a published record is delivered a second time, at once or minutes later.
     - delay: an operation takes seconds, or a partition of a topic is delivered seconds late.
-    - partition: a worker, or all of a service, cannot reach store or broker for a while.
-    - freeze: a process stands still, perhaps until it is taken for dead, and goes on as if nothing had happened.
-    - rebalance: partitions move among the workers, once or several times, or a worker is restarted in good order.
+    - partition: a worker, or all workers of a service, cannot reach the store or the broker for a while.
+    - freeze: a process stands still, perhaps until it is considered dead, and continues as if nothing had happened.
+    - rebalance: partitions move among the workers, once or several times, or a worker is restarted gracefully.
     - clock: a process's clock is wrong from then on, nearly always by up to ten minutes, seldom by days or years.
-    - full disk: store or broker refuses what is written, for a while.
+    - full disk: the store or the broker rejects writes for a while.
     - slow store: every operation of a service's store takes seconds, for a while.
-    - throttle: an operation of the store is refused once.
-    - expiry: what was published comes a second time after the services have forgotten its saga.
-    - recreated topic: a topic is deleted and created again. What not every service had finished with is published
-      again, so it lies at other offsets; of timers nothing is.
-    - newer schema: a message comes whose schema nobody here knows yet.
-    - poison: a message comes that nobody can read.
+    - throttle: the store rejects an operation once.
+    - expiry: a published record is delivered a second time after the services have forgotten its saga.
+    - recreated topic: a topic is deleted and created again. Records that not every service has finished with are
+      published again, at other offsets; timers are lost.
+    - newer schema: a message arrives whose schema no service here knows yet.
+    - poison: a message arrives that cannot be decoded.
     - deploy: a worker is restarted as another release of its service, and after a while as the newest; only where
-      `world.deploy` has given another one.
-    - gap: a connector was away for so long that it begins anew: documents that are there come again, as they are now,
-      and what was removed is never told; only in a world with `world.use_connector()`.
-    - slow handler: a call of a step is answered only after seconds, while partitions move among the workers.
-    - outage: all workers of a service die, and others begin minutes or hours later: longer than most deadlines.
-    - lag: what was published reaches its readers, with all behind it in its partition, minutes later or up to an hour.
-    - backlog: a service is given one record after another, seconds apart, for up to an hour.
-    - other partitioner: what the application publishes lies in another partition than its key says.
+      `world.deploy` has deployed another one.
+    - gap: a connector was away for so long that it starts from scratch: existing documents are delivered again, as they
+      are now, and removals are never delivered; only in a world with `world.use_connector()`.
+    - slow handler: a step is answered only after seconds, while partitions move among the workers.
+    - outage: all workers of a service die, and others start minutes or hours later: longer than most deadlines.
+    - lag: a published record, and all behind it in its partition, reaches its readers minutes to an hour late.
+    - backlog: a service gets one record after another, seconds apart, for up to an hour.
+    - other partitioner: a record that the application publishes is in another partition than its key says.
     """
 
     @staticmethod
     def everything() -> Faults:
-        """All kinds, everywhere, all the time, at rates that let most sagas end. Without newer schemas, poison,
-        deployments and gaps."""
+        """Return all kinds, everywhere, all the time, at rates that let most sagas end. Newer schemas, poison,
+        deployments and gaps are left out.
+        """
         return Faults(tuple(FaultRule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING.items()))
 
     @staticmethod
     def of(
         *kinds: FaultKind, rate: float = 0.01, target: str = "*", window: tuple[timedelta, timedelta] | None = None
     ) -> Faults:
-        """Faults of these kinds. `rate`: chance for each operation, 0 to 1. `target`: service, topic or
-        `service.handler` (its steps), `*` any of them. `window`: from when to when, in virtual time since the start;
-        `None`: always.
+        """Return faults of these kinds.
 
-        Raises `SagaError` for a kind that there is not, or a rate that is no chance.
+        Args:
+            rate: probability for each operation, 0 to 1.
+            target: a service, a topic or `service.handler` (its steps); `*` is any of them.
+            window: from when to when, in virtual time since the start; `None` is always.
+
+        Raises `SagaError` for an unknown kind, a rate that is no probability, or a window that ends before it begins.
         """
         unknown = [kind for kind in kinds if kind not in KINDS]
         if unknown or not kinds:

@@ -1,4 +1,4 @@
-"""`check_idempotent`: a check that the handlers of a service do the same when they have to run again."""
+"""`check_idempotent`: a check that the handlers of a service do the same again when they are rerun."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -84,11 +84,11 @@ class Script(NamedTuple):
 
 
 def scripts_of(declared: Declared, given: Sequence[Event]) -> list[Script]:
-    """Scripts for each handler and compensation, so that each event that it may take comes in one.
+    """Return scripts for each handler and compensation, so that each event that it can take occurs in one.
 
-    Events that the service says itself are in no script: in their place are those that make it say so. A script is
-    empty if the handler waits for what nobody else here would say. Raises `SagaError` for given events that are of two
-    sagas, or that do not arrive here.
+    Self-consumed events are in no script: instead a script contains the events that make the service emit them. A
+    script is empty if the handler waits for an event that no other handler of the service emits. Raises `SagaError` if
+    the given events belong to two sagas, or if the service does not consume one of them.
     """
     planner = _Planner(declared, given)
     handlers = declared.reactions
@@ -96,7 +96,9 @@ def scripts_of(declared: Declared, given: Sequence[Event]) -> list[Script]:
 
 
 def example(event: type[Event], saga: str) -> Event:
-    """A simple event of this class: every number is 1, every text is called after its field, nothing is left out."""
+    """Return a simple event of this class: every number is 1, every text is named after its field, no field is left
+    out.
+    """
     binding = binding_of(event)
     record, classes = binding.version.record, binding.classes
     fields = {field.name: _simple(field.type, field.name, classes) for field in record.fields}
@@ -126,7 +128,7 @@ def _simple(type_: Type, name: str, classes: Classes) -> Any:
 
 
 class _Planner:
-    """Search for scripts. Each list that it gives holds alternatives."""
+    """Search for scripts. Each list that it returns holds alternatives."""
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
         self._handlers = declared.reactions
@@ -147,8 +149,10 @@ class _Planner:
         self._saga = next(iter(sagas), str(UUID(int=1)))
 
     def handler(self, handler: Reaction, above: frozenset[str]) -> list[tuple[Event, ...]]:
-        """Scripts after which the handler runs; none if it waits for an event that only itself would say. `above`:
-        handlers for whose sake scripts are looked for."""
+        """Return scripts after which the handler runs; none if it waits for an event that only itself emits.
+
+        `above`: handlers for which the search is already looking for scripts.
+        """
         if handler.name in above:
             return []
         above |= {handler.name}
@@ -163,7 +167,9 @@ class _Planner:
         return [_joined(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
 
     def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
-        """True if it has to arrive: an event, and for a compensation not the result, which the original brings."""
+        """Return True if the parameter is an event that has to arrive. A compensation's result need not: its original
+        brings it.
+        """
         if parameter.role != "event":
             return False
         return handler.undoes is None or all(self._contracts[name_of(e)].outcome for e in parameter.events)
@@ -179,13 +185,13 @@ class _Planner:
         return [script for sayer in sayers for script in self.handler(sayer, above)]
 
     def _examples(self, event: type[Event]) -> list[Event]:
-        """An example of an event, and of each older version that an upcaster reads."""
+        """Return an example of an event, and of each older version that an upcaster reads."""
         older = [upcaster_of(event, number) for number in sorted(binding_of(event).version.upcasts)]
         return [example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
 
 
 def _joined(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
-    """These scripts one after another, with the first event of each kind."""
+    """Return these scripts one after another, with only the first event of each kind."""
     first: dict[str, Event] = {}
     for script in scripts:
         for event in script:
@@ -194,13 +200,13 @@ def _joined(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
 
 
 Difference: TypeAlias = tuple[str, str, str]
-"""Place of the difference, the value of the first run, the value of this run."""
+"""Place of the difference, the value in the first run, the value in this run."""
 NOTHING = "nothing"
 _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, Enum)
 
 
 class CallIdentity(NamedTuple):
-    """Identity of a call among all of one saga; the same call with other arguments is another one."""
+    """Identity of a call within one saga; the same call with other arguments is another one."""
 
     handler: str
     name: str
@@ -226,7 +232,7 @@ class ComparableWrite:
     delta: Mapping[str, object] = field(default_factory=dict)
     events: tuple[EmittedEvent, ...] = ()
     document: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the document, without those that the toolkit keeps in it."""
+    """Fields of the document, without those that the toolkit stores in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +242,10 @@ class Comparison:
     arguments: Mapping[CallIdentity, Mapping[str, object]]
     """Arguments by name of each step that was called."""
     event_of: Callable[[str, bytes], Event]
-    """Function that makes the event of its type and the bytes that were emitted."""
+    """Function that decodes an emitted event from its type and bytes."""
 
     def of(self, one: ComparableWrite | None, other: ComparableWrite | None) -> Iterator[Difference]:
-        """All differences between the two writes."""
+        """Return all differences between the two writes."""
         if one is None or other is None:
             if one is not other:
                 yield "transition", _described(one), _described(other)
@@ -276,8 +282,9 @@ class Comparison:
 
 
 def picture(value: object, seen: set[int] | None = None) -> object:
-    """Copy of a value with all its parts, to be compared with a later one; of an object of the standard library only
-    its type."""
+    """Return a copy of a value with all its parts, to be compared with a later one. An object of the standard library
+    is represented by its type alone.
+    """
     seen = set() if seen is None else seen
     kind = type(value).__name__
     if value is None or isinstance(value, _PLAIN):
@@ -317,7 +324,7 @@ def _described(made: ComparableWrite | None) -> str:
 
 
 def _shown(call: StepRecord | None) -> str:
-    """The call in words, without its arguments."""
+    """Return a description of the call, without its arguments."""
     if call is None:
         return NOTHING
     document = f" of {call.document}" if call.kind == "update" else ""
@@ -330,9 +337,11 @@ def _given(call: StepRecord) -> str:
 
 _RUN = ("handled", "compensated")
 _TURNS_MAX = 5
-"""Most turns of a run that goes on later."""
+"""Maximum number of turns of a suspended run."""
 APART_S = 0.002
-"""Pause between two runs: a time in milliseconds that a handler reads by itself is then another one for certain."""
+"""Pause between two runs. A handler that reads the clock itself gets another time, in milliseconds, in
+the second run.
+"""
 REMEDY = (
     "A handler that runs again on the same events has to make the same steps, updates and events. Make ids with "
     "saga.idempotency_key(...); take times, and all else, from the events, saga.state and what steps gave; call "
@@ -347,23 +356,25 @@ async def check_idempotent(
     real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
 ) -> None:
-    """Run each handler and compensation again, as after a crash, and on an old progress: `await check_idempotent(pay)`.
+    """Run each handler and compensation again, as after a crash and on an outdated progress: `await
+    check_idempotent(pay)`.
 
-    `events`: what arrives, of one saga; several of one kind are tried one after the other. Of the others that the
-    handlers take, a simple example is made from the contract, and of each older version that an upcaster reads; for a
-    deadline its time passes. `use`, `real`, `documents`: as in `trial`.
+    `events`: the events that arrive, of one saga; several of one kind are tried one after the other. For every other
+    event that the handlers take, a simple example is made from the contract, and from each older version that an
+    upcaster reads; for a deadline its time passes. `use`, `real`, `documents`: as in `trial`.
 
-    Each handler runs on the real runtime once. Then each of its writes is made again on what was there before it, as
-    after a crash at that point, so also right after each step; on a progress as it was before the events; and nothing
-    may be written when the last event comes once more. Steps, their arguments, updates, emitted events, state and
-    documents must be the same each time. A step that was called gives its first answer when it is called again, as an
-    outside does that honours keys, and calls no fake.
+    Each handler runs once on the real runtime. Then each of its writes is repeated on the state before it, as after a
+    crash at that point, which includes crashes right after each step; then on a progress as it was before the events;
+    and when the last event comes once more, nothing may be written. Steps, their arguments, updates, emitted events,
+    state and documents must be the same each time. A step that is called again gets its first answer, as from an
+    external system that honours idempotency keys, and its fake is not called.
 
-    Not seen: an outside, or a fake, on which one key has two effects; the order of a set of texts, which only another
-    process changes; a date that a handler reads by itself; what only other events would bring about.
+    Not detected: an external system, or a fake, on which one key has two effects; the order of a set of texts, which
+    differs only in another process; a date that a handler reads from the clock itself; effects that only other events
+    would cause.
 
-    Raises `AssertionError` that names the handler and shows what was different; `SagaError` for handlers that did not
-    run on these events, each with the reason; otherwise as `trial`.
+    Raises `AssertionError` that names the handler and shows the differences; `SagaError` for handlers that did not run
+    on these events, each with the reason; otherwise as `trial`.
     """
     declared, clock, prepared = service.declared, TrialClock(), prepare(service.declared)
     check_fakes([declared], use, real)
@@ -387,7 +398,7 @@ async def check_idempotent(
 
 
 async def _checked(runs: "_ScriptRuns", script: Script) -> str | None:
-    """Run the script and its reruns; the reason if the handler did not run. Raises `AssertionError`."""
+    """Run the script and its reruns. Return the reason if the handler did not run. Raises `AssertionError`."""
     name = script.handler.name
     if not script.events:
         return "it waits for an event of this service that no other handler here emits"
@@ -411,7 +422,9 @@ def _ran(entry: Transition) -> bool:
 
 
 def _why_not(script: Script, seen: Sequence[Transition]) -> str:
-    """Reason that the handler did not run: a dead letter in front of it, or the last thing that was written of it."""
+    """Return the reason that the handler did not run: a dead letter before it, or the last transition
+    written about it.
+    """
     dead = [entry for entry in seen if entry.outcome == "dead"]
     entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
     what = f"{entries[-1].handler} {entries[-1].outcome}: {entries[-1].reason}" if entries else "nothing came to it"
@@ -424,8 +437,10 @@ def _names(script: Script) -> str:
 
 
 def _copied(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
-    """Resources with copies of the fakes, so that each script begins with them as they were handed over. What cannot be
-    copied, a lock perhaps, goes on as it is."""
+    """Return the resources with copies of the fakes, so that each script begins with fakes in their original state.
+
+    If a fake cannot be copied, perhaps because of a lock, the originals are used.
+    """
     memo: dict[int, object] = {id(given): given for given in resources.values() if not any(given is f for f in use)}
     try:
         return deepcopy(dict(resources), memo)
@@ -441,15 +456,14 @@ class _Write(NamedTuple):
     content: bytes
     made: ComparableWrite
     arrival: int
-    """Number of what came when it was made."""
+    """Number of the message during which it was made."""
 
 
 _SEEDED = ComparableWrite(handler="", outcome="there from the beginning")
 
 
 class _Store(RerunStore):
-    """Store that holds the results of these writes, and what lies apart. `ends`: a rerun is to end at its first
-    write."""
+    """A store that holds the results of these writes, and archived content. `ends`: a rerun ends at its first write."""
 
     def __init__(
         self, declared: Declared, writes: Sequence[_Write], apart: dict[tuple[str, str], bytes], *, ends: bool
@@ -466,9 +480,10 @@ class _Store(RerunStore):
             self._put(write.at, write.content)
 
     def written(self, at: tuple[str, str], content: bytes) -> int:
-        """Keep the write, and end a rerun. One that has written an intent goes on until it calls: so the arguments of
-        the call are known."""
-        if at[0] == ARCHIVES:  # no write of its own: whatever refers to it names its content
+        """Store the write, and end a rerun. A rerun that has written an intent goes on until its call, so that the
+        arguments of the call are known.
+        """
+        if at[0] == ARCHIVES:  # not compared by itself: whatever refers to it names its content
             self._apart[at] = content
             return self._put(at, content)
         made = self._made(at, content)
@@ -485,8 +500,10 @@ class _Store(RerunStore):
         return cas
 
     def _made(self, at: tuple[str, str], content: bytes) -> ComparableWrite:
-        """Content of a write. An intent is written without a transition; a transition may leave the intents of others
-        open."""
+        """Return the content of a write in comparable parts.
+
+        An intent is written without a transition; a transition may leave the intents of others open.
+        """
         if at[0] != PROGRESS:
             return ComparableWrite(
                 handler=self.writes[-1].made.handler, outcome="/".join(at), document=_as_the_user_sees(content)
@@ -506,7 +523,7 @@ class _Store(RerunStore):
 
 @dataclass
 class _Outside:
-    """Arguments and answers of all calls of steps, over all runs."""
+    """Arguments and answers of all step calls, over all runs."""
 
     arguments: dict[CallIdentity, Mapping[str, object]] = field(default_factory=dict)
     answers: dict[CallIdentity, object] = field(default_factory=dict)
@@ -516,7 +533,7 @@ class _Outside:
     async def answer(
         self, asked: CallIdentity, call: Callable[[], Awaitable[object]], declared: tuple[type[Exception], ...]
     ) -> object:
-        """The answer of the first time; a call that has no answer is made again."""
+        """Return the answer of the first call; make the call again if it has no answer yet."""
         if asked in self.refusals:
             raise self.refusals[asked]
         if asked not in self.answers:
@@ -530,7 +547,7 @@ class _Outside:
 
 
 class _ScriptRuns:
-    """One run of a script, and reruns of each of its writes with the same fakes and the same outside."""
+    """One run of a script, and reruns of each of its writes with the same fakes and the same answers of steps."""
 
     def __init__(
         self,
@@ -551,11 +568,11 @@ class _ScriptRuns:
         ]
         """All writes of the first run, in order."""
         self._apart: dict[tuple[str, str], bytes] = {}
-        """Large results of steps, archives and pages, by collection and key: the same for all runs."""
+        """Claim checks, archives and overflow segments, by collection and key: the same for all runs."""
         self._arrivals: list[tuple[Message, Position, int]] = []
-        """Messages that came, and at what time: events, and wakes of runs that go on later."""
+        """Messages that arrived, and the time of each: events, and timers of suspended runs."""
         self._events: list[int] = []
-        """Number of each event among what came."""
+        """Index of each event in the arrivals."""
 
     async def run(self, script: Script) -> None:
         """Run the script from beginning to end."""
@@ -576,8 +593,9 @@ class _ScriptRuns:
 
     @staticmethod
     def _due_ms(store: "_Store", deadline: str, *, is_last: bool) -> int | None:
-        """Time at which a run goes on that waits for no event, or a deadline runs; after the last event whatever it
-        waits for."""
+        """Return the time at which a suspended run that waits for no event continues, or a deadline runs. After the
+        last event, suspended runs that wait for an event count too.
+        """
         found = [write.content for write in store.writes if write.at[0] == PROGRESS]
         if not found:
             return None
@@ -586,7 +604,7 @@ class _ScriptRuns:
         return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
 
     async def _comes(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:
-        """Handle a message to its end."""
+        """Process a message to its end."""
         number = len(self._arrivals)
         position = Position("", 0, number)
         self._arrivals.append((message, position, self._clock.now_ms()))
@@ -594,20 +612,22 @@ class _ScriptRuns:
         await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, None))
 
     def entries(self) -> list[Transition]:
-        """The transitions of the first run."""
+        """Return the transitions of the first run."""
         progresses = [write.content for write in self.writes if write.at[0] == PROGRESS]
         return list(map(decode_transition, decode_progress(progresses[-1]).transitions)) if progresses else []
 
     def first_write(self, event: int) -> int:
-        """Number of the first write that was made at the arrival of an event, or later."""
+        """Return the number of the first write that was made at the arrival of an event, or later."""
         first = self._events[event]
         return next((n for n, write in enumerate(self.writes) if write.arrival >= first), len(self.writes))
 
     async def rerun(
         self, script: Script, number: int, when: str, cached: tuple[SagaProgress, int] | None = None
     ) -> None:
-        """Make a write again on what was there before it; one past the last: nothing is to be written. `cached`: what a
-        worker takes for the progress. Raises `AssertionError` if something else is made."""
+        """Repeat a write on the state before it. If `number` is one past the last write, nothing may be written.
+
+        `cached`: the progress in the worker's cache. Raises `AssertionError` if the rerun writes something else.
+        """
         await SystemClock().sleep(APART_S)
         store = _Store(self._declared, self.writes[:number], self._apart, ends=True)
         service = self._service(store)
@@ -621,8 +641,9 @@ class _ScriptRuns:
         self._compare(script, once and once.made, store.made, touched, when)
 
     async def rerun_on_old(self, script: Script, number: int, old: int, when: str) -> None:
-        """Make a write again with a progress in the cache as it was before an older event; then all writes after it,
-        which show whether that left something in variables."""
+        """Repeat a write with a cached progress from before an older event, then all writes after it: these show
+        whether the first rerun left something in variables.
+        """
         contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
         known = (
             decode_progress(contents[-1])
@@ -639,7 +660,7 @@ class _ScriptRuns:
         return make_service_runtime(self._prepared, self._resources, ports)
 
     def _called(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
-        """Give what the call gave the first time. After a write it ends the run."""
+        """Return the answer of the first call. After a write it ends the run."""
         key = CallIdentity(step.handler, step.record.name, step.record.number, step.record.input)
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
         self._outside.arguments[key] = arguments | dict(step.kwargs)
@@ -678,6 +699,6 @@ class _ScriptRuns:
 
 
 def _as_the_user_sees(content: bytes) -> Mapping[str, object]:
-    """A document without what the toolkit keeps in it."""
+    """Return the fields of a document without those that the toolkit stores in it."""
     document: dict[str, object] = msgspec.json.decode(content)
     return {name: value for name, value in document.items() if name != MARKERS}

@@ -1,10 +1,11 @@
-"""The pytest plugin: the fixture `world`, and tests that are run in many worlds. Loaded by pytest when it is installed.
+"""The pytest plugin: the fixture `world`, and tests that run in many worlds. pytest loads it wherever the package is
+installed.
 
 A test run that uses no world loads no other module of the toolkit, so that coverage measures all of them.
 
-A test that takes `world` is a plain `def test_...(world: World)`. Without a decorator it runs in one world without
-faults; `saga.testing.simulate`, `crash_everywhere` and `replay` say otherwise. After each run the invariants of the kit
-are checked.
+A test that takes `world` is a plain `def test_...(world: World)`. Without a decorator it runs once, in one world
+without faults; `saga.testing.simulate`, `crash_everywhere` and `replay` change that. After each run the invariants of
+the kit are checked.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the command line options of the plugin."""
     group = parser.getgroup("saga", "worlds for choreographies")
     group.addoption("--saga-seed", type=int, default=None, help="run each simulated test under this seed alone")
     group.addoption("--saga-seeds", type=int, default=None, help="run @simulate tests under so many seeds instead")
@@ -37,8 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker. Raises `UsageError` for a number of seeds that would run nothing, and if servers are wanted that
-    nobody gives, or given and not wanted."""
+    """Add the marker, and check the options.
+
+    Raises `UsageError` for a number of seeds that would run nothing, and if only one of `--saga-world=servers` and
+    `--saga-servers` is given.
+    """
     seeds: int | None = config.getoption("--saga-seeds")
     if seeds is not None and seeds < 1:
         raise pytest.UsageError(f"--saga-seeds={seeds}: at least one")
@@ -49,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> "Iterator[World]":
-    """A world for a choreography: see `saga.testing.World`. The test may be run in many of them."""
+    """Provide a world for a choreography: see `saga.testing.World`. A decorated test is run in many of them."""
     from saga.testing.pytest_runs import first_world
 
     with first_world(request) as made:
@@ -64,14 +68,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _takes_our_world(item: pytest.Function) -> bool:
-    """True if it takes this plugin's fixture: others may have one of that name."""
+    """Return True if the test takes this plugin's fixture: another fixture may have the same name."""
     definitions = item._fixtureinfo.name2fixturedefs.get("world", ())
     return bool(definitions) and definitions[-1].func.__module__ == __name__
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that takes a world in as many worlds as it wants."""
+    """Run a test that takes a world in as many worlds as its decorator asks for."""
     if pyfuncitem.get_closest_marker("saga_world") is None:
         return None
     from saga.testing.pytest_runs import run_test
@@ -80,7 +84,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print one line for each such test: how often it was run, with which faults."""
+    """Print one line for each such test: how often it ran, and with which faults."""
     lines = [
         f"{report.nodeid}: {said}"
         for reports in terminalreporter.stats.values()

@@ -1,7 +1,7 @@
-"""Runs of a test that takes a world, under pytest: which worlds, how many runs, and the report of a failure.
+"""Runs of a test that takes a world, under pytest: in which worlds, how often, and how a failure is reported.
 
-The simulation runs here under its seeds and shrinks a failing run. Worlds of real processes are loaded only when they
-are asked for: few seeds, because a run takes seconds, and only the faults that real processes can have.
+The simulation runs here under its seeds and shrinks a failing run. Worlds of real processes are loaded only on request:
+they run few seeds, because a run takes seconds, and only the faults that real processes can have.
 """
 
 import functools
@@ -27,9 +27,9 @@ OPTIONS = RunOptions(failures=(*FAILURES, pytest.fail.Exception))
 REPORTED = "saga"
 """Name of the user property that carries one line about the runs of a test to the terminal. `plugin` reads it."""
 SEEDS_MAX = 2
-"""Most seeds that are tried with real processes: a run takes seconds."""
+"""Maximum number of seeds with real processes: a run takes seconds."""
 SERVER_SEEDS_MAX = 1
-"""Most seeds on servers, where a run takes half a minute."""
+"""Maximum number of seeds on servers, where a run takes half a minute."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def run_test(item: pytest.Function) -> bool | None:
-    """Run the test as its decorator says. Return `None` if its `world` is a fixture of somebody else.
+    """Run the test as its decorator says. Return `None` if its `world` is not a world of this kit.
 
     Raises the exception of the smallest failing run, with the report as a note.
     """

@@ -1,4 +1,5 @@
-"""Choreographies under Hypothesis: it chooses what is published, when, and what goes wrong where, and shrinks it.
+"""Choreographies under Hypothesis: it chooses what is published, when, and which faults happen where, and shrinks a
+failure.
 
 Needs hypothesis: `pip install saga-choreography[testing]`.
 """
@@ -43,24 +44,28 @@ SETTINGS: Final = settings(
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-"""Settings of a choreography that has none of its own. An example is a world, which takes a tenth of a second or less;
-the fewer the steps, the better they shrink. One failure is told: a bug breaks several invariants as a rule. Nothing is
-explained: it takes long, and would name lines of the kit."""
+"""Default settings of a choreography.
+
+An example is one world, which takes a tenth of a second or less; the fewer steps it has, the better it shrinks. Only
+one failure is reported, because one bug usually breaks several invariants. The explain phase is off: it takes long, and
+would name lines of the kit.
+"""
 OPERATION_MAX = 12
-"""Operations ahead at which a fault is planted at most: an order alone makes a worker ask for about ten things."""
+"""Maximum number of operations ahead at which a fault is planned: a single order makes a worker perform about ten."""
 FAULTS_MAX = 4
-"""Most faults that are planted at the beginning."""
+"""Maximum number of faults planned at the beginning."""
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
-"""Times that the world runs between two steps: moments in the middle of everything, and pauses."""
+"""Durations for which the world runs between two steps: short ones that end in the middle of the work, and pauses."""
 MANNERS: Final[Mapping[str, tuple[FaultKind, bool]]] = {
     f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(WAYS.get(kind, ("",)))
 }
-"""Names of faults, as in a schedule, with the kind that a plan makes of each."""
+"""Names of faults, as in a schedule, with the kind of each and whether it comes after the operation."""
 ACCIDENTS: Final[tuple[Accident, ...]] = get_args(Accident)
 
 
 class Choreography(RuleBasedStateMachine):
-    """A choreography in a world of its own for each example: Hypothesis writes the test, you say what must hold.
+    """A state machine that tests a choreography in a new world for each example: Hypothesis writes the test, you say
+    what must hold.
 
     ```python
     class Shop(Choreography):
@@ -80,28 +85,29 @@ class Choreography(RuleBasedStateMachine):
     TestShop = Shop.TestCase
     ```
 
-    Its steps: an event of `said` is published, time passes, a fault is planted ahead of a service, something happens to
-    a worker at once. At the end the world becomes quiet, and the invariants of the kit and `check` are looked at.
+    Its steps: publish an event of `said`, let time pass, plan a fault for a later operation of a service, disturb a
+    worker at once. At the end the world runs until it is quiet, then the invariants of the kit and `check` are checked.
 
-    Rules and invariants of your own are added as Hypothesis has them, with `@rule` and `@invariant()`, and have
-    `self.world`. Not with `@initialize`: the world begins in such a rule, and Hypothesis runs them in any order.
+    Add rules and invariants of your own as usual in Hypothesis, with `@rule` and `@invariant()`; they can use
+    `self.world`. Do not use `@initialize`: the world begins in such a rule, and Hypothesis runs them in any order.
 
-    Promises: an example is a matter of its steps alone: what is printed of a failing one, run again, fails in the same
-    way. Its timeline is a note of what it raises. Whatever happens, its world is ended.
+    Promises: an example depends on its steps alone, so the printed steps of a failing example fail in the same way when
+    they are run again. The timeline is attached to the exception as a note. The world is always ended.
 
-    Settings are `SETTINGS`, unless you say otherwise: `Shop.TestCase.settings = settings(SETTINGS, max_examples=500)`.
-    `--hypothesis-show-statistics` tells which faults, outcomes and dead letters there were.
+    The settings are `SETTINGS` unless you replace them: `Shop.TestCase.settings = settings(SETTINGS,
+    max_examples=500)`. `--hypothesis-show-statistics` shows which faults, outcomes and dead letters there were.
     """
 
     services: "ClassVar[Sequence[Service[DataclassInstance | None]]]" = ()
-    """Services that are started, two workers each."""
+    """Services that are started, with two workers each."""
     said: ClassVar[Sequence[st.SearchStrategy[Event]]] = ()
-    """Events that applications may publish: a strategy each."""
+    """Strategies for the events that applications may publish, one for each kind of event."""
     faults: ClassVar[Faults] = faults.everything()
-    """Faults that there may be, at what, and in which window. When and how often, Hypothesis says: of a rate it only
-    counts whether it is 0. `Faults()`: nothing goes wrong."""
+    """Faults that may happen, with their targets and time windows. Hypothesis decides when and how often: of a rate it
+    matters only whether it is 0. `Faults()` injects nothing.
+    """
     guarded: ClassVar[bool] = False
-    """True to notice stray real time, chance, threads and network; it takes twice the time."""
+    """True to detect accidental use of real time, randomness, threads and the network; it doubles the time of a run."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -117,16 +123,19 @@ class Choreography(RuleBasedStateMachine):
     # ---------------------------------------------------------------- what a choreography says of itself
 
     def resources(self) -> Sequence[object]:
-        """Fakes, made anew for each example: see `World.start`. Say here, too, what `self.world.always` is to look
-        at."""
+        """Return the fakes, created for each example: see `World.start`. Invariants for `self.world.always` can be
+        added here, too.
+        """
         return ()
 
     def documents(self) -> "Mapping[str, DataclassInstance]":
-        """Documents that are there from the beginning, made anew for each example: see `World.start`."""
+        """Return the documents that exist from the beginning, created for each example: see `World.start`."""
         return NO_DOCUMENTS
 
     def check(self) -> None:
-        """Assertions of your own at the end, when the world is quiet. The invariants of the kit hold already."""
+        """Make assertions of your own at the end, when the world is quiet. The invariants of the kit have been checked
+        by then.
+        """
 
     @property
     def world(self) -> SimulatedWorld:
@@ -147,8 +156,10 @@ class Choreography(RuleBasedStateMachine):
         ),
     )
     def begin(self, seed: int, event: Event | None = None, faults: Sequence[str] = ()) -> None:
-        """Begin the world: something is said in it, and these faults are planted. The seed decides what no step says:
-        who runs next, how long things take."""
+        """Begin the world: publish an event and plan these faults.
+
+        The seed decides what no step says: which task runs next, and how long things take.
+        """
         self._began = SimulatedWorld(seed, self._ahead, guarded=self.guarded)
         self._began.start(*self.services, use=self.resources(), documents=self.documents())
         if event is not None:
@@ -157,15 +168,17 @@ class Choreography(RuleBasedStateMachine):
             self.plant(fault)
 
     def _pretty_print(self, value: object) -> str:
-        """Text of an argument in a printed example, for Hypothesis, which calls it. An event has its sensitive fields
-        there, or the example could not be run again."""
+        """Return the text of an argument in a printed example; Hypothesis calls this.
+
+        An event is printed with its sensitive fields, otherwise the example could not be run again.
+        """
         of_hypothesis: Any = super()
         return _whole(value) if isinstance(value, Event) else str(of_hypothesis._pretty_print(value))
 
     @precondition(lambda self: bool(self.said))
     @rule(event=st.runner().flatmap(lambda self: st.one_of(self.said)))
     def publish(self, event: Event) -> None:
-        """Have an application say something; it is on its way with the next step in which time passes."""
+        """Publish an event as an application; it is sent with the next step in which time passes."""
         self.world.publish(event)
 
     @rule(seconds=SECONDS)
@@ -175,14 +188,17 @@ class Choreography(RuleBasedStateMachine):
 
     @rule()
     def run_until_quiet(self) -> None:
-        """Let all that is under way come to its end."""
+        """Run until nothing is in progress any more."""
         self.world.run_until_quiet()
 
     @precondition(lambda self: bool(self._possible))
     @rule(fault=st.runner().flatmap(lambda self: st.sampled_from(self._possible)))
     def plant(self, fault: str) -> None:
-        """Plant a fault, `"payment#3 crash after"`: it meets the third operation of this service, from now on, that it
-        can meet. Before or after: it comes before that operation takes effect, or after."""
+        """Plan a fault for a later operation of a service.
+
+        `"payment#3 crash after"` hits the third operation of the service, counted from now, that this fault can happen
+        to. `before` and `after` say whether it comes before or after that operation takes effect.
+        """
         where, _, manner = fault.partition(" ")
         service, _, operation = where.rpartition("#")
         self._ahead.plant(service, manner, int(operation))
@@ -190,12 +206,12 @@ class Choreography(RuleBasedStateMachine):
     @precondition(lambda self: bool(self._accidents))
     @rule(accident=st.runner().flatmap(lambda self: st.sampled_from(self._accidents)))
     def disturb(self, accident: str) -> None:
-        """Have something happen to this worker at this moment, whatever it does: `"payment-1 freeze"`."""
+        """Disturb this worker at this moment, whatever it does: `"payment-1 freeze"`."""
         worker, _, what = accident.partition(" ")
         self.world.disturb(worker, next(each for each in ACCIDENTS if each == what))
 
     def teardown(self) -> None:
-        """Let the world become quiet and look at it, unless something has failed already; then end it."""
+        """Run the world until it is quiet and check it, unless something has failed already; then end it."""
         world, failing = self._began, sys.exception()
         if world is None:
             return
@@ -213,8 +229,10 @@ class Choreography(RuleBasedStateMachine):
                 raise
 
     def _count(self, world: SimulatedWorld) -> None:
-        """Count for `--hypothesis-show-statistics` what happened in how many examples. One that is all dead letters has
-        tested nothing, and fails no invariant."""
+        """Count for `--hypothesis-show-statistics` in how many examples each fault, outcome and dead letter occurred.
+
+        An example in which every message became a dead letter has tested nothing, and breaks no invariant.
+        """
         if not currently_in_test_context():
             return
         for kind in sorted({fault.planned.kind for fault in world.trace.faults}):
@@ -226,17 +244,20 @@ class Choreography(RuleBasedStateMachine):
             counted(f"dead letter of {letter}")
 
     def _explain(self, failure: BaseException) -> None:
-        """Add the timeline as a note."""
+        """Add the timeline to the failure as a note."""
         if isinstance(failure, HypothesisException | StopTest):
-            return  # Hypothesis has had enough of this example
+            return  # Hypothesis gives up this example
         sagas = [failure.saga] if isinstance(failure, CheckFailed) and failure.saga else []
         about = f" of {sagas[0]}" if sagas else ""
         failure.add_note("\n".join([f"timeline{about}:", *timeline(self.world, sagas)]))
 
 
 def possible_faults(machine: Choreography) -> Sequence[str]:
-    """Faults that some rule allows, for each service, as `"payment#3 crash after"`; one whose target is a topic may be
-    of any service. Each is one text: the fewer draws make a step, the better it shrinks."""
+    """Return the faults that some rule allows, for each service, as `"payment#3 crash after"`.
+
+    A fault whose target is a topic is possible in any service. Each fault is one text: the fewer draws make a step, the
+    better it shrinks.
+    """
     names = [service.declared.name for service in machine.services]
     owners = {(rule.kind, rule.target.partition(".")[0]) for rule in machine.faults.rules if rule.rate}
     topics = {kind for kind, owner in owners if owner not in names}  # of `*`, too
@@ -250,7 +271,7 @@ def possible_faults(machine: Choreography) -> Sequence[str]:
 
 
 def possible_accidents(machine: Choreography) -> Sequence[str]:
-    """Accidents that may happen anywhere in their service, at any time, as `"payment-1 freeze"`."""
+    """Return the accidents that may happen to any worker of a service at any time, as `"payment-1 freeze"`."""
     rules = [rule for rule in machine.faults.rules if rule.rate and rule.window_s is None]
     return [
         f"{service.declared.name}-{number} {accident}"
@@ -263,30 +284,34 @@ def possible_accidents(machine: Choreography) -> Sequence[str]:
 
 @dataclass(slots=True)
 class PendingFault:
-    """A fault that is yet to come."""
+    """A planned fault that has not happened yet."""
 
     service: str
     kind: FaultKind
     after: bool
     left: int
-    """Number of operations until it happens, of those that it can meet, the one that it meets counted."""
+    """Number of operations until it happens: only those that this fault can hit count, including the one that it hits.
+    """
 
 
 class GrowingPlan:
-    """Plan that grows while the world runs: each fault waits for an operation of its service."""
+    """A fault plan that grows while the world runs: each fault waits for an operation of its service."""
 
     def __init__(self, rules: Faults) -> None:
         self._rules = tuple(rule for rule in rules.rules if rule.rate)
         self._waiting: list[PendingFault] = []
 
     def plant(self, service: str, manner: str, operation: int) -> None:
-        """Add a fault for the `operation`-th operation from now on that it can meet."""
+        """Add a fault for the `operation`-th operation, from now on, that it can hit."""
         kind, after = MANNERS[manner]
         self._waiting.append(PendingFault(service, kind, after, operation))
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
-        """See `Plan`. The second of two that are due at once never happens: if it met the next operation instead, two
-        faults could stand for one further ahead, and an example would stop shrinking there."""
+        """Return the fault of this operation: see `Plan`.
+
+        Of two faults that are due at once the second never happens. If it hit the next operation instead, two faults
+        could stand for one further ahead, and an example would stop shrinking there.
+        """
         due: list[PendingFault] = []
         for waiting in self._waiting:
             if waiting.service == operation.service and self._can_meet(waiting.kind, operation, now_s):
@@ -309,7 +334,7 @@ class GrowingPlan:
 
 
 def _whole(value: object) -> str:
-    """Code of a value, with the fields that its `repr` leaves out."""
+    """Return Python code that creates the value, including fields that its `repr` leaves out."""
     match value:
         case Enum():
             return f"{type(value).__name__}.{value.name}"

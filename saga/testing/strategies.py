@@ -1,4 +1,4 @@
-"""Hypothesis strategies for contracts: `events(OrderPlaced)` gives any event that its schema allows.
+"""Hypothesis strategies for contracts: `events(OrderPlaced)` generates any event that its schema allows.
 
 Needs hypothesis: `pip install saga-choreography[testing]`.
 """
@@ -39,20 +39,21 @@ from saga.messages import Event
 E = TypeVar("E", bound=Event)
 
 SIZE_MAX = 5
-"""Most values of an array or map: enough for none, one, and several that differ."""
+"""Maximum size of an array or map: enough for none, one, and several different values."""
 
 
 def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
-    """Any event of this class that its contract allows: `@given(events(OrderPlaced, quantity=st.integers(1, 5)))`.
+    """Return a strategy for any event of this class that its contract allows: `@given(events(OrderPlaced,
+    quantity=st.integers(1, 5)))`.
 
-    `fixed`: for a field the value that it always has, or a strategy in the place of the one made from the schema.
+    `fixed`: for a field the value that it always has, or a strategy that replaces the one made from the schema.
 
-    Promises: each event can be published and comes back equal; it shrinks towards simple values: 0, `""`, `None`, the
-    first word of an enum, the default. The field with the saga id is never empty. NaN is not generated, though a
-    contract allows it: an event that holds it would not be equal to itself.
+    Promises: each event can be published and is read back equal; it shrinks towards simple values: 0, `""`, `None`, the
+    first symbol of an enum, the default. The field with the saga id is never empty. NaN is not generated, although a
+    contract allows it: an event with NaN would not be equal to itself.
 
-    Raises `SagaError` for a field that the contract does not have, and for a fixed value that it does not allow; an
-    event with what a strategy of yours gives and the contract does not allow, raises `BadInput` as it is drawn.
+    Raises `SagaError` for a field that the contract does not have, and for a fixed value that it does not allow. If a
+    strategy of yours gives a value that the contract does not allow, `BadInput` is raised when the event is drawn.
     """
     binding = binding_of(event)
     record = binding.version.record
@@ -70,8 +71,10 @@ def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
 
 
 def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
-    """Strategy for any value of a schema's type, as services see it. `classes`: those of the records and enums in it,
-    by name."""
+    """Return a strategy for any value of a schema's type, as services see it.
+
+    `classes`: the classes of the records and enums in it, by name.
+    """
     match type_:
         case ScalarType(kind):
             return _scalars(kind)
@@ -93,8 +96,10 @@ def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
 def _records(
     fields: Iterable[Field], classes: Classes, cls: type[Any], instead: Mapping[str, st.SearchStrategy[Any]]
 ) -> st.SearchStrategy[Any]:
-    """Strategy for instances of `cls`. A field that has a default may be left out: the simplest value is the
-    default."""
+    """Return a strategy for instances of `cls`.
+
+    A field that has a default may be left out, so the default is the simplest value.
+    """
     required: dict[str, st.SearchStrategy[Any]] = dict(instead)
     optional: dict[str, st.SearchStrategy[Any]] = {}
     for field in fields:
@@ -108,11 +113,11 @@ def _scalars(kind: ScalarKind) -> st.SearchStrategy[Any]:
         case "int" | "long":
             return st.integers(*BOUNDS[kind])
         case "float":
-            # What is generated for 32 bits is read back equal; what lies between two such numbers would not be.
+            # A float of 32 bits is read back equal; a number between two of them would not be.
             return st.floats(-FLOAT_MAX, FLOAT_MAX, width=32) | st.sampled_from([float("inf"), float("-inf")])
         case "double":
             return st.floats(allow_nan=False)
-        case "uuid":  # those of hypothesis do not shrink
+        case "uuid":  # the UUIDs of hypothesis do not shrink
             return st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
         case "timestamp-millis":
             return _moments(1000)
@@ -123,7 +128,7 @@ def _scalars(kind: ScalarKind) -> st.SearchStrategy[Any]:
 
 
 def _moments(unit: int) -> st.SearchStrategy[datetime]:
-    """Strategy for times in UTC, to so many microseconds."""
+    """Return a strategy for times in UTC, rounded down to a multiple of `unit` microseconds."""
     times = st.datetimes(timezones=st.just(UTC))
     return times.map(lambda when: when.replace(fold=0, microsecond=when.microsecond // unit * unit))
 
@@ -135,7 +140,7 @@ def _saga_ids(record: RecordType, key: str) -> st.SearchStrategy[Any]:
 
 
 def _allowed(event: type[Event], binding: Binding, field: Field, given: object) -> object:
-    """The fixed value, checked. Raises `SagaError` if no event could have it."""
+    """Return the fixed value after checking it. Raises `SagaError` if no event can have it."""
     try:
         to_raw(field.type, binding.classes)(given)
     except InvalidValue as why:
@@ -146,6 +151,6 @@ def _allowed(event: type[Event], binding: Binding, field: Field, given: object) 
 
 
 def _publishable(event: E) -> E:
-    """The event, checked against its contract. Raises `BadInput`."""
+    """Return the event after checking it against its contract. Raises `BadInput`."""
     codec.encode(event)
     return event

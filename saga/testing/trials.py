@@ -1,4 +1,4 @@
-"""`trial`: one service on its real runtime, in memory and in milliseconds, for the tests of its author."""
+"""`trial`: a test of one service on its real runtime, in memory and in milliseconds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -72,18 +72,18 @@ _R = TypeVar("_R", bound=Recordable, default=None)
 
 _NONE: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 FOR_EVER_S = 1e12
-"""Seconds that are more than all delays of a trial together."""
+"""A number of seconds greater than all delays of a trial together."""
 DELAY_S_MAX = 30
-"""Longest delay between two attempts in a trial: its script alone says when hours pass."""
+"""Maximum delay between two attempts in a trial: only its script lets hours pass."""
 _NOTHING = timedelta(0)
 TURNS_MAX = 2000
-"""Most turns that may be due within one time of a script."""
+"""Maximum number of turns that may be due within one time span of a script."""
 PAUSES_MAX = 1000
-"""Most attempts that may fail in one trial: one with more will not come to an end."""
+"""Maximum number of failed attempts in one trial: one with more will not come to an end."""
 
 
 class TrialClock:
-    """Clock on which waits take no time; calls to the outside are real, and so is their limit."""
+    """A clock on which waits take no time. Calls of external systems take real time, and so do their timeouts."""
 
     def __init__(self) -> None:
         self._now_ms = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -101,11 +101,11 @@ class TrialClock:
         self._now_ms += round(seconds * 1000)
 
     def set_to(self, ms: int) -> None:
-        """Let it be that time again."""
+        """Set the time, which may be in the past."""
         self._now_ms = ms
 
     def pass_until(self, ms: int) -> None:
-        """Let it be that time, unless it is later."""
+        """Advance to this time, unless it has passed."""
         self._now_ms = max(self._now_ms, ms)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
@@ -115,7 +115,7 @@ class TrialClock:
 
 @dataclass
 class _Patience:
-    """Count of failed attempts: a trial in which nothing else happens any more is ended."""
+    """Counter of failed attempts, which ends a trial that makes no progress."""
 
     clock: TrialClock
     moments: list[TelemetryEvent]
@@ -139,7 +139,9 @@ class _Patience:
 def trial_ports(
     service: str, store: Store, clock: TrialClock, log: EventPublisher, moments: list[TelemetryEvent] | None = None
 ) -> Ports:
-    """Ports of a trial: a real store, and time that passes by itself. `moments`: what is told is added there."""
+    """Return the ports of a trial: a real store, and time that passes by itself. `moments`: telemetry events are
+    appended there.
+    """
     patience = _Patience(clock, [] if moments is None else moments)
     return Ports(
         store=store,
@@ -153,7 +155,7 @@ def trial_ports(
 
 
 class Trial(Generic[_S_co]):
-    """Result of a trial: events, state, progress and documents."""
+    """The result of a trial: events, state, progress and documents."""
 
     def __init__(
         self, emitted: Sequence[Event], progress: Progress[_S_co], documents: Mapping[tuple[type, str], object]
@@ -172,11 +174,11 @@ class Trial(Generic[_S_co]):
 
     @property
     def progress(self) -> Progress[_S_co]:
-        """Progress of the saga with each transition: also what was ignored, and why."""
+        """Progress of the saga with each transition, including ignored messages and the reason for each."""
         return self._progress
 
     def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """A document as the service left it."""
+        """Return a document as the service left it; `None` if it does not exist."""
         document = self._documents.get((kind, key))
         assert document is None or isinstance(document, kind)
         return document
@@ -193,18 +195,22 @@ async def trial(  # all that a trial begins with
 ) -> Trial[_S]:
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
-    `script`: events that arrive, in this order, each when nothing is left to do for those before; a `timedelta` lets so
-    much time pass, with the deadlines that are due then, and what a `Later` put off. All of one saga. Failed attempts
-    take no time. A `Change` of a document is taken as from a change stream; an equal one is the same change.
-    `use`: fakes, each in the place of the resources whose type it is an instance of. `real`: types of resources that
-    have no fake and are opened as they are; of all others a test would call what is really outside without noticing.
-    `documents`: key to document, there from the beginning.
-    `state`: the saga's, as an earlier message has left it; of the class that it had in an older release, if a migration
-    takes that. `flags`: those that are on; all others are off.
+    Args:
+        script: events of one saga that arrive in this order, each when the ones before it are finished. A `timedelta`
+            lets that time pass, with the deadlines and suspended runs that are due then. Failed attempts take no time.
+            A `Change` of a document is taken as from a change stream; an equal one is the same change.
+        use: fakes, each used for the resources whose type it is an instance of.
+        real: types of resources that have no fake and are opened for real. Without this list a test could call an
+            external system without noticing.
+        documents: key to document, there from the beginning.
+        state: the saga's state as an earlier message left it, perhaps of the class of an older release if a migration
+            takes that.
+        flags: those that are on; all others are off.
 
-    Promises: milliseconds, no server, no real time. A dead letter does not raise: look at `progress.transitions`.
+    Promises: milliseconds, no server, no real time. A dead letter raises nothing: look at `progress.transitions`.
+
     Raises `ConfigurationError` for a resource of `real` that does not open, `DeclarationError` for a fake that nothing
-    uses, or a resource that has none and is not in `real`.
+    uses, or for a resource that has no fake and is not in `real`.
     """
     declared, clock = service.declared, TrialClock()
     check_fakes([declared], use, real)
@@ -247,7 +253,9 @@ async def trial(  # all that a trial begins with
 
 
 def in_place(prepared: PreparedService) -> PreparedService:
-    """The service with all attempts made in place, and all calls at once: in a trial no time passes between them."""
+    """Return the service with all retries made at once, and all calls concurrent: in a trial no time passes between
+    attempts.
+    """
     handlers = {
         name: replace(handler, retry=handler.retry and _in_place(handler.retry))
         for name, handler in prepared.handlers.items()
@@ -267,7 +275,7 @@ def _in_place(retry: Retry) -> Retry:
 
 
 async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: timedelta) -> None:
-    """A time of the script: deadlines run when they are due, and what goes on later."""
+    """Let a time span of the script pass: run the deadlines and suspended runs when they are due."""
     until_ms = clock.now_ms() + round(time.total_seconds() * 1000)
     waits: frozenset[tuple[str, str, int]] = frozenset()
     for turn in range(TURNS_MAX):
@@ -280,7 +288,7 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
         wake = wake_for(service, saga, clock, due_ms, turn)
         await MessageProcessor(service).process(MessageProcessor(service).begin(wake, Position("trial", 0, 0), None))
         after = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
-        if after is None or (found is not None and after.cas == found.cas):  # what is overdue is held up
+        if after is None or (found is not None and after.cas == found.cas):  # what is due cannot run yet
             break
     else:
         raise SagaError(
@@ -290,7 +298,7 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
 
 
 def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> SagaTimer:
-    """The wake that comes now for what is due at that time; `number`: it is like no other."""
+    """Return the timer that fires now for what is due at that time. `number` makes its id unique."""
     return SagaTimer(
         id=f"trial-{due_ms}-{number}",
         type=timers.TYPE,
@@ -304,7 +312,7 @@ def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int
 
 
 def _saga_of(service: PreparedService, each: "Event | Change[Any] | timedelta", clock: TrialClock) -> str | None:
-    """Saga that something in the script is of; a time is of none."""
+    """Return the saga of an event or change in the script; `None` for a time span."""
     if isinstance(each, timedelta):
         return None
     if isinstance(each, Change):
@@ -313,7 +321,7 @@ def _saga_of(service: PreparedService, each: "Event | Change[Any] | timedelta", 
 
 
 async def _arrives(service: ServiceRuntime, clock: TrialClock, number: int, event: "Event | Change[Any]") -> None:
-    """One event or change of the script, handled to its end."""
+    """Process one event or change of the script to its end."""
     if isinstance(event, Change):
         message = arriving_change(service, event, clock)
     elif name_of(type(event)) not in service.contracts:
@@ -325,7 +333,7 @@ async def _arrives(service: ServiceRuntime, clock: TrialClock, number: int, even
 
 
 def arriving(service: PreparedService, event: Event, clock: TrialClock) -> Message:
-    """The message that brings an event now. An equal event has the same id."""
+    """Return the message that delivers an event now. An equal event has the same id."""
     contract = service.contracts[name_of(type(event))]
     saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())
     value = codec.encode(event)
@@ -342,8 +350,10 @@ def arriving(service: PreparedService, event: Event, clock: TrialClock) -> Messa
 
 
 def arriving_change(service: PreparedService, change: Change[Any], clock: TrialClock) -> Message:
-    """The message that brings a change now. An equal change has the same id. Raises `SagaError` for a change that
-    could be of several collections, or of none."""
+    """Return the message that delivers a document change now. An equal change has the same id.
+
+    Raises `SagaError` for a change that fits several collections, or none.
+    """
     document = change.document if change.document is not None else change.before
     kinds = {kind: event for event in service.changes.values() if (kind := kind_of(event)) is not None}
     fitting = [kind for kind in kinds if document is None or kind.kind is type(document)]
@@ -369,7 +379,7 @@ def arriving_change(service: PreparedService, change: Change[Any], clock: TrialC
 
 
 def _emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
-    """Events that were published, each once, as the classes that the service's handlers emit."""
+    """Return the published events, each once, as the classes that the service's handlers emit."""
     classes = [event for reaction in service.declared.reactions for event in reaction.emits]
     library = service.schemas.library
     first: dict[str, Outgoing] = {}
@@ -412,19 +422,26 @@ def a_saga(
     principal: str | None = None,
     version: int = 1,
 ) -> Saga[_S] | Saga[_S | None]:
-    """A saga for a plain call: `assert await reserve(an_order(), FakeBank(), a_saga()) == PaymentReserved(...)`.
+    """Return a saga for a plain call of a handler: `assert await reserve(an_order(), FakeBank(), a_saga()) ==
+    PaymentReserved(...)`.
 
-    Promises: steps are called, updates applied to `documents` (key to document); nothing is recorded or retried. The
-    mapping itself stays as it is: afterwards look at `.state` and at `await saga.read(...)`. `key` gives the same for
-    the same name, in every saga made here. `elapsed` is what `saga.elapsed` says; `flags` are on, all others off.
-    `principal` is who began it, `version` that of the handler under which this run began. Raises `Permanent` for what a
-    running service could not do either.
+    Promises: steps are called, updates are applied to `documents` (key to document); nothing is recorded or retried.
+    The mapping itself does not change: look at `.state` and at `await saga.read(...)` afterwards. `idempotency_key`
+    returns the same for the same name, in every saga made here.
+
+    Args:
+        elapsed: value of `saga.elapsed`.
+        flags: those that are on; all others are off.
+        principal: on whose behalf the saga was started.
+        version: version of the handler under which this run began.
+
+    Raises `Permanent` for what a running service could not do either.
     """
     return PlainSaga(state, elapsed, documents, frozenset(flags), principal, version)
 
 
 class PlainSaga(Saga[_S]):
-    """See `a_saga`."""
+    """A saga without a runtime: see `a_saga`."""
 
     def __init__(
         self,
@@ -473,7 +490,7 @@ class PlainSaga(Saga[_S]):
         return await call(*args, **kwargs)
 
     def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        """Nothing is left half done in a plain call."""
+        """Do nothing: a plain call has no run that could be left unfinished."""
 
     async def update(
         self,
@@ -514,10 +531,11 @@ class PlainSaga(Saga[_S]):
 
 
 def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
-    """Return the state that becomes of an old one: `assert migrated(order, OrderStateV1(9.8)) == OrderState(980)`.
+    """Return the current state that an old one becomes: `assert migrated(order, OrderStateV1(9.8)) == OrderState(980)`.
 
-    As in a running service: by all migrations from that version on, each result written and read back. Raises
-    `SagaError` for a state that no migration takes, one that fails, or gives another result the second time.
+    As in a running service, all migrations from that version on run, and each result is written and read back. Raises
+    `SagaError` for a state that no migration takes, and for a migration that fails or returns another result the second
+    time.
     """
     prepared = prepare(service.declared)
     version, fields = recorded(prepared, old)
@@ -532,7 +550,10 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
 
 
 def recorded(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
-    """Version and fields of a state, as a release that had it has recorded them. Raises `SagaError` for none of its."""
+    """Return version and fields of a state, as a release with that state recorded them.
+
+    Raises `SagaError` if no release had a state of this class.
+    """
     kinds = [*(migration.takes for migration in prepared.migrations), prepared.state]
     if type(state) not in kinds:
         known = " or ".join(kind.__name__ for kind in kinds if kind is not None) or "none"
@@ -542,7 +563,7 @@ def recorded(prepared: PreparedService, state: object) -> tuple[int, dict[str, A
 
 
 def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
-    """Progress in which nothing but this state is left of all that was. Raises `SagaError` as `recorded`."""
+    """Return a progress that holds only this state. Raises `SagaError` as `recorded`."""
     version, fields = recorded(prepared, state)
     return SagaProgress(
         service=prepared.name,
@@ -556,7 +577,7 @@ def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: i
 
 
 def book_with(service: str, flags: Collection[str], time: str) -> bytes:
-    """Make the content of a service's book in which these flags are on for all sagas."""
+    """Return the content of a service's control log in which these flags are on for all sagas."""
     book = ControlLog(service=service)
     for flag in flags:
         control = Control(

@@ -1,7 +1,8 @@
-"""A world for a choreography's tests: services run in it, events come in from outside, and everything may break.
+"""Test worlds: environments in which the services of a choreography run together while a test sends events and injects
+faults.
 
 The same test runs in more than one kind of world: `saga.testing.simulation` runs the services in one thread on a
-virtual clock, `saga.testing.processes` as real processes on the embedded adapters.
+virtual clock, `saga.testing.processes` runs them as real processes on the embedded adapters or on servers.
 """
 
 from abc import ABC, abstractmethod
@@ -39,8 +40,11 @@ NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
 def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepAnswer | None = None) -> Outgoing:
-    """Record of a person's command about the dead letter that blocks a saga, or about its first run that is parked.
-    Raises `SagaError` if there is none."""
+    """Return the record of an operator command for a saga: about the dead letter that blocks it or, for `release`,
+    about its first parked run.
+
+    Raises `SagaError` if there is no such dead letter or parked run.
+    """
     if wanted == "release":
         about = next((run.id for run in find_parked_runs(p)), None) if p is not None else None
     else:
@@ -61,25 +65,26 @@ def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepA
 
 
 def answer_of(step: str, answered: object, raised: Exception | None) -> StepAnswer:
-    """Answer of a person to a step, as the outside would have given it."""
+    """Return the answer that an operator supplies for a step, encoded as if the external system had given it."""
     if raised is not None:
         return StepAnswer(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
     return StepAnswer(step=step, value=msgspec.json.encode(answered).decode())
 
 
 class DocumentWrite(NamedTuple):
-    """Document as an application writes it."""
+    """A document as an application writes it, without the toolkit."""
 
     collection: str
     key: str
     content: bytes | None
-    """JSON of the document; `None`: it is removed."""
+    """JSON of the document; `None` removes it."""
     expires: timedelta | None
 
 
 def with_marks_of(before: bytes, content: bytes) -> bytes:
-    """JSON of a document with the toolkit's marks of what was before, as a store keeps them that other programs write
-    to.
+    """Return the JSON of a document with the toolkit's markers from its previous version.
+
+    A store keeps the markers in the same way when other programs write to it.
 
     >>> with_marks_of(b'{"_saga":{"markers":{}},"n":1}', b'{"n":2}')
     b'{"_saga":{"markers":{}},"n":2}'
@@ -96,11 +101,12 @@ def _collection_of(service: "Service[DataclassInstance | None]", kind: type) -> 
 
 
 class World(ABC):
-    """Several services on the real runtime in a simulated world: seeded scheduler, virtual clock, faults. A fixture.
+    """A test world: several services on the real runtime, with faults. It is a pytest fixture.
 
-    Promises: the same seed gives the same run, byte for byte; a year passes in seconds; nothing is patched. Real time,
-    chance, threads or network used by a service raise `SagaError` with the name of the culprit. After each test the
-    invariants of the kit are checked; a failure prints seed, invariant and the saga's timeline, after shrinking.
+    Promises of the simulated world: the same seed gives the same run, byte for byte; a year passes in seconds; nothing
+    is patched. A service that uses real time, randomness, threads or the network gets a `SagaError` that names the line
+    responsible. After each test the invariants of the kit are checked; a failure is shrunk, then reported with its
+    seed, the invariant and the saga's timeline.
     """
 
     @abstractmethod
@@ -111,28 +117,36 @@ class World(ABC):
         real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
-        """Start two workers of each service. `use`, `real` and `documents`: as in `trial`, for all of them; a document
-        goes to the services that declare its kind. Raises `DeclarationError` for a fake that nothing uses, and for a
-        resource without a fake that is not in `real`; `SagaError` for a document that no service declares."""
+        """Start two workers of each service.
+
+        `use`, `real` and `documents` are as in `trial` and apply to all the services; a document goes to the services
+        that declare its kind. Raises `DeclarationError` for a fake that nothing uses and for a resource that has no
+        fake and is not in `real`, `SagaError` for a document that no service declares.
+        """
 
     def deploy(self, service: "Service[DataclassInstance | None]", /, *, use: Sequence[object] = ()) -> None:
-        """Deploy another release of a service that was started: its workers are restarted in good order, one after
-        another, while the world runs, so old and new are there side by side. A release that was there before is rolled
-        back to. Takes effect with `run_until_quiet`; with the fault `deploy` workers go back and forth besides.
+        """Deploy another release of a service that was started.
 
-        `use`: fakes that the release needs besides those it was started with. Raises `SagaError` for a service that was
-        not started, and in a world that has no releases: that of real processes; otherwise as `start`.
+        Its workers are restarted gracefully, one after another, while the world runs, so old and new releases run side
+        by side. Deploying a release that was there before is a rollback. Takes effect with `run_until_quiet`. With the
+        fault `deploy`, workers also switch between releases at random.
+
+        `use`: fakes that the release needs besides those that the service was started with. Raises `SagaError` for a
+        service that was not started, and in the world of real processes, which has no releases; otherwise as `start`.
         """
         raise SagaError("this world has one release of each service: deploy others in the simulated world")
 
     @abstractmethod
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
-        """A service's document as it is now."""
+        """Return a service's document as it is now; `None` if it does not exist."""
 
     def use_connector(self) -> None:
-        """Have changes of documents told by a connector, as on Couchbase: quick writes of one document come as the
-        last, without what was before, and a stretch may come again. Otherwise the services' stores note them, as on
-        SQLite. Before `start`. Raises `SagaError` in a world of real processes."""
+        """Deliver document changes through a simulated Kafka connector, as on Couchbase. Call it before `start`.
+
+        Rapid writes of one document are then merged into the last one, the previous content is missing, and a range of
+        changes may be delivered again. Without it the services' stores record the changes themselves, as on SQLite.
+        Raises `SagaError` in a world of real processes.
+        """
         raise SagaError("this world has no connector of its own: use it in the simulated world")
 
     def write(
@@ -144,48 +158,66 @@ class World(ABC):
         *,
         expires: timedelta | None = None,
     ) -> None:
-        """Have an application write a document into the service's store, with its own driver and no library of ours;
-        takes effect with `run_until_quiet`, in order with what is published. `expires`: after which the document is
-        gone. Raises `SagaError` for a document that the service does not declare."""
+        """Write a document into the service's store as an application would, with its own driver and without this
+        toolkit.
+
+        Takes effect with `run_until_quiet`, in order with what is published. `expires`: the time after which the
+        document expires. Raises `SagaError` for a document that the service does not declare.
+        """
         collection = _collection_of(service, type(document))
         self._change(service, DocumentWrite(collection, key, msgspec.json.encode(document), expires))
 
     def remove(self, service: "Service[DataclassInstance | None]", kind: type, key: str, /) -> None:
-        """Have an application remove a document from the service's store; nothing happens if it is not there. As
-        `write`."""
+        """Remove a document from the service's store as an application would; does nothing if it does not exist.
+        Otherwise as `write`.
+        """
         self._change(service, DocumentWrite(_collection_of(service, kind), key, None, None))
 
     @abstractmethod
     def _change(self, service: "Service[DataclassInstance | None]", written: "DocumentWrite") -> None:
-        """Have an application change a document. Raises `SagaError` if the service does not run."""
+        """Change a document as an application would. Raises `SagaError` if the service does not run."""
 
     @abstractmethod
     def publish(self, *events: Event, principal: str | None = None) -> None:
-        """Publish as `Client.publish` does, by an application in this world; takes effect with `run_until_quiet`.
-        `principal`: who begins the sagas."""
+        """Publish events from an application in this world, as `Client.publish` does; takes effect with
+        `run_until_quiet`.
+
+        `principal`: the user or system on whose behalf the sagas are started.
+        """
 
     def seal(self) -> None:
-        """Have all processes of this world, the application too, seal sensitive values, as with `SAGA_KEYS`. Before
-        `start`. Raises `SagaError` in a world of real processes: set `SAGA_KEYS` there."""
+        """Encrypt sensitive values in all processes of this world, including the application, as `SAGA_KEYS` does. Call
+        it before `start`.
+
+        Raises `SagaError` in a world of real processes: set `SAGA_KEYS` there.
+        """
         raise SagaError("this world seals nothing by itself: set SAGA_KEYS, or seal in the simulated world")
 
     def forget(self, subject: str, /) -> None:
-        """Have a person forget a subject, as `saga keys forget` does, at this moment. Raises `SagaError` in a world
-        that seals nothing."""
+        """Erase the key of a subject at this moment, as `saga keys forget` does.
+
+        Raises `SagaError` in a world that encrypts nothing.
+        """
         raise SagaError("nothing is sealed in this world, so nobody can be forgotten: world.seal() comes first")
 
     def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        """Have a person replay the dead letter that blocks this saga in the service, as `saga dead replay` does; takes
-        effect with `run_until_quiet`. Raises `SagaError` if none does."""
+        """Replay the dead letter that blocks this saga in the service, as an operator does with `saga dead replay`.
+
+        Takes effect with `run_until_quiet`. Raises `SagaError` if no dead letter blocks the saga.
+        """
         self._wishes(service, "replay", saga_id)
 
     def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        """Have a person discard it, as `saga dead discard` does, which the service may refuse. As `replay`."""
+        """Discard the dead letter that blocks this saga, as an operator does with `saga dead discard`; the service may
+        refuse. Otherwise as `replay`.
+        """
         self._wishes(service, "discard", saga_id)
 
     def release(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        """Have a person want what is parked of this saga tried at once, as `saga dead release` does. As `replay`;
-        raises `SagaError` if nothing of it is parked."""
+        """Retry the parked run of this saga at once, as an operator does with `saga dead release`.
+
+        Otherwise as `replay`; raises `SagaError` if no run of the saga is parked.
+        """
         self._wishes(service, "release", saga_id)
 
     def resolve(
@@ -198,8 +230,9 @@ class World(ABC):
         answered: object = None,
         raised: Exception | None = None,
     ) -> None:
-        """Have a person say what the first call of `step` gave, or by which declared exception it answered, as `saga
-        dead resolve` does, and try the dead letter again. As `replay`."""
+        """Supply the result of the first call of `step`, or the declared exception that it raised, and try the dead
+        letter again, as an operator does with `saga dead resolve`. Otherwise as `replay`.
+        """
         self._wishes(service, "resolve", saga_id, answer_of(step, answered, raised))
 
     def switch(
@@ -211,8 +244,10 @@ class World(ABC):
         percent: float = 100,
         saga: str | None = None,
     ) -> None:
-        """Have a person set a flag of the service, as `saga control flag` does; takes effect with `run_until_quiet`,
-        after five seconds at the latest."""
+        """Set a flag of the service, as an operator does with `saga control flag`.
+
+        Takes effect with `run_until_quiet`, within five seconds.
+        """
         self._has(service, Switch(flag=flag, percent=percent, saga=saga))
 
     def pause(
@@ -223,14 +258,17 @@ class World(ABC):
         *,
         time: timedelta | None = None,
     ) -> None:
-        """Have a person pause a handler or compensation of the service, or all of it, as `saga control pause` does:
-        from five seconds later on it begins nothing. `time`: after which the pause ends by itself; left out, when it is
-        resumed: no world becomes quiet before."""
+        """Pause a handler or compensation of the service, or the whole service, as an operator does with `saga control
+        pause`.
+
+        Within five seconds it begins no more runs. `time`: after which the pause ends by itself. Without it the pause
+        lasts until `resume`, and no world becomes quiet before that.
+        """
         until = None if time is None else iso(self._time_ms() + round(time / timedelta(milliseconds=1)))
         self._has(service, Switch(kind="pause", handler=handler, until=until))
 
     def resume(self, service: "Service[DataclassInstance | None]", handler: str | None = None, /) -> None:
-        """Have a person end that pause, as `saga control resume` does: what waited goes on within a minute."""
+        """End that pause, as an operator does with `saga control resume`; waiting messages continue within a minute."""
         self._has(service, Switch(kind="pause", handler=handler, off=True))
 
     def limit(
@@ -243,8 +281,11 @@ class World(ABC):
         at_once_max: int | None = None,
         rate_per_s: float | None = None,
     ) -> None:
-        """Have a person limit a resource or a handler of the service in each of its workers, as `saga control limit`
-        does; without a number, what is declared holds again."""
+        """Limit a resource or a handler of the service in each of its workers, as an operator does with `saga control
+        limit`.
+
+        Without a number the declared limits apply again.
+        """
         off = at_once_max is None and rate_per_s is None
         limits = Switch(kind="limit", off=off, resource=resource, handler=handler)
         self._has(service, replace(limits, at_once_max=at_once_max, rate_per_s=rate_per_s))
@@ -252,8 +293,9 @@ class World(ABC):
     def route(
         self, service: "Service[DataclassInstance | None]", handler: str, /, *, to: Literal["dead"] | None
     ) -> None:
-        """Have a person send a handler's messages to the dead letters, as `saga control route` does, or, with `None`,
-        end that."""
+        """Send a handler's messages to the dead letters, as an operator does with `saga control route`; `None` ends
+        that.
+        """
         self._has(service, Switch(kind="route", handler=handler, off=to is None))
 
     def _has(self, service: "Service[DataclassInstance | None]", switch: Switch) -> None:
@@ -272,50 +314,59 @@ class World(ABC):
 
     @abstractmethod
     def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
-        """Progress of a saga in the service, if it has one. Raises `SagaError` if the service does not run."""
+        """Return the service's progress of a saga, if it has one. Raises `SagaError` if the service does not run."""
 
     @abstractmethod
     def _tell(self, record: Outgoing) -> None:
-        """Have a person say this to a service."""
+        """Send an operator's record to a service."""
 
     @abstractmethod
     def _time_ms(self) -> int:
-        """Time of day in this world."""
+        """Return the time of day in this world."""
 
     @abstractmethod
     def run_until_quiet(self) -> None:
-        """Let the world run, time included, until nothing is under way and nothing waits.
+        """Run the world, including its clock, until nothing is in progress and nothing waits.
 
-        Raises `SagaError`: it does not become quiet, with what still goes on; nothing was started in it.
+        Raises `SagaError` if it does not become quiet, with what still goes on, or if nothing was started in it.
         """
 
     @abstractmethod
     def run_for(self, time: timedelta, /) -> None:
-        """Let so much time pass, and everything happen that happens in it."""
+        """Let this much time pass, with everything that happens in it."""
 
     @abstractmethod
     def outcome(self, saga_id: str) -> type[Event] | None:
-        """Class of the outcome, as the service that decides knows it; `None`: not ended."""
+        """Return the class of the outcome, as the service that decides it knows it; `None` if the saga
+        has not ended.
+        """
 
     @abstractmethod
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """Add an invariant of your own: looked at after everything that happens, and at the end. `what` says it in
-        words: `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`."""
+        """Add an invariant of your own, which is checked after every event in the world and at the end.
+
+        `what` describes it: `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`.
+        """
 
     @abstractmethod
     def verify(self) -> None:
-        """Check the invariants of the kit, once the world is quiet: done after each test. Raises `AssertionError`;
-        `SagaError` for a world in which nothing was started, where they would all hold."""
+        """Check the invariants of the kit, once the world is quiet. The kit does this after each test.
+
+        Raises `AssertionError` for a broken invariant, `SagaError` for a world in which nothing was started: there they
+        would all hold.
+        """
 
     @abstractmethod
     def save_schedule(self) -> Path:
-        """Write this run's schedule as a regression test beside the test that ran it; its path."""
+        """Write this run's schedule as a regression test beside the test that ran it, and return its path."""
 
 
 def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> None:
-    """Check the fakes. Raises `DeclarationError` with all that is wrong: a fake that nothing uses; a resource that has
-    no fake and that nobody has asked for as it is, by the type it gives in `real`; a type in `real` that no resource
-    gives, or that has a fake."""
+    """Check that fakes and resources fit together.
+
+    Raises `DeclarationError` with all problems: a fake that nothing uses; a resource that has no fake and whose type is
+    not in `real`; a type in `real` that no resource gives, or that has a fake.
+    """
     if problems := list(_problems(services, use, real)):
         raise DeclarationError("; ".join(dict.fromkeys(problems)))
 
