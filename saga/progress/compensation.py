@@ -1,4 +1,4 @@
-"""Records of compensations, in any order of arrival: one waits, undoes, closes its handler. Pure."""
+"""Record compensations, in any order of arrival: a compensation waits, undoes results, and closes its handler. Pure."""
 
 from collections.abc import Sequence
 
@@ -24,8 +24,11 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext, find_
 def delay_compensation(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message, *, known: bool
 ) -> Commit:
-    """Keep the outcome: until the original, which has begun, is at its end; or, where the saga is not `known`, until a
-    message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
+    """Keep the outcome until its compensation can do something.
+
+    That is when the original, which has begun, has ended; or, for a saga that is not `known`, when a message tells when
+    it began: what was done may be forgotten here, so it must not be recorded that nothing was done.
+    """
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message has told yet when this saga began"
     return journal.append_transition(
@@ -34,7 +37,8 @@ def delay_compensation(
 
 
 def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaProgress:
-    """Progress with the outcome kept for the compensation: until it is at its end no original runs."""
+    """Return the progress with the outcome kept for the compensation. No original runs until the compensation has
+    ended."""
     if any(k.handler == role.name and k.message.id == outcome.id for k in p.compensating):
         return p
     return replace(p, compensating=(*p.compensating, PendingMessage(handler=role.name, message=outcome, n=p.n)))
@@ -43,7 +47,7 @@ def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaP
 def complete_compensation(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
 ) -> Commit:
-    """Record that one result is undone; with the last one the handler is closed, if nothing else of it is open."""
+    """Record that one result is undone. With the last one the handler is closed, unless another run of it is open."""
     outcome, delta = ended.message, ended.delta
     cause = result.event.id
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
@@ -82,8 +86,8 @@ def complete_compensation(
 def _drop_withdrawn_runs(
     p: SagaProgress, hand: WriteContext, withdrawn: set[str], ended: TransitionDetails
 ) -> tuple[SagaProgress, TransitionDetails]:
-    """The progress without the runs that failed on what is withdrawn now, as nothing that comes later runs on it. One
-    that has begun something comes to its end."""
+    """Return the progress without failed runs on events that are withdrawn now. A run that has begun something stays.
+    """
     gone = [
         k
         for k in p.queue
@@ -105,7 +109,7 @@ def _drop_withdrawn_runs(
 
 
 def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
-    """The end of a dead letter whose message will never be handled."""
+    """Make the record of a dead letter whose message is never handled."""
     return DeadLetterRecord(
         id=f"{k.dead}-dropped",
         what="dropped",
@@ -117,14 +121,15 @@ def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
 
 
 def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
-    """True if something of the handler is still to be undone. What pages hold comes back with the write of `p`."""
+    """Return True if a result of the handler is still to be undone. Results in segments come back with the next write.
+    """
     if any(result.handler == role.name for result in p.results):
         return True
     return any(page.of == "results" and page.handlers == (role.name,) for page in p.pages)
 
 
 def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
-    """Record that there is nothing to undo: the handler will never run in this saga."""
+    """Record that there is nothing to undo: the handler never runs in this saga."""
     p, letters = _close_handler(p, hand, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
     return journal.append_transition(
@@ -133,8 +138,10 @@ def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole
 
 
 def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent:
-    """The intent that takes the place of an original that never finishes: from now on nothing revives it. `run`: the
-    message that stands for it, where not all runs of the handler are meant."""
+    """Make the intent that replaces an original that never finishes: from now on nothing revives it.
+
+    `run`: the message that started it, if not all runs of the handler are meant.
+    """
     going_on = [c for c in p.later if c.handler == role.name and run in (None, c.parts[0].id)]
     done = tuple(call for c in going_on for call in c.calls)
     said = tuple(each for c in going_on for each in c.undo_with)
@@ -176,8 +183,8 @@ def complete_abort(  # the original, because of which outcome, and what became o
     remains: Sequence[str],
     calls: tuple[StepRecord, ...] = (),
 ) -> Commit:
-    """Record that the dead original is closed; what it did and nobody can undo is shown to a person. `calls`: with
-    which it was taken back."""
+    """Record that the run is aborted. What it did and no call takes back is shown to a person. `calls`: the calls made
+    for it."""
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     is_dead = any(k.dead and k.handler == role.name for k in p.queue)
@@ -209,7 +216,8 @@ def complete_abort(  # the original, because of which outcome, and what became o
 def _close_handler(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message
 ) -> tuple[SagaProgress, tuple[DeadLetterRecord, ...]]:
-    """The outcome's inbox entry, the dropping of originals, the tombstone; with the ends of dead letters dropped."""
+    """Close the handler: the outcome's inbox entry, its originals dropped, the tombstone, and the ends of dropped dead
+    letters."""
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
     letters = tuple([_make_dropped_record(k, reason) for k in p.queue if k.handler == role.name and k.dead])
     inbox = journal.close_inbox(p, hand, role, outcome)
@@ -230,8 +238,8 @@ def _close_handler(
 
 
 def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
-    """Pages with those that wait for the handler dropped as they lie. What is queued there is ignored when it comes up,
-    for other handlers' messages may be in the same page."""
+    """Drop overflow segments of messages that wait for the handler. Queued messages are ignored when their turn comes,
+    for a segment of the queue may hold messages of other handlers."""
     now_s = hand.entered_s
     return tuple(
         page.closed(now_s, now_s + hand.retention_s) if page.of == "waiting" and page.handlers == (role.name,) else page
@@ -240,5 +248,5 @@ def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> t
 
 
 def _name(role: HandlerRole) -> str:
-    """The compensation's own name, for history."""
+    """Return the compensation's own name, for the journal."""
     return role.undo.name if role.undo else role.name

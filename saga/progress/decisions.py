@@ -1,4 +1,5 @@
-"""Decision on a message, and the choice of what is ready: the table of docs/protocol.md, line by line. Pure."""
+"""Decide what happens to a message, and what is ready next: the decision table of docs/protocol.md, line by line. Pure.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -45,9 +46,11 @@ HANDLED_AS_NEW = "if it never was handled, have it handled as a new one: saga de
 def decide(
     p: SagaProgress, role: HandlerRole, message: Message, *, now: Now | None = None, bad: str | None = None
 ) -> MessageDecision:
-    """The first line of the table that holds. `now`: when the message in hand is looked at; `None` for one that is kept
-    and may be ready, to which its age does not matter any more. `bad`: why the handler cannot decode the message: then
-    it waits for nothing.
+    """Decide what happens to a message for one handler: the first line of the decision table that holds.
+
+    Args:
+        now: the time, for a message that has just arrived; `None` for a pending message, whose age does not matter.
+        bad: why the handler cannot decode the message; then it does not wait for other events.
     """
     if p.inbox and ids.inbox_entry(message.id, role.name) in p.inbox:  # line 1
         return HAD
@@ -86,7 +89,7 @@ def decide(
 
 
 def _resume_intent(p: SagaProgress, role: HandlerRole, message: Message) -> AlreadyPending | RunHandler | None:
-    """Line 2: own intent open."""
+    """Return the open intent of the message, to be continued (line 2)."""
     if find_intent(p, role.name, message, "lieu") is not None:
         return LEFT
     intent = find_intent(p, role.name, message)
@@ -96,7 +99,7 @@ def _resume_intent(p: SagaProgress, role: HandlerRole, message: Message) -> Alre
 
 
 def _decide_next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> Enqueue | RunHandler:
-    """Next turn of a run, for the message that stands for it."""
+    """Continue a suspended run, for the message that started it."""
     message = goes_on.parts[0]
     if is_blocked(p, role.name, message):
         return Enqueue(role, message, explain_block(p, role.name))
@@ -104,7 +107,7 @@ def _decide_next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun)
 
 
 def _decide_optional(p: SagaProgress, role: HandlerRole, message: Message) -> Ignore | KeepPending:
-    """Decision on a message that the handler does not need: it is kept for the next turn that there is."""
+    """Decide on a message that the handler does not need: it is kept for its next run."""
     if _has_run(p, role.name):
         return Ignore(role, message, f"{role.name} has run in this saga already")
     return KeepPending(role, message, f"until {role.name} runs, and is shown it")
@@ -121,7 +124,7 @@ def _reject_too_old(role: HandlerRole, message: Message) -> Reject:
 
 
 def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
-    """Line 3: why the handler runs no more in this saga; `None` if it may."""
+    """Return why the handler never runs again in this saga (line 3); `None` if it may run."""
     if role.name in p.closed:
         return "its compensation has closed this handler"
     if role.undo is not None and not role.undo.outcomes.isdisjoint(_find_failures(p, role)):
@@ -132,21 +135,21 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
 
 
 def _find_failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
-    """The failure outcomes that came, or were emitted, and that this handler's compensation has not before it."""
+    """Return the failure outcomes, received or emitted, that this handler's compensation still has to process."""
     if not p.compensating or any(k.handler == role.name for k in p.compensating):
         return (*p.failed, p.outcome)
     return (*p.failed, p.outcome, *(k.message.type for k in p.compensating))
 
 
 def is_pending(p: SagaProgress, handler: str, message: Message) -> bool:
-    """True if the message is queued or waits for this handler, or a run goes on on it."""
+    """Return True if the message is queued or pending for this handler, or a suspended run of it waits."""
     if any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting)):
         return True
     return bool(p.later) and suspended_runs.find_suspended_run(p, handler, message.id) is not None
 
 
 def find_intent(p: SagaProgress, handler: str, message: Message, kind: IntentKind = "do") -> Intent | None:
-    """The open intent of `handler` that `message` belongs to."""
+    """Return the open intent of `handler` that `message` belongs to."""
     for intent in p.intents:
         if intent.kind == kind and intent.handler == handler and any(m.id == message.id for m in intent.parts):
             return intent
@@ -159,7 +162,7 @@ def find_run_intent(p: SagaProgress, run: RunKey) -> Intent | None:
 
 
 def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:
-    """Line 4: it has run, or holds a part for this parameter."""
+    """Decide on a message whose type the handler has processed already, or holds as a part (line 4)."""
     if role.many and index == 0:
         return None
     earlier = [
@@ -190,8 +193,11 @@ def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: 
 
 
 def is_blocked(p: SagaProgress, handler: str, message: Message) -> bool:
-    """Line 6: quarantined, another intent open, what the handler did is being undone, or not at the head of the
-    queue."""
+    """Return True if the handler must not begin a run for this message now (line 6).
+
+    The saga is blocked by a dead letter, has another open intent, compensates what the handler did, or has an earlier
+    message in its queue.
+    """
     if p.intents or any(k.dead or k.handler == handler for k in p.compensating):
         return True
     if not p.queue:
@@ -201,7 +207,7 @@ def is_blocked(p: SagaProgress, handler: str, message: Message) -> bool:
 
 
 def explain_block(p: SagaProgress, handler: str) -> str:
-    """The reason of line 6, for people."""
+    """Describe why a run is blocked, for people."""
     dead = next((k for k in (*p.queue, *p.compensating) if k.dead), None)
     if dead is not None:
         return f"the saga is quarantined: {dead.message.type} for {dead.handler} is a dead letter"
@@ -216,7 +222,7 @@ def explain_block(p: SagaProgress, handler: str) -> str:
 
 
 def find_compensations(p: SagaProgress, roles: HandlerRoles, outcome: str) -> Sequence[HandlerRole]:
-    """The handlers that a failure outcome undoes, the one of the newest result first."""
+    """Return the handlers that a failure outcome undoes, the one with the newest result first."""
     undone = roles.undone_by.get(outcome)
     if not undone:
         return ()
@@ -227,10 +233,16 @@ def find_compensations(p: SagaProgress, roles: HandlerRoles, outcome: str) -> Se
 def find_next_ready(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None = None, handled_ms: int = LATEST_MS
 ) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
-    """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
-    originals have ended, the head of the queue, fulfilled waits when the queue is empty, what goes on later, deadlines.
-    What is parked is not ready before its time. `in_hand`: id of the message in hand; `None`: any. `handled_ms`: time
-    up to which the log has been handled."""
+    """Return the next action that is ready without a new message; `None` if there is none.
+
+    In this order: open intents whose message is stored, compensations whose originals have ended, the head of the
+    queue, complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not ready before its
+    time.
+
+    Args:
+        in_hand: id of the message that is being processed; `None` for any.
+        handled_ms: time up to which the log has been handled.
+    """
     if p.intents:
         for intent in p.intents:
             run = _find_resumable(p, roles, intent, now_ms)
@@ -262,7 +274,7 @@ def find_next_ready(
 def _find_ready_suspended_run(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
 ) -> Ignore | RunHandler | None:
-    """The first run that goes on now, or never will."""
+    """Return the first suspended run that may continue, or that never will."""
     for c in p.later:
         role = roles.handlers[c.handler]
         ended = find_closing_reason(p, role)
@@ -275,7 +287,7 @@ def _find_ready_suspended_run(
 
 
 def _find_unused_optional(p: SagaProgress, roles: HandlerRoles) -> Ignore | None:
-    """A message that is kept for a handler which has come to its end without it."""
+    """Return a message that is kept for a handler which has ended without it."""
     for role in roles.lookers:
         for k in p.waiting:
             if k.handler == role.name and role.may_do_without(k.message.type):
@@ -288,7 +300,7 @@ def _find_unused_optional(p: SagaProgress, roles: HandlerRoles) -> Ignore | None
 def _find_ready_deadline(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
 ) -> Ignore | RunHandler | None:
-    """The first deadline whose time has come and that may run now, or never will."""
+    """Return the first deadline that is due and may run, or that never will."""
     for role, message in timers.find_due_deadlines(p, roles, now_ms, handled_ms):
         ended = find_closing_reason(p, role)
         if ended is not None:
@@ -299,7 +311,7 @@ def _find_ready_deadline(
 
 
 def _find_resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int) -> RunHandler | None:
-    """An open intent that nobody's redelivery will bring to its end: its message is kept, or is an own event."""
+    """Return an open intent that no redelivery will finish: its message is stored, or is a self-consumed event."""
     if intent.kind != "do":
         return None
     parts = {m.id for m in intent.parts}
@@ -324,7 +336,7 @@ def _find_resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms
 
 
 def _find_complete_join(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject | RunHandler | None:
-    """The wait that was fulfilled first, with the message that stands for it: the part that came last."""
+    """Return the fan-in that was completed first, with the message that completed it."""
     found: list[tuple[int, HandlerRole, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
     types = {*[k.message.type for k in p.waiting], *[own.event.type for own in p.own]}
@@ -352,7 +364,7 @@ def _has_run(p: SagaProgress, handler: str) -> bool:
 
 
 def decide_compensation(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
-    """Next step of a handler's compensation because of an outcome."""
+    """Decide the next step of a handler's compensation after a failure outcome."""
     if p.started is None and outcome.started is None:
         return DelayCompensation(role, outcome, known=False)
     originals = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
@@ -368,18 +380,18 @@ def decide_compensation(p: SagaProgress, role: HandlerRole, outcome: Message) ->
 
 
 def find_newest_result(p: SagaProgress, handler: str) -> CompensableResult:
-    """The result to be undone next."""
+    """Return the result that is undone next."""
     return next(result for result in reversed(p.results) if result.handler == handler)
 
 
 def is_dead_letter(p: SagaProgress, intent: Intent) -> bool:
-    """True if the message of an open intent is a dead letter."""
+    """Return True if the message of an open intent is a dead letter."""
     parts = {m.id for m in intent.parts}
     return any(k.dead and k.handler == intent.handler and k.message.id in parts for k in p.queue)
 
 
 def is_message_known(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
-    """True if the progress has a word about the message already: in the inbox, or kept."""
+    """Return True if the message is in the inbox or stored in the progress."""
     if not p.n:
         return False
     if not p.inbox.keys().isdisjoint([ids.inbox_entry(message.id, name) for name in roles.names.get(message.type, ())]):
@@ -391,12 +403,12 @@ def is_message_known(p: SagaProgress, roles: HandlerRoles, message: Message) -> 
 
 
 def is_compensated(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
-    """True if the compensation of `role` has come to its end for this outcome."""
+    """Return True if the compensation of `role` has ended for this outcome."""
     return ids.inbox_entry(message.id, compensation_name(role.name)) in p.inbox
 
 
 def find_pending_compensation(p: SagaProgress, handler: str, message: Message) -> PendingMessage | None:
-    """The outcome, kept for the compensation of `handler`."""
+    """Return the failure outcome that waits for the compensation of `handler`."""
     return next((k for k in p.compensating if k.handler == handler and k.message.id == message.id), None)
 
 
@@ -404,7 +416,7 @@ def find_pending_compensation(p: SagaProgress, handler: str, message: Message) -
 
 
 def find_parts(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple[int, Message]]:
-    """The parts that are there for a parameter, each with the number of the transition since which it is there."""
+    """Return the events that are there for a parameter, each with the number of the transition that brought it."""
     types = role.takes[index]
     for k in p.waiting:
         if k.handler == role.name and k.message.type in types:
@@ -421,7 +433,7 @@ def find_parts(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple
 
 
 def find_earlier_parts(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Iterator[Message]:
-    """The parts held for a parameter that were there before `message`: all, if it is not held itself."""
+    """Return the parts for a parameter that came before `message`; all of them if it is not stored itself."""
     for c in p.later:
         if c.handler == role.name and not (role.many and index == 0):
             yield c.parts[index]
@@ -432,8 +444,10 @@ def find_earlier_parts(p: SagaProgress, role: HandlerRole, index: int, message: 
 
 
 def collect_parts(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...] | None:
-    """All parts of a run that `message` belongs to, in the order of the parameters, then those that it does not need;
-    `None` if one that it needs is missing."""
+    """Return all events of the run that `message` belongs to; `None` if one that the handler needs is missing.
+
+    They are in the order of the parameters, optional ones last.
+    """
     parts = []
     for index, types in enumerate(role.takes):
         if message.type in types:
@@ -447,7 +461,7 @@ def collect_parts(p: SagaProgress, role: HandlerRole, message: Message) -> tuple
 
 
 def describe_missing(p: SagaProgress, role: HandlerRole, message: Message) -> str:
-    """The types that are not there yet, for people."""
+    """Describe which event types are still missing, for people."""
     gaps = [
         " or ".join(sorted(types))
         for index, types in enumerate(role.takes)
@@ -457,15 +471,16 @@ def describe_missing(p: SagaProgress, role: HandlerRole, message: Message) -> st
 
 
 def find_order_number(p: SagaProgress, handler: str, message: Message) -> int | None:
-    """The number under which a message is kept for a handler; `None` if it is neither queued nor waits."""
+    """Return the number under which a message is stored for a handler; `None` if it is neither queued nor pending."""
     kept = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
     return next(kept, None)
 
 
 def is_other_message_first(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
-    """True if another message waits for the first parameter of a handler with `repeats`, and is to be handled before
-    this one: what they wait for may have come just now, at another worker. Whatever came behind one that is queued,
-    because it has failed, waits behind it."""
+    """Return True if another message has to be handled first by a handler with `repeats`.
+
+    What that message waits for may have arrived at another worker just now. A message behind a failed one waits, too.
+    """
     first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
     if first is None or first.message.id == message.id:
         return False

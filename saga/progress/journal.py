@@ -1,4 +1,4 @@
-"""Records of what was decided and done: each function gives the progress with one more transition. Pure."""
+"""Record what was decided and done: each function returns the progress with one more transition. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -41,7 +41,7 @@ REPLAY = "mend the cause, then have it tried again: saga dead replay"
 
 
 class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
-    """The message in hand: what a write is made under."""
+    """Everything that a write depends on besides the progress: the message, its position, the time, the retention."""
 
     message: Message
     position: Position | None
@@ -62,8 +62,10 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def entered_s(self) -> int:
-        """The time of inbox entries, in seconds since 1970: not before the message's own, lest a clock that is behind
-        by more than the memory makes entries that the next write forgets."""
+        """Return the time of new inbox entries, in seconds since 1970: not before the message's own time.
+
+        Otherwise a clock that is behind by more than the retention would make entries that the next write forgets.
+        """
         return (self.now_ms if self.message.time <= self.time else from_iso(self.message.time)) // 1000
 
     @property
@@ -73,7 +75,7 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def forgotten_s(self) -> int:
-        """Inbox entries of before may go: the memory ago."""
+        """Return the time before which inbox entries may be dropped: the retention ago."""
         return self.surely_s - self.retention_s
 
 
@@ -86,7 +88,7 @@ def surely_s(message: Message, now_ms: int) -> int:
 
 
 class TransitionDetails(Struct, frozen=True, kw_only=True, gc=False):
-    """End of what was done with a message, as a transition tells it."""
+    """What a transition records about a message that was processed."""
 
     message: Message
     cause: str = ""
@@ -107,21 +109,21 @@ class TransitionDetails(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Commit(Struct, frozen=True, gc=False):
-    """A progress to be written, with the transition that is new in it; `None` for an intent."""
+    """A progress to be written, with its new transition; `None` if it only writes an intent."""
 
     snapshot: SagaProgress
     entry: Transition | None = None
 
 
 def new_progress(service: str, saga: str, version: int) -> SagaProgress:
-    """The progress of a saga of which nothing is known yet. `version`: of the state with which the saga begins."""
+    """Return the progress of an unknown saga. `version`: version of the state with which it begins."""
     if version > 1:
         return SagaProgress(service=service, saga=saga, version=version, format=VERSIONED)
     return SagaProgress(service=service, saga=saga)
 
 
 def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
-    """An intent, new or with its next call: no transition."""
+    """Record an intent, new or with its next call. It makes no transition."""
     others = tuple(
         i for i in p.intents if not is_intent_of(i, intent.handler, intent.cause, undo=intent.kind == "undo")
     )
@@ -138,23 +140,25 @@ def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
 
 
 def determine_principal(p: SagaProgress, message: Message) -> str | None:
-    """Principal that began the saga, once this message is known: said with the message that tells when it began, or
-    never. So nobody who comes later counts as the one who began it."""
+    """Return the principal that began the saga. It comes with the message that tells when the saga began, or never.
+
+    So nobody whose message arrives later counts as the one who began it.
+    """
     if p.principal is not None or p.started is not None or message.started is None:
         return p.principal
     return message.principal
 
 
 def is_intent_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
-    """True if the intent is of this run. Where a handler takes what it emits itself, the cause of a run and the result
-    that is undone have one id."""
+    """Return True if the intent is of this run. A run and the result that is undone can have the same cause: the event
+    that a handler consumes itself."""
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
 
 def append_transition(
     p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, ended: TransitionDetails
 ) -> Commit:
-    """The progress with one more transition, which is the last thing done to it before the write."""
+    """Return the progress with one more transition: the last change before the write."""
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trim_inbox(p, hand))
     if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
@@ -213,8 +217,10 @@ def append_transition(
 
 
 def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
-    """The inbox without what is older than the memory. What is still held for another handler, as a part or behind
-    something, stays: settling looks at it again, and would take it for new."""
+    """Return the inbox without entries older than the retention.
+
+    Entries of messages that another handler still holds stay: they would be taken for new messages later.
+    """
     oldest = hand.forgotten_s
     if all(at >= oldest for at in p.inbox.values()):
         return p.inbox
@@ -227,7 +233,7 @@ def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
 
 
 def iterate_messages(p: SagaProgress) -> Iterator[Message]:
-    """The messages that are in the progress, for whatever."""
+    """Yield all messages that are stored in the progress, whatever for."""
     yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
     yield from (own.event for own in p.own)
     yield from (part for intent in p.intents for part in intent.parts)
@@ -235,7 +241,7 @@ def iterate_messages(p: SagaProgress) -> Iterator[Message]:
 
 
 def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
-    """The inbox with these messages."""
+    """Return the inbox with these messages."""
     inbox, at = dict(p.inbox), hand.entered_s
     for message in messages:
         inbox[ids.inbox_entry(message, handler)] = at
@@ -245,7 +251,7 @@ def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: It
 def remove_messages(
     kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]
 ) -> tuple[PendingMessage, ...]:
-    """Messages that are kept, less these of this handler."""
+    """Return the stored messages without these of this handler."""
     if not kept:
         return kept
     gone = set(messages)
@@ -253,7 +259,7 @@ def remove_messages(
 
 
 def ignore_message(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
-    """Record the message as ignored, with the reason."""
+    """Record that the message is ignored, with the reason."""
     p = _finish_messages(p, hand, role, [message.id])
     return append_transition(p, hand, "ignored", role.name, TransitionDetails(message=message, reason=reason))
 
@@ -261,7 +267,7 @@ def ignore_message(p: SagaProgress, hand: WriteContext, role: HandlerRole, messa
 def reject_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, remedy: str
 ) -> Commit:
-    """A dead letter that quarantines nothing: what was never due to run cannot block a saga."""
+    """Record a dead letter that does not block the saga: what never had to run cannot block it."""
     letter = DeadLetterRecord(
         id=ids.dead_letter_id(p.service, p.saga, role.name, message.id, p.replays),
         what="dead letter",
@@ -278,7 +284,7 @@ def reject_message(
 
 
 def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
-    """Record that the message is kept until the other parts are there."""
+    """Record that the message is pending until the other events are there."""
     before = find_order_number(p, role.name, message)
     kept = PendingMessage(handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides)
     waiting = (*remove_messages(p.waiting, role.name, [message.id]), kept)
@@ -293,7 +299,7 @@ def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message
 def enqueue_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, bad: str | None
 ) -> Commit:
-    """Record that the message is kept behind what blocks the saga, in order."""
+    """Record that the message is queued behind what blocks the saga, in order."""
     kept = PendingMessage(handler=role.name, message=message, n=p.n, bad=bad)
     p = replace(
         p,
@@ -304,7 +310,7 @@ def enqueue_message(
 
 
 def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails) -> Commit:
-    """A handler has come to its end: state, inbox, events and results in one transition."""
+    """Record the end of a handler: state, inbox, events and results in one transition."""
     parts, delta = ended.parts, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
     ran = p.ran
@@ -338,7 +344,7 @@ def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: 
 
 
 def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) -> tuple[Intent, ...]:
-    """The open intents, less the one of this run."""
+    """Return the open intents without the one of this run."""
     if not p.intents:
         return ()
     return tuple(i for i in p.intents if not is_intent_of(i, role.name, ended.cause, undo=False))
@@ -347,7 +353,7 @@ def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) 
 def add_results(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails
 ) -> tuple[CompensableResult, ...]:
-    """The results, with those of this run that can be undone."""
+    """Return the results with those of this run that can be undone."""
     if role.undo is None:
         return p.results
     own, undo = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo
@@ -361,7 +367,7 @@ def add_results(
 
 
 def remove_suspended_runs(p: SagaProgress, handler: str, messages: Iterable[str]) -> SagaProgress:
-    """The progress without the runs of this handler that go on on one of these messages."""
+    """Return the progress without this handler's suspended runs that one of these messages started."""
     gone = set(messages)
     later = tuple(c for c in p.later if c.handler != handler or c.parts[0].id not in gone)
     return (
@@ -372,13 +378,14 @@ def remove_suspended_runs(p: SagaProgress, handler: str, messages: Iterable[str]
 
 
 def find_suspended_ids(p: SagaProgress, handler: str, messages: Iterable[str]) -> list[str]:
-    """Ids of all messages of the runs that go on on one of these."""
+    """Return the ids of all messages of the suspended runs that one of these messages started."""
     wanted = set(messages)
     return [m.id for c in p.later if c.handler == handler and c.parts[0].id in wanted for m in c.parts]
 
 
 def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
-    """Progress with what emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
+    """Return the progress with what emitted events change: self-consumed parts, the outcome, compensations that begin.
+    """
     if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
     own = [o for o in p.own if any(True for _ in find_remaining_consumers(p, roles, o))]
@@ -394,7 +401,7 @@ def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[
 
 
 def reschedule_timer(p: SagaProgress, hand: WriteContext) -> Commit:
-    """Name a new wake: the current one, if any, would come too late."""
+    """Record a new timer, because the current one would fire too late or there is none."""
     reason = "a wake is due earlier than the one that was to come"
     return append_transition(
         replace(p, wake=None), hand, "waiting", "", TransitionDetails(message=hand.message, reason=reason)
@@ -402,13 +409,13 @@ def reschedule_timer(p: SagaProgress, hand: WriteContext) -> Commit:
 
 
 def record_deadline_event(p: SagaProgress, hand: WriteContext, message: Message) -> Commit:
-    """Record that the message opened or closed a deadline: it is for nothing else."""
+    """Record that the message opened or closed a deadline; no handler consumes it."""
     p = replace(p, inbox=add_to_inbox(p, hand, DEADLINE, [message.id]))
     return append_transition(p, hand, "noted", "", TransitionDetails(message=message))
 
 
 def _finish_messages(p: SagaProgress, hand: WriteContext, role: HandlerRole, messages: Sequence[str]) -> SagaProgress:
-    """These messages have come to their end for this handler: in the inbox, no longer kept."""
+    """Move these messages of this handler to the inbox."""
     if p.later:
         messages = [*messages, *([] if role.many else find_suspended_ids(p, role.name, messages))]
         p = remove_suspended_runs(p, role.name, messages)
@@ -421,7 +428,7 @@ def _finish_messages(p: SagaProgress, hand: WriteContext, role: HandlerRole, mes
 
 
 def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfConsumedEvent) -> Iterator[HandlerRole]:
-    """The handlers here that may still take this own event: those that have not had it, and have not run for good."""
+    """Return the handlers that may still consume this event of the service itself."""
     for role in roles.by_type.get(own.event.type, ()):
         had = not own.is_for(role.name) or ids.inbox_entry(own.event.id, role.name) in p.inbox
         if not had and (role.many or not any(ran.handler == role.name for ran in p.ran)):
@@ -429,7 +436,8 @@ def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfCons
 
 
 def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
-    """The inbox after the compensation of `role` has ended: the outcome, and the originals that will never run."""
+    """Return the inbox after the compensation of `role` has ended: with the outcome, and the originals that never run.
+    """
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
     dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
     return {
@@ -448,9 +456,9 @@ CALLS_MAX = 64
 def suspend_run(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails, next_turn: SuspendedRun
 ) -> Commit:
-    """A turn of a run has come to its end, and there will be another one. The messages that it needs stay.
+    """Record that a run is suspended until a time or an event. The messages that it needs stay stored.
 
-    `next_turn`: without what its earlier turns did.
+    `next_turn`: the suspended run, without the calls of its earlier turns.
     """
     needed = ended.parts[: len(role.takes)]
     gone = [m.id for m in (needed[:1] if role.many else needed)] + list(ended.shown)
@@ -479,8 +487,10 @@ def suspend_run(
 
 
 def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """The newest of very many calls, behind one without a name whose number counts the others: the transitions have
-    them all."""
+    """Return the newest of very many calls, after one without a name whose number counts the others.
+
+    The transitions have all of them.
+    """
     counted = calls[0].number if calls and not calls[0].name else 0
     named = calls[1:] if counted else calls
     over = len(named) - CALLS_MAX
@@ -490,7 +500,7 @@ def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
 
 
 def find_uncovered_calls(calls: tuple[StepRecord, ...], said: tuple[AbortAction, ...]) -> tuple[StepRecord, ...]:
-    """Calls of a turn that changed something and that nothing takes back, without what they gave."""
+    """Return the calls of a turn that had an effect and that nothing undoes, without their results."""
     return tuple(
         [
             replace(call, value=Raw(b"null"), claim="")
@@ -501,7 +511,7 @@ def find_uncovered_calls(calls: tuple[StepRecord, ...], said: tuple[AbortAction,
 
 
 def _has_side_effect(call: StepRecord) -> bool:
-    """True for a call that changed something."""
+    """Return True for a call that changed something."""
     return call.kind != "read" and call.answer is None
 
 
@@ -514,8 +524,10 @@ _GROWING = ("state", "inbox", "results", "own", "intents", "queue", "waiting", "
 
 
 def check_room(written: Commit, p: SagaProgress, content_bytes: int, bytes_max: int) -> None:
-    """Raises `TooLarge` for a run that would leave no room, naming what takes it. `p`: as it would be written, in
-    `content_bytes`; `bytes_max`: what the store takes."""
+    """Raise `TooLarge` for a run that would leave no room in the progress document, naming what takes the room.
+
+    `p`: the progress to be written, of `content_bytes`; `bytes_max`: what the store accepts.
+    """
     if content_bytes <= bytes_max - bytes_max // FREE or not _is_written_by_handler(written):
         return
     raise TooLarge(
@@ -525,13 +537,13 @@ def check_room(written: Commit, p: SagaProgress, content_bytes: int, bytes_max: 
 
 
 def _is_written_by_handler(written: Commit) -> bool:
-    """True if a handler adds this: its intent, or its end. A compensation may use what is left."""
+    """Return True if a handler causes this write. A compensation may use the room that is left."""
     if written.entry is None:
         return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
     return written.entry.outcome in ("handled", "later")
 
 
 def _describe_largest(p: SagaProgress) -> str:
-    """Fields that take the room, for people."""
+    """Describe the fields that take the most room, for people."""
     sizes = sorted(((len(encode(getattr(p, name))), name) for name in _GROWING), reverse=True)
     return ", ".join(f"{name} {size} bytes" for size, name in sizes[:3])

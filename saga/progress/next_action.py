@@ -1,6 +1,7 @@
-"""One step of a saga: from the progress to the next action, and from what is only written down to the next snapshot.
+"""Choose the next action of a saga, and record decisions that need no handler. Pure.
 
-Pure. What sets off a turn besides a message, a person's command or a time that has come, is decided here, too.
+Work that no message triggers (an operator's command, a time that has come, a fan-in that is complete) is found here,
+too.
 """
 
 from collections.abc import Sequence
@@ -54,10 +55,11 @@ _open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "l
 def choose_next_action(
     p: SagaProgress | None, roles: HandlerRoles, trigger: Trigger, now: Now, certain: bool
 ) -> Action:
-    """Next action. `p`: the progress, `None` if it is not known; `certain`: it was read or written in this turn.
+    """Choose the next action for the message and its saga.
 
-    First what the message in hand is for: handlers as declared, then compensations; or what a person commands. Then
-    whatever of the saga is ready: all that is settled before the offset is committed.
+    First what the message is for: handlers in declaration order, then compensations; or what an operator commands. Then
+    whatever else of the saga is ready: all of it is settled before the offset is committed. `p`: the progress, `None`
+    if it is unknown; `certain`: True if it was read or written while this message is processed.
     """
     message = trigger.message
     if p is None:
@@ -98,7 +100,7 @@ def choose_next_action(
 
 
 def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, certain: bool) -> Action:
-    """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
+    """Return the action when nothing is ready: a timer for what waits, before the offset is committed."""
     if (unknown := timers.check_unknown_saga(p, message, now.ms, now.retention_s)) is not None:
         return ForwardTimer(*unknown)
     at = timers.compute_next_check(p, now.ms)
@@ -116,7 +118,7 @@ def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, c
 
 
 def _await_log(p: SagaProgress, roles: HandlerRoles, behind: Sequence[PendingMessage], now: Now) -> AwaitLog:
-    """Keep the wake for these deadlines, the earliest first; but not beyond the time of anything else that waits."""
+    """Keep the timer for these deadlines, earliest first; but not beyond the time of anything else that waits."""
     others = replace(p, deadlines=tuple([k for k in p.deadlines if k not in behind]))
     looks = [timers.compute_next_check(others, now.ms)]
     looks += [k.due_ms + grace for k in behind if (grace := roles.handlers[k.handler].grace_ms) is not None]
@@ -124,8 +126,11 @@ def _await_log(p: SagaProgress, roles: HandlerRoles, behind: Sequence[PendingMes
 
 
 def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) -> bool:
-    """True if the message has come to its end for the one handler that it is for, and the saga is at rest: the next
-    action on this progress, if it is certain, is `Complete`. By far the most turns end so, and it is cheap to see."""
+    """Return True if the next action on this progress would be `Complete`: a cheap look that saves most messages a
+    decision.
+
+    It holds if the one handler that consumes the message is done with it, and the saga waits for nothing that is due.
+    """
     message = trigger.message
     takers = roles.by_type.get(message.type, ())
     return (
@@ -137,7 +142,7 @@ def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) 
 
 
 def record_without_handler(p: SagaProgress, hand: WriteContext, action: TouchDeadline | RescheduleTimer) -> Commit:
-    """The progress with what no handler is concerned with."""
+    """Record what concerns no handler: a message that opens or closes a deadline, or a new timer."""
     return (
         journal.record_deadline_event(p, hand, action.message)
         if isinstance(action, TouchDeadline)
@@ -146,7 +151,7 @@ def record_without_handler(p: SagaProgress, hand: WriteContext, action: TouchDea
 
 
 def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecision) -> Commit:
-    """The progress with what is only written down of an action: nothing of the service's runs."""
+    """Record a decision for which no handler runs."""
     role, message = action.role, action.message
     match action:
         case Ignore():
