@@ -1,7 +1,7 @@
-"""Commands of people about dead letters, escalations and parked runs: what becomes of each, and its record. Pure.
+"""Decide and record operator commands about dead letters, escalations and parked runs. Pure.
 
-A command passes queue and quarantine. It names the dead letter, whose id counts replays, or the very wait that it ends:
-so one that comes twice, or late, finds nothing to do.
+A command passes the queue and a quarantine. It names the dead letter, whose id counts replays, or the very wait that it
+ends: so one that comes twice, or late, finds nothing to do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,10 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext
 def decide_command(
     p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, bad: Mapping[str, str] = NO_HANDLERS
 ) -> CommandDecision | BeginAbort | Abort | None:
-    """Step because of a command; `None` if it was heeded before, or nothing is known of its saga. `bad`: handlers that
-    can never decode the message that it brings."""
+    """Decide what a command does; `None` if it was applied before, or its saga is unknown.
+
+    `bad`: handlers that can never decode the message that the command brings, each with the reason.
+    """
     if (not p.n and command.original is None) or ids.inbox_entry(command.id, COMMAND) in p.inbox:
         return None
     if command.wanted == "resolve" and command.answered is None:
@@ -86,7 +88,7 @@ def decide_command(
 def _decide_admission(
     p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, bad: Mapping[str, str]
 ) -> AdmitAsNew | RejectCommand | None:
-    """Step because of a dead letter that was in nobody's way; `None` if it is not known as one."""
+    """Decide on a dead letter that blocked nothing; `None` if it is not known as one."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
     letter = letters.get(command.dead)
     if f"{command.dead}-replayed" in letters or (letter is not None and letter.attempts):
@@ -121,7 +123,7 @@ def _decide_admission(
 
 
 def _decide_release(p: SagaProgress, command: OperatorCommand) -> Release | RejectCommand:
-    """Step because a person wants no wait for the next attempt."""
+    """Decide on a command that ends the wait for the next attempt."""
     run = next((run for run in find_parked_runs(p) if run.id == command.dead), None)
     if run is None:
         return RejectCommand(command, "what was parked has been tried, or has ended, since")
@@ -131,7 +133,7 @@ def _decide_release(p: SagaProgress, command: OperatorCommand) -> Release | Reje
 def _decide_answer(
     p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, given: StepAnswer, kept: PendingMessage
 ) -> AnswerStep | RejectCommand:
-    """Step because a person says what a call did."""
+    """Decide on an operator's answer to a call."""
     refusal = _why_not_replayable(p, kept)
     if refusal is not None:
         return RejectCommand(command, refusal)
@@ -150,9 +152,11 @@ def _decide_answer(
 def _why_not_answerable(
     kept: PendingMessage, intent: Intent, given: StepAnswer, known: StepRecord | None
 ) -> str | None:
-    """Why a person may not answer this step of a dead run; `None` if they may. A step that nobody asks for would change
-    nothing, and the open call be made again; and what the external system has answered stands, unless the run's code
-    asks for something else by now."""
+    """Return why an operator may not answer this step of a dead run; `None` if they may.
+
+    An answer to a step that the run never asks for would change nothing, and the open call would be made again. What
+    the external system has answered stands, unless the run's code asks for something else by now.
+    """
     open_call = intent.open_call
     may_be = [] if open_call is None or open_call.kind == "update" else [(open_call.name, open_call.number)]
     may_be += [(call.name, call.number) for call in intent.calls if call.by is not None]
@@ -168,7 +172,7 @@ def _why_not_answerable(
 
 
 def _why_not_declared(role: HandlerRole, intent: Intent, given: StepAnswer) -> str | None:
-    """Why the exception that a person names is no answer to the run; `None` if it is one."""
+    """Return why the exception that an operator names is no answer to the run; `None` if it is one."""
     declared = role.undo.expected_errors if intent.kind == "undo" and role.undo is not None else role.expected_errors
     if given.raised is None or given.raised in declared:
         return None
@@ -177,19 +181,19 @@ def _why_not_declared(role: HandlerRole, intent: Intent, given: StepAnswer) -> s
 
 
 def _find_intent_of(p: SagaProgress, kept: PendingMessage) -> Intent | None:
-    """The open intent of a dead run: of a handler, or of a compensation."""
+    """Return the open intent of a dead run, of a handler or of a compensation."""
     undoes = any(k is kept for k in p.compensating)
     return decisions.find_intent(p, kept.handler, kept.message, "undo" if undoes else "do")
 
 
 def _find_call(intent: Intent, given: StepAnswer) -> StepRecord | None:
-    """The call of the run that is answered, as it is recorded or has begun; `None`: the run has not asked for it."""
+    """Return the call that is answered, as it is recorded or has begun; `None` if the run has not asked for it."""
     begun = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
     return next((c for c in begun if (c.name, c.number) == (given.step, given.number)), None)
 
 
 def _decide_resolution(p: SagaProgress, command: OperatorCommand) -> ResolveEscalation | RejectCommand:
-    """Step because a person has put right what an escalation tells of."""
+    """Decide on a command that closes an escalation."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
     if f"{command.dead}-resolved" in letters:
         return RejectCommand(command, f"escalation {command.dead} is closed already")
@@ -210,7 +214,7 @@ def _why_not_replayable(p: SagaProgress, kept: PendingMessage) -> str | None:
 
 
 def _why_not_discardable(p: SagaProgress, roles: HandlerRoles, role: HandlerRole, kept: PendingMessage) -> str | None:
-    """Why nobody may decide that the message is never handled; `None` if somebody may."""
+    """Return why the message cannot be discarded; `None` if it can."""
     if any(k is kept for k in p.compensating):
         return f"what {role.name} did would stand for ever: replay it, once what undoes it can succeed"
     if role.after_outcome:
@@ -230,10 +234,10 @@ _CAME_OF: Mapping[str, ReplayResult] = {
 
 
 def find_replay_result(p: SagaProgress, entry: Transition) -> ReplayResult | None:
-    """End of what a person had tried again, if this last transition of the progress is its end; else `None`.
+    """Return the result of a replay if this last transition of the progress is its end; else `None`.
 
-    Looked for is the replay, among the transitions that the progress has: it is the last thing that happened to this
-    message and handler, but for attempts.
+    It looks for the replay among the transitions that the progress has: it is the last thing that happened to this
+    message and handler, apart from attempts.
     """
     if not p.replays or entry.outcome not in _CAME_OF:
         return None
@@ -251,7 +255,7 @@ def find_replay_result(p: SagaProgress, entry: Transition) -> ReplayResult | Non
 
 
 def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) -> Commit:
-    """The progress with what has become of a command."""
+    """Record the result of a command."""
     command = action.command
     p = replace(p, inbox=journal.add_to_inbox(p, hand, COMMAND, [command.id]))
     match action:
@@ -280,7 +284,7 @@ def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) 
 
 
 def _apply_replay(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
-    """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
+    """Record a replay: the message keeps its place at the head of what waits, and is tried as if for the first time."""
     p, end = _revive(p, hand, command, kept, "replayed", "it is tried again")
     ended = TransitionDetails(message=command, cause=kept.message.id, reason=describe_request(command), letters=(end,))
     return journal.append_transition(p, hand, "replayed", end.handler, ended)
@@ -294,7 +298,7 @@ def _revive(
     what: Literal["replayed", "resolved"],
     so: str,
 ) -> tuple[SagaProgress, DeadLetterRecord]:
-    """The progress in which it is no dead letter any more, and the record of that one's end."""
+    """Return the progress in which the message is no dead letter any more, and the record of the dead letter's end."""
     again = replace(kept, dead=None, attempts=0, under={}, disputed=())
     p = replace(
         p,
@@ -308,7 +312,7 @@ def _revive(
 
 
 def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
-    """The message is queued as if it came now, with a saga that begins now: that is what a new one is."""
+    """Queue the message as if it came now, with a saga that begins now."""
     command = action.command
     message = replace(action.message, time=command.time, started=p.started or command.time)
     inbox = dict(p.inbox)
@@ -339,7 +343,7 @@ def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) ->
 def _apply_answer(
     p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, intent: Intent
 ) -> Commit:
-    """The answer takes the place of what was recorded of the call, or had begun, and the run is tried again."""
+    """Record an operator's answer in place of what was recorded of the call, or had begun, and retry the run."""
     given = command.answered
     assert given is not None
     known, said = _find_call(intent, given), make_answered_record(intent, given, command.who)
@@ -354,7 +358,7 @@ def _apply_answer(
 
 
 def make_answered_record(intent: Intent, given: StepAnswer, who: str = "") -> StepRecord:
-    """The call of a run with the answer that a person gives to it."""
+    """Make the record of a call with the answer that an operator gives to it."""
     known = _find_call(intent, given)
     return StepRecord(
         kind="step" if known is None else known.kind,
@@ -372,7 +376,7 @@ def make_answered_record(intent: Intent, given: StepAnswer, who: str = "") -> St
 def _apply_resolution(
     p: SagaProgress, hand: WriteContext, command: OperatorCommand, escalation: DeadLetterRecord | None
 ) -> Commit:
-    """Record that a person has put right what an escalation tells of."""
+    """Record that an operator has corrected what an escalation reports."""
     handler = COMMAND if escalation is None else escalation.handler
     end = DeadLetterRecord(
         id=f"{command.dead}-resolved",
@@ -395,9 +399,9 @@ def discard_message(  # the message, because of which command, and what became o
     remains: Sequence[str] = (),
     calls: tuple[StepRecord, ...] = (),
 ) -> Commit:
-    """The message will never be handled; other parts of a fan-in stay, for another one may come in its place.
+    """Record that the message is never handled. Other events of a fan-in stay, for another one may take its place.
 
-    `remains`: what its run did and nobody can undo, for a person to put right. `calls`: with which it was taken back.
+    `remains`: what its run did and nothing takes back, for a person to put right. `calls`: the calls that took it back.
     """
     sealed = decisions.find_intent(p, kept.handler, kept.message, "lieu")
     gone = [kept.message.id]
@@ -435,7 +439,7 @@ def discard_message(  # the message, because of which command, and what became o
 
 
 def _find_remaining_parts(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple[PendingMessage, ...]:
-    """The other parts of a run that goes on no more: what this service emitted itself is held anyway."""
+    """Return the other events of a run that never continues. Self-consumed events are stored anyway."""
     if role.many:
         return ()
     rest = [m for m in goes_on.parts[1:] if m.source != p.service]
@@ -449,7 +453,7 @@ def _make_end_record(
     so: str,
     handler: str,
 ) -> DeadLetterRecord:
-    """Record of the end of a dead letter, of a handler or a compensation."""
+    """Make the record of the end of a dead letter, of a handler or a compensation."""
     return DeadLetterRecord(
         id=f"{kept.dead}-{what}",
         what=what,
@@ -466,5 +470,5 @@ _PAST: Mapping[Wanted, str] = {
 
 
 def describe_request(command: OperatorCommand) -> str:
-    """Words that stand in the record of whatever becomes of a command: who wants it, and why."""
+    """Describe who wants a command, and why, as it stands in the record of its result."""
     return f"{command.who} wants it: {command.why}"

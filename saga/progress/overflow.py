@@ -108,12 +108,13 @@ def decode_segment(content: bytes) -> SegmentDocument:
 
 
 def segment_key(service: str, saga: str, page: OverflowSegment) -> str:
-    """The page's key, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
+    """Return a segment's key in collection `saga-archive`. No service name has a `|`, so it is never the key of an
+    archive."""
     return f"{service}|page::{saga}::{page.name}"
 
 
 def claim_key(service: str, saga: str, claim: str) -> str:
-    """The key of a claim, in collection `saga-archive`."""
+    """Return the key of a claim check in collection `saga-archive`."""
     return f"{service}|claim::{saga}::{claim}"
 
 
@@ -123,22 +124,23 @@ def parse_saga(key: str) -> str:
 
 
 def is_segment(key: str) -> bool:
-    """True if a key in collection `saga-archive` is a page's."""
+    """Return True if a key in collection `saga-archive` is that of a segment."""
     return key.partition("::")[0].endswith("|page")
 
 
 def is_archive(key: str) -> bool:
-    """True if a key in collection `saga-archive` is an archive's: what else lies there has a `|` in its first part."""
+    """Return True if a key in collection `saga-archive` is that of an archive: all others have a `|` in their first
+    part."""
     return "|" not in key.partition("::")[0]
 
 
 def is_claim(key: str) -> bool:
-    """True if a key in collection `saga-archive` is a claim's."""
+    """Return True if a key in collection `saga-archive` is that of a claim check."""
     return key.partition("::")[0].endswith("|claim")
 
 
 def digest_content(content: bytes) -> str:
-    """Digest of a content: the end of a segment's name, and the name of a claim."""
+    """Return the digest of a content: the end of a segment's name, and the name of a claim check."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
@@ -152,7 +154,7 @@ def new_segment(  # of which progress, what is in it, and until when
     kept: tuple[PendingMessage, ...] = (),
     types: tuple[str, ...] = (),
 ) -> NewSegment:
-    """A page of this, as the write of `p` will list it."""
+    """Make a segment of these items, as the write of `p` will list it."""
     entries = sorted(entries)
     packed = b"".join(entries)
     content = encode(
@@ -174,7 +176,8 @@ def new_segment(  # of which progress, what is in it, and until when
 
 
 def contains_entry(entries: bytes, entry: str) -> bool:
-    """True if a page's entries, which are sorted, hold this one. Each message of a saga asks all its pages."""
+    """Return True if a segment's entries, which are sorted, contain this one. Each message of a saga asks all its
+    segments."""
     wanted, count = bytes.fromhex(entry), len(entries) // ENTRY_BYTES
     at = bisect_left(range(count), wanted, key=lambda i: entries[i * ENTRY_BYTES : (i + 1) * ENTRY_BYTES])
     return entries[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES] == wanted
@@ -199,10 +202,11 @@ def spill_inbox(
     retention_s: int,
     merged: Sequence[tuple[OverflowSegment, bytes]] = (),
 ) -> tuple[SagaProgress, NewSegment] | None:
-    """The progress with its oldest inbox entries in a page; `None` while too few of them may go.
+    """Return the progress with its oldest inbox entries in a segment; `None` while too few of them may move.
 
-    Those of messages that are held or in hand stay: what follows decides about them without a look at pages. So do
-    those without a time, which `saga.progress.takeover` made. `merged`: pages to be taken in, with their entries.
+    Entries of messages that are stored or being processed stay, so that decisions about them need no segment; so do
+    entries without a time, which `saga.progress.takeover` makes. `merged`: segments to merge into the new one, with
+    their entries.
     """
     if len(p.inbox) <= bounds.inbox_max:
         return None
@@ -233,7 +237,7 @@ def spill_inbox(
 
 
 def list_segments(page: OverflowSegment, content: bytes) -> tuple[OverflowSegment, ...]:
-    """Pages that a page lists in its turn. Raises what `saga.progress.document.UNREADABLE` lists."""
+    """Return the segments that an index segment lists. Raises what `saga.progress.document.UNREADABLE` lists."""
     if page.of == "inbox":  # of one that was a shelf before, only the entries count
         return ()
     leaf = decode_segment(content)
@@ -241,10 +245,13 @@ def list_segments(page: OverflowSegment, content: bytes) -> tuple[OverflowSegmen
 
 
 def restore_all(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0) -> SagaProgress:
-    """The progress as if it had no bounds: with all that its pages hold. `leaves`: their documents, by key. Pages that
-    may have expired by `now_s` and are not there stay pages.
+    """Return the progress with everything that its segments hold, as if it had no bounds.
 
-    Raises `SagaError` for a page that is not there, or not as it was written.
+    Args:
+        leaves: the segments' documents, by key. Segments that may have expired by `now_s` and are missing stay as they are.
+
+    Raises:
+        SagaError: a segment is missing, or was changed since it was written.
     """
     if not p.pages:
         return p
@@ -301,7 +308,7 @@ YEAR_S = 365 * 86_400
 
 
 class OverflowList(Struct, frozen=True, gc=False):
-    """Messages that are kept in one order: the queue, or those that wait for one handler."""
+    """Messages that are stored in one order: the queue, or those that are pending for one handler."""
 
     of: SegmentKind
     handler: str
@@ -355,14 +362,16 @@ def restore_messages(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocume
 
 
 def compute_expiry(p: SagaProgress, *, now_s: int, retention_s: int) -> int:
-    """From when on pages of what is kept may expire; 0: never, as a progress that may stand. Else they outlive it by so
-    much that they are seldom renewed, and that a run which was begun and left finds them after months."""
+    """Return the time from which on segments of stored messages may expire; 0 for never, as a progress that may stand.
+
+    Otherwise they outlive the progress by so much that they are seldom renewed, and that a run which was begun and left
+    finds them after months.
+    """
     return 0 if p.may_stand else now_s + retention_s + YEAR_S
 
 
 def find_wrong_expiries(p: SagaProgress, *, now_s: int, retention_s: int) -> Sequence[OverflowSegment]:
-    """Pages that expire though the progress may stand, or too soon, or never though nothing needs them: of each a copy
-    takes its place."""
+    """Return segments that expire too soon or never, although they should: a copy replaces each."""
     soon = now_s + retention_s + YEAR_S // 2
 
     def is_wrong(page: OverflowSegment) -> bool:
@@ -378,8 +387,8 @@ def find_wrong_expiries(p: SagaProgress, *, now_s: int, retention_s: int) -> Seq
 def copy_segment(
     p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, until: int
 ) -> tuple[SagaProgress, NewSegment]:
-    """The progress with a copy in the page's place that expires then. Of one that is the inbox's by now only the
-    entries are copied."""
+    """Return the progress with a copy of the segment that expires then. Of a segment whose messages are all in the
+    inbox only the entries are copied."""
     entries = [leaf.entries[at : at + ENTRY_BYTES] for at in range(0, len(leaf.entries), ENTRY_BYTES)]
     kept = () if page.of == "inbox" else leaf.kept
     if page.of == "own":
@@ -392,9 +401,10 @@ def copy_segment(
 def spill_messages(
     p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, *, in_hand: Message, now_s: int, until: int = 0
 ) -> tuple[SagaProgress, Sequence[NewSegment]]:
-    """The progress with the ends of its piles in pages that may expire then, where they are too long.
+    """Return the progress with the tails of its lists in segments, where the lists are too long.
 
-    The message in hand stays, those of open runs, and what follows them: settling looks at these, and at no page.
+    The message that is being processed stays, and the messages of open runs and what follows them: what is settled next
+    is found without a segment.
     """
     new: list[NewSegment] = []
     staying = {in_hand.id} | {part.id for intent in p.intents for part in intent.parts}
@@ -416,7 +426,7 @@ def spill_messages(
 
 
 def _find_message_tail(pile: OverflowList, bounds: OverflowBounds, staying: set[str]) -> Iterator[PendingMessage]:
-    """Messages of a pile that may go: all behind its pages; without any, all but its head."""
+    """Return the messages of a list that may move: all behind its segments; without segments, all but the head."""
     size = 0
     for place, kept in enumerate(pile.here):
         if kept.message.id in staying:
@@ -430,7 +440,7 @@ def _find_message_tail(pile: OverflowList, bounds: OverflowBounds, staying: set[
 
 
 def _cut_messages(tail: list[PendingMessage], bounds: OverflowBounds) -> Iterator[tuple[PendingMessage, ...]]:
-    """Pages cut from these messages, as many as are full."""
+    """Return as many full segments as these messages fill."""
     part: list[PendingMessage] = []
     size = 0
     for kept in tail:
@@ -466,7 +476,7 @@ def find_event_segment(p: SagaProgress, roles: HandlerRoles) -> OverflowSegment 
 
 
 def _find_first_numbers(p: SagaProgress, roles: HandlerRoles) -> Mapping[_Parameter, int]:
-    """For each parameter the transition that said the first own event for it that is in the progress."""
+    """Return, for each parameter, the transition that emitted its first self-consumed event in the progress."""
     first: dict[_Parameter, int] = {}
     for own in p.own:
         for role in journal.find_remaining_consumers(p, roles, own):
@@ -481,7 +491,7 @@ def find_unneeded(p: SagaProgress, roles: HandlerRoles) -> Sequence[OverflowSegm
 
 
 def find_withdrawn(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[OverflowSegment]:
-    """Pages that may hold what is withdrawn because results were undone. `before`: the results until then."""
+    """Return segments that may hold events withdrawn because results were undone. `before`: the results until then."""
     pages = [page for page in p.pages if page.of == "own"]
     undone = _find_undone(p, before) if pages else ()
     # A result of a version that did not tell its transition may be of any.
@@ -491,7 +501,7 @@ def find_withdrawn(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequ
 def restore_events(
     p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, before: Sequence[CompensableResult]
 ) -> SagaProgress:
-    """The progress with a page's events in their places, less those that are withdrawn, and without the page."""
+    """Return the progress with a segment's events in their places, without withdrawn events and without the segment."""
     p = remove_segment(p, page)
     left = {(result.handler, result.cause) for result in p.results}
     withdrawn = set[str]()
@@ -511,9 +521,9 @@ def remove_segment(p: SagaProgress, page: OverflowSegment) -> SagaProgress:
 def spill_events(
     p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, *, in_hand: Message, now_s: int, until: int
 ) -> tuple[SagaProgress, Sequence[NewSegment]]:
-    """The progress with own events that nobody takes soon in pages that may expire then, where there are too many.
+    """Return the progress with self-consumed events that are not needed soon in segments, where there are too many.
 
-    What is in hand, kept for whatever, or part of a run that is under way stays: decisions look at it.
+    Events that are being processed, stored for a handler, or part of a run under way stay: decisions look at them.
     """
     if len(p.own) < bounds.page_max and sum(len(own.event.value) for own in p.own) < bounds.page_bytes:
         return p, ()  # no page is full
@@ -533,7 +543,8 @@ def spill_events(
 
 
 def new_event_segment(p: SagaProgress, part: Sequence[SelfConsumedEvent], *, newest: int, until: int) -> NewSegment:
-    """A page of these events, which are of one type and for the same handlers, as the write of `p` will list it."""
+    """Make a segment of these events, which are of one type and for the same handlers, as the write of `p` will list
+    it."""
     leaf = SegmentDocument(
         service=p.service, saga=p.saga, of="own", newest=newest, until=until, entries=b"", own=tuple(part)
     )
@@ -555,7 +566,7 @@ def new_event_segment(p: SagaProgress, part: Sequence[SelfConsumedEvent], *, new
 def _find_event_tails(
     p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, in_hand: Message
 ) -> Iterator[Sequence[SelfConsumedEvent]]:
-    """Own events behind the first ones of each handler that may take them, by type and handlers; in order."""
+    """Return the self-consumed events behind the first ones of each handler, by type and handlers, in order."""
     staying = {in_hand.id} | {k.message.id for k in (*p.queue, *p.waiting)}
     staying |= {part.id for intent in p.intents for part in intent.parts} | {m.id for c in p.later for m in c.parts}
     heads: dict[_Parameter, _Head] = {}
@@ -574,13 +585,13 @@ def _find_event_tails(
 
 
 class _Head:
-    """First own events of one parameter, as they are counted. Those of one transition are never parted."""
+    """Counts the first self-consumed events of one parameter. Events of one transition are never parted."""
 
     def __init__(self) -> None:
         self.count = self.size = self.last = 0
 
     def is_full(self, own: SelfConsumedEvent, bounds: OverflowBounds) -> bool:
-        """Return whether there was room for others only before this one."""
+        """Return whether all events from this one on may move to segments."""
         full = self.count >= bounds.head_max or self.size >= bounds.head_bytes_max
         if full and own.n != self.last:
             return True
@@ -589,7 +600,7 @@ class _Head:
 
 
 def _cut_events(tail: Sequence[SelfConsumedEvent], bounds: OverflowBounds) -> Iterator[Sequence[SelfConsumedEvent]]:
-    """Pages cut from these events, as many as are full."""
+    """Return as many full segments as these events fill."""
     part: list[SelfConsumedEvent] = []
     size = 0
     for _, together in groupby(tail, key=lambda own: own.n):
@@ -602,19 +613,19 @@ def _cut_events(tail: Sequence[SelfConsumedEvent], bounds: OverflowBounds) -> It
 
 
 def _find_consumers(p: SagaProgress, roles: HandlerRoles, page: OverflowSegment) -> Iterator[HandlerRole]:
-    """Handlers that may take what is in a page."""
+    """Return the handlers that may take the events in a segment."""
     for role in roles.by_type.get(page.types[0], ()):
         if role.name in page.handlers and (role.many or not any(ran.handler == role.name for ran in p.ran)):
             yield role
 
 
 def _find_parameter_types(role: HandlerRole, type_: str) -> frozenset[str]:
-    """Types of the parameter of a handler that takes this one."""
+    """Return the types of the handler's parameter that takes this one."""
     return next(types for types in (*role.takes, *role.optional) if type_ in types)
 
 
 def _find_undone(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[CompensableResult]:
-    """Results that were there before and are not any more."""
+    """Return the results that were there before and are gone."""
     here = {(result.handler, result.event.id) for result in p.results}
     return [result for result in before if (result.handler, result.event.id) not in here]
 
@@ -623,8 +634,7 @@ def _find_undone(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequen
 
 
 def find_result_segment(p: SagaProgress) -> OverflowSegment | None:
-    """The uppermost page of a handler of which the progress has no result left: decisions look at the newest one of
-    each handler."""
+    """Return the top segment of a handler whose results are all in segments: decisions look at the newest result."""
     stacked = [page for page in p.pages if page.of == "results"]
     if not stacked:
         return None
@@ -633,7 +643,7 @@ def find_result_segment(p: SagaProgress) -> OverflowSegment | None:
 
 
 def restore_results(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
-    """The progress with a page's results in their places, and with the page below in the place of the page."""
+    """Return the progress with a segment's results in their places, and the segment below in place of the segment."""
     below = () if leaf.below is None else (leaf.below,)
     at = p.pages.index(page)
     pages = (*p.pages[:at], *below, *p.pages[at + 1 :])
@@ -663,7 +673,7 @@ def spill_results(p: SagaProgress, bounds: OverflowBounds) -> tuple[SagaProgress
 def _new_result_segment(
     p: SagaProgress, handler: str, part: tuple[CompensableResult, ...], below: OverflowSegment | None
 ) -> NewSegment:
-    """A page of these results on top of the one below, as the write of `p` will list it."""
+    """Make a segment of these results on top of the one below, as the write of `p` will list it."""
     count, bound = len(part), int(integrity.sum_digests(part), 16)
     if below is not None:
         count, bound = count + below.count, bound + int(below.bound, 16)
@@ -679,7 +689,8 @@ def _new_result_segment(
 
 
 def _find_older_runs(mine: list[CompensableResult], bounds: OverflowBounds) -> list[tuple[CompensableResult, ...]]:
-    """Runs of a handler whose results may go, oldest first: all but the newest, and those that there is room for."""
+    """Return the runs of a handler whose results may move, oldest first: all but the newest, and those that there is
+    room for."""
     runs = [tuple(run) for _, run in groupby(mine, key=lambda result: result.cause)]
     count = size = 0
     for place in range(len(runs) - 1, -1, -1):
@@ -692,7 +703,7 @@ def _find_older_runs(mine: list[CompensableResult], bounds: OverflowBounds) -> l
 def _cut_runs(
     runs: list[tuple[CompensableResult, ...]], bounds: OverflowBounds
 ) -> Iterator[tuple[CompensableResult, ...]]:
-    """Pages cut from these runs, as many as are full."""
+    """Return as many full segments as these runs fill."""
     part: list[CompensableResult] = []
     size = 0
     for run in runs:
@@ -719,7 +730,7 @@ INDEX_LEVEL_MAX = 2
 
 
 def find_segments_to_index(p: SagaProgress, bounds: OverflowBounds) -> Sequence[OverflowSegment]:
-    """Pages that follow each other in their pile and go to a shelf together; empty: there is none."""
+    """Return the segments of one list that one index segment may replace; empty if there are too few."""
     piles: dict[tuple[object, ...], list[OverflowSegment]] = {}
     for page in p.pages:
         if page.of in ("queue", "waiting", "own"):
@@ -741,7 +752,7 @@ def find_segments_to_index(p: SagaProgress, bounds: OverflowBounds) -> Sequence[
 def index_segments(
     p: SagaProgress, pages: Sequence[OverflowSegment], entries: Sequence[bytes]
 ) -> tuple[SagaProgress, NewSegment]:
-    """The progress with a shelf in the place of these pages. `entries`: of each those of the messages in it."""
+    """Return the progress with an index segment in place of these segments. `entries`: the inbox entries of each."""
     of, first = pages[0].of, pages[0]
     all_ = sorted({packed[at : at + ENTRY_BYTES] for packed in entries for at in range(0, len(packed), ENTRY_BYTES)})
     newest, until = max(page.newest for page in pages), min(page.until for page in pages)
@@ -780,5 +791,5 @@ def open_index(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -
 
 
 def _sum_digests(bounds: Sequence[str]) -> str:
-    """Sum of what binds pages; of own events nothing does."""
+    """Return the sum of the segments' digests. Segments of self-consumed events have none."""
     return integrity.format_sum(sum(int(bound, 16) for bound in bounds)) if any(bounds) else ""
