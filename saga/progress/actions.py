@@ -37,14 +37,17 @@ class Now(Struct, frozen=True, gc=False):
 
     @property
     def forgotten(self) -> str:
-        """Time up to which what the service did may be forgotten: the memory ago, or the beginning of an absence in
-        which that lies. To the second: so it is seldom made anew."""
+        """Return the time up to which the service may have forgotten what it did.
+
+        That is the retention ago, or the beginning of an absence in which that time lies. To the second, so that it is
+        seldom computed anew.
+        """
         since_ms = (self.ms // 1000 - self.retention_s) * 1000
         return iso(next((begin for begin, end in self.absences if begin < since_ms < end), since_ms))
 
     @property
     def future(self) -> str:
-        """Time after which nothing can have begun yet, unless a clock is wrong. To the second, as above."""
+        """Return the time after which nothing can have begun yet, unless a clock is wrong. To the second, as above."""
         return iso((self.ms // 1000 + FUTURE_S) * 1000)
 
 
@@ -105,7 +108,7 @@ class ForwardTimer(Struct, frozen=True, gc=False):
 
 
 class AwaitLog(Struct, frozen=True, gc=False):
-    """Keep the current wake until the log has been handled up to a deadline's due time; then take its turn again."""
+    """Keep the current timer until the log has been handled up to a deadline's due time; then process it again."""
 
     due_ms: int
     look_ms: int | None
@@ -139,7 +142,7 @@ class HandlerAction(Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """Name of the handler, or of its compensation, as history has it."""
+        """Return the name of the handler, or of its compensation, as in the journal."""
         return self.role.undo.name if self.undoes and self.role.undo else self.role.name
 
 
@@ -162,13 +165,13 @@ class Compensate(HandlerAction, frozen=True, gc=False):
 
     @property
     def parts(self) -> tuple[Message, ...]:
-        """The outcome, the event that is undone, and what its handler took."""
+        """Return the outcome, the event that is undone, and what its handler consumed."""
         return self.message, self.result.event, *self.result.took
 
 
 class Abort(HandlerAction, frozen=True, gc=False):
-    """Close an original that never finishes for good: close its documents to it, do what it said with `on_abort`, and
-    show a person what stands."""
+    """Close a run that never finishes: close its documents to it, make its `on_abort` calls, and show a person what
+    remains."""
 
     undoes: ClassVar[bool] = True
     goes_on: ClassVar[SuspendedRun | None] = None
@@ -176,7 +179,7 @@ class Abort(HandlerAction, frozen=True, gc=False):
 
     @property
     def parts(self) -> tuple[Message, ...]:
-        """Messages that the original was given."""
+        """Return the messages that the run was given."""
         return self.intent.parts
 
 
@@ -184,7 +187,7 @@ class Abort(HandlerAction, frozen=True, gc=False):
 
 
 class RecordDecision(HandlerAction, frozen=True, gc=False):
-    """Write the next snapshot: `saga.progress.next_action.record_decision` makes it. Nothing runs."""
+    """Record a decision: `saga.progress.next_action.record_decision` does it. No handler runs."""
 
 
 class Ignore(RecordDecision, frozen=True, gc=False):
@@ -224,7 +227,7 @@ class DelayCompensation(RecordDecision, frozen=True, gc=False):
 
 
 class BeginAbort(RecordDecision, frozen=True, gc=False):
-    """Seal the intent of an original that is a dead letter: from now on nothing revives it."""
+    """Replace the intent of a run that is a dead letter: from now on nothing revives it."""
 
     undoes: ClassVar[bool] = True
 

@@ -1,7 +1,7 @@
 """The progress: the one document that a service stores for a saga, with its current values and its transitions.
 
 JSON, so that people and tools can read it; the same in every store. All values are immutable: a decision makes a new
-one. The snapshot holds all that decisions read; the transitions are history, and what is not known as published.
+one. The current values hold all that decisions read; the transitions are the journal, and the outbox.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ SegmentKind = Literal["inbox", "queue", "waiting", "results", "own"]
 
 
 class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A call that takes back what its run did before it said so."""
+    """A call that takes back what its run did before it recorded the call."""
 
     call: str
     """`resource.method`, or `module:function`: another process finds it by that."""
@@ -53,7 +53,7 @@ class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A page of what has no room: a document of its own, which never changes. See `saga.progress.overflow`."""
+    """Reference to an overflow segment: an immutable document of its own. See `saga.progress.overflow`."""
 
     of: SegmentKind
     name: str
@@ -79,8 +79,10 @@ class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """More than 0 for a shelf, which lists pages of a level less: see `saga.progress.overflow`."""
 
     def closed(self, now_s: int, until: int) -> "OverflowSegment":
-        """The same as a page of the inbox: what is kept in it will never be handled. One that never expires says so
-        still, until the next write puts one in its place that does."""
+        """Return it as a segment of the inbox: the messages in it are never handled.
+
+        One that never expires stays so until the next write replaces it by one that does.
+        """
         until = min(self.until, until)
         none = ()
         return replace(
@@ -88,12 +90,12 @@ class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         )
 
     def is_forgotten(self, now_s: int) -> bool:
-        """True if nothing in it is young enough to be asked for."""
+        """Return True if everything in it is older than the retention."""
         return self.of == "inbox" and 0 < self.until < now_s
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A step, a document update or a document read of a handler, as begun; with its answer, as recorded."""
+    """A step, a document update or a document read of a handler, as begun; with its answer, once that is recorded."""
 
     kind: Literal["step", "update", "read"]
     name: str
@@ -121,7 +123,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
     @property
     def in_words(self) -> str:
-        """The call as people read it, with its arguments if they are recorded."""
+        """Describe the call for people, with its arguments if they are recorded."""
         return f"{self.kind} {self.name}" + (f"({self.arguments})" if self.arguments else "")
 
 
@@ -154,7 +156,8 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def open_call(self) -> StepRecord | None:
-        """The call that has begun and has no answer. A run that failed behind it has its answer in here, too."""
+        """Return the call that has begun and has no answer. If the run failed after the call, its answer is in the
+        intent too."""
         begins = self.begins
         if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in self.calls):
             return None
@@ -246,7 +249,7 @@ class SelfConsumedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, g
     """Handlers that it is for, of one that was in a page: the others had had it. Empty: all that take its type."""
 
     def is_for(self, handler: str) -> bool:
-        """Return whether a handler that takes its type may not have had it."""
+        """Return whether a handler that consumes its type may not have processed it."""
         return not self.only or handler in self.only
 
 
@@ -360,7 +363,7 @@ class EmittedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Letter that a person has to see: a message was given up, or an undo could not be done whole."""
+    """A dead letter or an escalation: a message that was given up, or a compensation that could not be completed."""
 
     id: str
     what: Literal["dead letter", "escalation", "dropped", "replayed", "discarded", "resolved"]
@@ -382,7 +385,7 @@ class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One transition."""
+    """One write of the progress: which message caused it, for which handler, what came of it, and what it emits."""
 
     n: int
     previous: str
@@ -419,7 +422,7 @@ class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
     @property
     def ran(self) -> bool:
-        """True if a handler ran: to its end, or to the end of a turn."""
+        """Return True if a handler ran: to its end, or to the end of a turn."""
         return self.outcome in ("handled", "later")
 
 
@@ -435,7 +438,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_progress(content: bytes) -> SagaProgress:
-    """A progress as read from a store. Raises `SagaError` for one that this version cannot read."""
+    """Decode a progress as read from a store. Raises `SagaError` for one that this version cannot read."""
     try:
         snapshot = _snapshots.decode(content)
     except UNREADABLE as why:
@@ -450,12 +453,12 @@ def decode_progress(content: bytes) -> SagaProgress:
 
 
 def decode_transition(raw: Raw) -> Transition:
-    """One transition of a progress."""
+    """Decode one transition of a progress."""
     return _entries.decode(raw)
 
 
 def build_messages(p: SagaProgress, entry: Transition) -> list[Message]:
-    """The events of a transition, with their whole envelope."""
+    """Build the events of a transition, with their whole envelope."""
     return [
         Message(
             id=e.id,
@@ -474,14 +477,14 @@ def build_messages(p: SagaProgress, entry: Transition) -> list[Message]:
 
 
 def progress_key(service: str, saga: str) -> str:
-    """The document's key, in collection `saga`."""
+    """Return the key of a progress document, in collection `saga`."""
     return f"{service}::{saga}"
 
 
 def compute_format(
     pages: Sequence[OverflowSegment], deadlines: Sequence[object], later: Sequence[object], version: int
 ) -> int:
-    """Format of a progress with these, and with a state of this version."""
+    """Return the format of a progress with these, and with a state of this version."""
     if pages and any(page.types or page.level for page in pages):
         return RELEASED
     if version > 1:
@@ -491,7 +494,7 @@ def compute_format(
 
 
 def is_covered(said: tuple[AbortAction, ...], number: int) -> bool:
-    """Return whether one of these takes back the call of that number, of the same turn; the first one is 0."""
+    """Return whether one of these takes back the call of that number (from 0) of the same turn."""
     return any(number < each.after for each in said)
 
 
@@ -501,7 +504,7 @@ _S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covaria
 
 @dataclass(frozen=True, kw_only=True)
 class TransitionView:
-    """One entry of a progress, for people and tests."""
+    """A transition, for people and tests."""
 
     handler: str
     outcome: Outcome
@@ -511,7 +514,7 @@ class TransitionView:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Generic[_S_co]):
-    """Progress of one saga in one service, to look at: tools and tests read it, nobody writes it."""
+    """The progress of one saga in one service, for tools and tests to read."""
 
     service: str
     saga_id: str
@@ -521,7 +524,7 @@ class Progress(Generic[_S_co]):
 
 
 def build_view(p: SagaProgress, state: _S) -> Progress[_S]:
-    """A progress document as it is shown, with the state as the service's class."""
+    """Build the view of a progress document, with the state as the service's class."""
     transitions = tuple(
         TransitionView(handler=entry.handler, outcome=entry.outcome, reason=entry.reason)
         for entry in map(decode_transition, p.transitions)

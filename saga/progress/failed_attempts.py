@@ -1,4 +1,5 @@
-"""Records of attempts that failed: the run is parked until its next attempt, or given up as a dead letter. Pure."""
+"""Decide what follows from a failed attempt, and record it: the run is parked until its next attempt, or given up.
+Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -80,7 +81,7 @@ class FailureVerdict(NamedTuple):
 
 
 class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
-    """Failure because of which a run was given up, for people."""
+    """Why a run was given up or parked, for people."""
 
     reason: str
     remedy: str
@@ -190,7 +191,8 @@ def _records_wait(entry: Transition, name: str) -> bool:
 def give_up(
     p: SagaProgress, hand: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
 ) -> Commit:
-    """Give a run up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
+    """Give a run up: its message becomes a dead letter that blocks the saga. `intent`: with the last answers, if it has
+    begun."""
     message = action.message
     letter = DeadLetterRecord(
         id=ids.dead_letter_id(p.service, p.saga, action.name, message.id, p.replays),
@@ -228,8 +230,10 @@ def park(
     *,
     due_ms: int,
 ) -> Commit:
-    """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
-    results, if it has begun."""
+    """Park a run until `due_ms`, in its place: the saga's other messages queue behind it.
+
+    `intent`: with the last answers, if it has begun.
+    """
     p, message = _update_intent(p, action, intent), action.message
     kept = PendingMessage(
         handler=action.role.name,
@@ -261,8 +265,11 @@ def park(
 
 
 def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage, c: SuspendedRun) -> bool:
-    """True if the next turn of a run waits where it is: its time alone tells when it goes on. One that was put off
-    without a failed attempt may go on before, with what it has begun, or with the event for which it waits."""
+    """Return True if a suspended run waits where it is, because only its time tells when it continues.
+
+    One that was postponed without a failed attempt may continue earlier: with what it has begun, or with the event for
+    which it waits.
+    """
     return bool(kept.attempts) or not (
         find_intent(p, action.role.name, action.message) or suspended_runs.is_awaited_event_here(p, action.role, c)
     )
@@ -271,7 +278,7 @@ def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage
 def _describe_attempt(
     message: Message, failure: RunFailure, intent: Intent | None, letters: tuple[DeadLetterRecord, ...]
 ) -> TransitionDetails:
-    """End of an attempt, with what it has got so far."""
+    """Describe a failed attempt, with the answers it has got."""
     return TransitionDetails(
         message=message,
         reason=failure.reason,
@@ -283,7 +290,7 @@ def _describe_attempt(
 
 
 def _update_intent(p: SagaProgress, action: HandlerAction, intent: Intent | None) -> SagaProgress:
-    """The progress with the open intent as it is by now."""
+    """Return the progress with the open intent as it is now."""
     if intent is None:
         return p
     name, cause = intent.handler, intent.cause
@@ -297,8 +304,10 @@ def _is_same(a: PendingMessage, b: PendingMessage) -> bool:
 
 
 def _find_order_number(p: SagaProgress, action: HandlerAction) -> int:
-    """Number of a message that goes to the head of the queue, where what is there and what waits keeps its order behind
-    it; or to the end of what is to be undone."""
+    """Return the number of a message that moves to the head of the queue, or to the end of the compensations.
+
+    Messages that are queued or pending keep their order behind it.
+    """
     if action.undoes:
         return p.n
     before = find_order_number(p, action.role.name, action.message)
@@ -308,7 +317,8 @@ def _find_order_number(p: SagaProgress, action: HandlerAction) -> int:
 def give_up_without_content(
     p: SagaProgress, hand: WriteContext, action: HandlerAction, *, letter: str, reason: str
 ) -> Commit:
-    """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
+    """Record a message as dead that the dead letter has no room for: the saga is blocked, the bytes are in the letter
+    only."""
     message = replace(action.message, value=b"")
     p = _quarantine(
         p,
@@ -323,7 +333,7 @@ def give_up_without_content(
 
 
 def _quarantine(p: SagaProgress, action: HandlerAction, kept: PendingMessage) -> SagaProgress:
-    """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
+    """Keep a dead letter until an operator decides: at the head of the queue, or with the compensations."""
     if action.undoes:
         return replace(
             p, compensating=(*journal.remove_messages(p.compensating, kept.handler, [kept.message.id]), kept)
@@ -344,7 +354,7 @@ def _move_to_head(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
 
 
 def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> bool:
-    """Return whether the run is parked already, so that a wake comes for it. `has_begun`: it has an open intent."""
+    """Return whether the run is parked already, so that a timer comes for it. `has_begun`: it has an open intent."""
     name, message = action.role.name, action.message.id
     if action.undoes:
         kept = find_pending_compensation(p, name, action.message)
@@ -358,8 +368,11 @@ def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> boo
 
 
 def find_postponed_since_ms(p: SagaProgress, action: HandlerAction, attempts: int, reason: str) -> int | None:
-    """Return the time from which on, by the history, the run has been put off for this reason, after so many attempts;
-    `None` if the history does not have it. Two reasons that alternate are recorded once each."""
+    """Return since when, by the journal, the run is postponed for this reason, after so many attempts; `None` if it is
+    not.
+
+    Two reasons that alternate are recorded once each.
+    """
     found = None
     for entry in map(decode_transition, reversed(p.transitions)):
         if (entry.handler, entry.message) != (action.name, action.message.id):
@@ -375,7 +388,7 @@ def find_postponed_since_ms(p: SagaProgress, action: HandlerAction, attempts: in
 
 
 def find_parked_runs(p: SagaProgress) -> Iterator[ParkedRun]:
-    """All runs of a saga that are parked."""
+    """Yield all parked runs of a saga."""
     for k in p.queue:
         if _is_parked(k):
             yield _of(p, k)
@@ -391,7 +404,8 @@ def find_parked_runs(p: SagaProgress) -> Iterator[ParkedRun]:
 
 
 def release_run(p: SagaProgress, run: ParkedRun, now_ms: int) -> SagaProgress:
-    """The progress in which the time of its next attempt has come. It keeps its place, and the attempts it has had."""
+    """Return the progress in which the run's next attempt is due. It keeps its place, and the number of its attempts.
+    """
 
     def due(k: PendingMessage) -> PendingMessage:
         return replace(k, due_ms=now_ms) if _is_it(k, run) else k

@@ -1,4 +1,4 @@
-"""Handlers of a service as far as decisions have to know them: names of types, no functions."""
+"""Roles of a service's handlers, as far as decisions have to know them: names and event types, no functions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ DEADLINE = "a deadline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompensationRole:
-    """The compensation of a handler."""
+    """The compensation of a handler: its name, and the events it consumes."""
 
     name: str
     outcomes: frozenset[str]
@@ -29,7 +29,7 @@ class CompensationRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRole:
-    """One handler."""
+    """One handler: which events it needs, and what they mean."""
 
     name: str
     takes: tuple[frozenset[str], ...]
@@ -65,7 +65,7 @@ class HandlerRole:
 
     @property
     def closes_deadlines(self) -> bool:
-        """True if a run of it may close a deadline."""
+        """Return True if a run of it may close a deadline."""
         return self.decides or self.closes
 
     @property
@@ -73,15 +73,15 @@ class HandlerRole:
         return self.within_ms > 0
 
     def is_joined(self) -> bool:
-        """Return whether it takes several events."""
+        """Return whether it is a fan-in: it needs several events."""
         return not self.takes_one
 
     def may_do_without(self, type_: str) -> bool:
-        """Return whether it takes `type_`, and does not wait for it."""
+        """Return whether it takes `type_` without waiting for it."""
         return any(type_ in types for types in self.optional)
 
     def parameter_of(self, type_: str) -> int:
-        """Number of the parameter that needs `type_`; -1 if none."""
+        """Return the number of the parameter that needs `type_`; -1 if none does."""
         for i, types in enumerate(self.takes):
             if type_ in types:
                 return i
@@ -170,5 +170,5 @@ class HandlerRoles:
 
 
 def compensation_name(handler: str) -> str:
-    """The name under which the inbox holds an outcome for the compensation of `handler`."""
+    """Return the name under which the inbox holds an outcome for the compensation of `handler`."""
     return f"undo {handler}"

@@ -1,4 +1,4 @@
-"""Uses of the transitions: publishing what is not known as published, audit, replay, archives. Pure."""
+"""Use the transitions: to publish what is not known as published, for audit, replay and archives. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ HISTORY_BYTES_MAX = 256 * 1024
 
 
 def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
-    """The transitions whose events are not known as published, oldest first.
+    """Return the transitions whose events are not known as published, oldest first.
 
-    Less those whose message is committed already, by this worker: whoever commits has published before. A wake counts
-    as an event, but where it is `in_hand`: else each that comes would bring another.
+    Transitions whose message is committed are left out: a worker publishes before it commits. A timer counts as an
+    event, unless it is the one that is processed (`in_hand`): otherwise each timer would bring another.
     """
     for raw in p.transitions[max(0, p.published - p.first) :]:
         entry = decode_transition(raw)
@@ -44,12 +44,12 @@ class TransitionArchive(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def decode_archive(content: bytes) -> TransitionArchive:
-    """An archive as read from a store."""
+    """Decode an archive as read from a store."""
     return msgspec.json.decode(content, type=TransitionArchive)
 
 
 def build_archive(p: SagaProgress) -> TransitionArchive | None:
-    """The oldest published transitions, when there are too many in the progress, or when they are too large."""
+    """Return the oldest published transitions if there are too many in the progress, or if they are too large."""
     sizes = [len(memoryview(raw)) for raw in p.transitions]
     count = len(sizes) - TRANSITIONS_KEPT if len(sizes) > TRANSITIONS_MAX else 0
     if sum(sizes) > HISTORY_BYTES_MAX:
@@ -64,13 +64,13 @@ def build_archive(p: SagaProgress) -> TransitionArchive | None:
 
 
 def is_of_another_saga(p: SagaProgress, archive: TransitionArchive) -> bool:
-    """True if an archive that begins where this progress does was written for an earlier saga of the same id."""
+    """Return True if an archive with the number of this progress was written for an earlier saga with the same id."""
     assert archive.first == p.first
     return p.transitions[:1] != archive.transitions[:1]
 
 
 def remove_archived(p: SagaProgress, archive: TransitionArchive) -> SagaProgress:
-    """The progress without what the archive contains, and nothing else."""
+    """Return the progress without the transitions that the archive contains."""
     assert archive.first == p.first
     count = len(archive.transitions)
     assert p.transitions[:count] == archive.transitions
@@ -78,13 +78,15 @@ def remove_archived(p: SagaProgress, archive: TransitionArchive) -> SagaProgress
 
 
 def archive_key(service: str, saga: str, first: int) -> str:
-    """The archive's key, in collection `saga-archive`."""
+    """Return the archive's key, in collection `saga-archive`."""
     return f"{service}::{saga}::{first:09}"
 
 
 def fold_state(entries: Iterable[Transition], before: int | None = None) -> dict[str, Any]:
-    """The state as the deltas make it, of all transitions or of those below the number `before`. One with which a new
-    version of the state begins holds the whole."""
+    """Fold the state from the deltas of all transitions, or of those below the number `before`.
+
+    A transition with which a new version of the state begins holds the whole state.
+    """
     state: dict[str, Any] = {}
     version = 0
     for entry in entries:
@@ -97,17 +99,17 @@ def fold_state(entries: Iterable[Transition], before: int | None = None) -> dict
 
 @dataclass(frozen=True, slots=True)
 class HistoryDefect:
-    """Place at which a history is not what was written."""
+    """Where a history differs from what was written."""
 
     n: int
     what: str
 
 
 def verify_history(transitions: Sequence[Raw], p: SagaProgress) -> HistoryDefect | None:
-    """The first place where a whole history is not what was written; `None` if there is none.
+    """Return the first place where a whole history differs from what was written; `None` if there is none.
 
-    Transitions are held together by their hashes, the first one by service and saga, and the snapshot is compared with
-    what they make of it. An older version of the toolkit bound neither: `saga.progress.integrity.has_digests`.
+    Transitions are chained by their hashes, the first one to service and saga, and the progress is compared with what
+    they add up to. An older version of the toolkit wrote neither: see `saga.progress.integrity.has_digests`.
     """
     seed = integrity.get_initial_hash(p.service, p.saga)
     previous, entries = seed, list[Transition]()

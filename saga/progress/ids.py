@@ -17,29 +17,32 @@ def digest(what: str, saga: str, cause: str) -> str:
 
 
 def event_id(type_: str, service: str, saga: str, handler: str, cause: str, index: int) -> str:
-    """The id of the event that `handler` emitted at `index`, because of `cause`."""
+    """Return the id of the event that `handler` emits at `index`, because of `cause`."""
     return f"{type_}-{digest(f'event|{service}|{handler}|{index}', saga, cause)}"
 
 
 def idempotency_key(name: str, service: str, saga: str, handler: str, cause: str) -> str:
-    """An idempotency key for the outside: at most 80 characters of ASCII letters, digits, `-` and `_`."""
+    """Return an idempotency key for an external system: at most 80 ASCII letters, digits, `-` and `_`."""
     readable = _unreadable("-", name[:40])
     return f"{readable}-{digest(f'key|{service}|{handler}|{len(name)}|{name}', saga, cause)}"
 
 
 def update_id(service: str, saga: str, handler: str, cause: str, name: str, number: int) -> str:
-    """The marker of a handler's `number`-th update by the function `name`: what makes it happen once."""
+    """Return the marker of a handler's `number`-th update by the function `name`: it makes the update happen once."""
     return digest(f"update|{service}|{handler}|{number}|{name}", saga, cause)
 
 
 def dead_letter_id(service: str, saga: str, handler: str, message: str, replays: int) -> str:
-    """The id of a dead letter; the count of replays is in it, for the same message may die again."""
+    """Return the id of a dead letter. It contains the number of replays, for the same message may fail again."""
     return f"dead-{digest(f'dead|{service}|{handler}|{replays}', saga, message)}"
 
 
 def parked_id(service: str, saga: str, handler: str, message: str, attempts: int, due_ms: int) -> str:
-    """The name of a wait for the next attempt. Attempts and time are in it, for the same run may wait again: put off
-    with as many attempts, or with one more at the same time."""
+    """Return the name of a wait for the next attempt.
+
+    It contains attempts and time, for the same run may wait again: postponed with as many attempts, or with one more at
+    the same time.
+    """
     return f"parked-{digest(f'parked|{service}|{handler}|{attempts}|{due_ms}', saga, message)}"
 
 
@@ -54,5 +57,5 @@ def inbox_entry(message: str, handler: str) -> str:
 
 
 def content_digest(value: bytes) -> str:
-    """Digest that tells two messages of one type apart."""
+    """Return the digest that tells two messages of one type apart."""
     return blake2b(value, digest_size=8).hexdigest()

@@ -67,7 +67,7 @@ _ENTRIES = _MODULUS - 59
 
 
 def get_initial_hash(service: str, saga: str) -> str:
-    """Text in the place of a hash before the first transition.
+    """Return the text that stands for the hash before the first transition.
 
     >>> get_initial_hash("payment", "order-17")
     'payment|order-17'
@@ -78,8 +78,10 @@ def get_initial_hash(service: str, saga: str) -> str:
 def digest_changes(
     before: SagaProgress, after: SagaProgress, started: str | None, principal: str | None = None
 ) -> dict[str, str]:
-    """For each bound field that differs, the sum of what came less the sum of what went; and when the saga began,
-    `started`, and who began it, `principal`, where that is new."""
+    """Return, for each bound field that differs, the sum of the digests that came less the sum of those that went.
+
+    Also when the saga began, `started`, and who began it, `principal`, where that is new.
+    """
     found: dict[str, str] = {}
     # Each transition comes by here, and most fields are the same object in it: asked one by one, that costs least.
     if after.inbox is not before.inbox and (gained := _sum_inbox_difference(before.inbox, after.inbox)) != NOTHING:
@@ -105,7 +107,7 @@ def digest_changes(
 
 
 def _add_segments(found: dict[str, str], before: SagaProgress, after: SagaProgress) -> None:
-    """Add to the sums what pages that came or went hold: to put something aside changes nothing as a whole."""
+    """Add the sums of segments that came or went: moving items to a segment changes nothing as a whole."""
     for name in ("inbox", "queue", "waiting", "results"):
         gained = format_sum(
             _sum_segments(after, name) - _sum_segments(before, name) + int(found.pop(name, NOTHING), 16)
@@ -115,24 +117,26 @@ def _add_segments(found: dict[str, str], before: SagaProgress, after: SagaProgre
 
 
 def _sum_segments(p: SagaProgress, name: str) -> int:
-    """Sum of the digests of a field's items that are in pages."""
+    """Return the sum of the digests of a field's items that are in segments."""
     return sum(int(page.bound, 16) for page in p.pages if page.of == name)
 
 
 def sum_digests(items: Iterable[object]) -> str:
-    """Sum of the digests of these items."""
+    """Return the sum of the digests of these items."""
     return format_sum(sum(map(_digest, items)))
 
 
 def sum_entry_digests(entries: Iterable[str]) -> str:
-    """Sum of the digests of these inbox entries."""
+    """Return the sum of the digests of these inbox entries."""
     return format_sum(sum(map(_entry_digest, entries)))
 
 
 def update_format(p: SagaProgress) -> SagaProgress:
-    """The progress with a format that no older version decides on, if a run has begun whose answers lie in claims, or
-    under a later version of its handler than the first, or with a call in another's place; or if results keep what
-    their handler took."""
+    """Return the progress with a format that older versions of the toolkit refuse, if it holds what they would misread.
+
+    That is a run that has begun and has answers in claim checks, or runs under a later version of its handler than the
+    first, or has called a fallback; or results that keep what their handler consumed.
+    """
     claimed = any(call.claim for intent in p.intents for call in intent.calls)
     if _is_released(p):
         format_ = RELEASED
@@ -146,16 +150,16 @@ def update_format(p: SagaProgress) -> SagaProgress:
 
 
 def may_affect_format(intents: Sequence[Intent]) -> bool:
-    """False if these open intents say nothing of the format, where that is cheap to see: of most runs nothing is
-    answered yet."""
+    """Return False if these open intents cannot change the format, which is cheap to see: most runs have no answer yet.
+    """
     first = intents[0]
     goes_another_way = first.begins is not None and bool(first.begins.instead)
     return len(intents) > 1 or bool(first.calls) or first.handler_version > 1 or goes_another_way
 
 
 def _is_released(p: SagaProgress) -> bool:
-    """True if a run has begun under a later version of its handler than the first, or has begun a call in the place of
-    one that was refused; or if results keep what was taken."""
+    """Return True if a run has begun under a later version of its handler than the first, or has called a fallback; or
+    if results keep what their handler consumed."""
     begun = any(i.handler_version > 1 for i in p.intents) or any(c.handler_version > 1 for c in p.later)
     # A progress that somebody has changed may hold anything there.
     another_way = any(getattr(i.begins, "instead", "") for i in p.intents)
@@ -163,12 +167,14 @@ def _is_released(p: SagaProgress) -> bool:
 
 
 def has_digests(entries: Sequence[Transition]) -> bool:
-    """True if every transition says what it changed: an older version of the toolkit wrote none of it."""
+    """Return True if every transition says what it changed. An older version of the toolkit wrote transitions without
+    it."""
     return not entries or (entries[0].previous != "" and all(entry.changes for entry in entries))
 
 
 def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]:
-    """The fields of a snapshot that are not what all its transitions make of it. The state is for whoever folds it."""
+    """Return the fields of a progress that differ from what all its transitions add up to. The state is checked
+    elsewhere."""
     found = list(_find_contradictions(p, entries))
     if has_digests(entries):
         found += [name for name in DIGESTED_FIELDS if _sum_field(name, p) != _sum_transitions(name, entries)]
@@ -181,7 +187,7 @@ def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]
 
 
 def _sum_field(name: str, p: SagaProgress) -> int:
-    """Sum of the digests of a field's items, pages that were not read included."""
+    """Return the sum of the digests of a field's items, those in segments included."""
     value = getattr(p, name)
     held = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
     return (sum(held) + _sum_segments(p, name)) % _MODULUS
@@ -196,7 +202,7 @@ def _sum_field_difference(name: str, before: SagaProgress, after: SagaProgress) 
 
 
 def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> str:
-    """Sum of the digests of what is in `after` only, less those of what is in `before` only."""
+    """Return the sum of the digests of what is only in `after`, less those of what is only in `before`."""
     count = len(before)
     if not count or after[:count] == before:  # most changes are at the end
         if len(after) == count + 1:  # by far the most are one more: its digest is written as it is
@@ -216,7 +222,7 @@ def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> st
 
 
 def format_sum(sum_: int) -> str:
-    """A sum of digests as it is written. Earlier ones begin with `0x`: `int` reads both."""
+    """Format a sum of digests as it is stored. Earlier ones begin with `0x`; `int` reads both."""
     return hex(sum_ % _MODULUS)[2:]
 
 
@@ -225,7 +231,7 @@ def _items(value: object) -> tuple[object, ...]:
 
 
 def _count_common_prefix(old: tuple[object, ...], new: tuple[object, ...]) -> int:
-    """Number of items in common from their beginning. Slices are compared: that needs no loop of ours."""
+    """Return the number of items that both begin with. Comparing slices needs no loop in Python."""
     low, high = 0, min(len(old), len(new))
     if old[:high] == new[:high]:
         return high
@@ -239,7 +245,7 @@ def _count_common_prefix(old: tuple[object, ...], new: tuple[object, ...]) -> in
 
 
 def _sum_inbox_difference(old: dict[str, int], new: dict[str, int]) -> str:
-    """Sum of the digests of what came into an inbox, less those of what went."""
+    """Return the sum of the digests of what came into an inbox, less those of what left it."""
     count = len(old)
     if len(new) == count + 1 and (not count or (count <= MANY and old.keys() <= new.keys())):  # by far the most
         newest, time = next(reversed(new.items()))
@@ -274,7 +280,7 @@ def _hash(item: object) -> blake2b:
 
 
 def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
-    """The fields that contradict the transitions, or each other."""
+    """Return the fields that contradict the transitions, or each other."""
     calls = [call for i in p.intents for call in i.calls] + [call for entry in entries for call in entry.calls]
     claimed = any(call.claim for call in calls)
     plain = compute_format(p.pages, p.deadlines, p.later, p.version)
@@ -310,7 +316,7 @@ def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iter
 
 
 def _find_wrong_numbers(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
-    """The numbers that contradict the transitions."""
+    """Return the numbers that contradict the transitions."""
     if p.first != max(p.n - len(p.transitions), 0):
         yield "first"
     if p.published != p.n and not (p.published == p.n - 1 and p.n):
@@ -320,7 +326,7 @@ def _find_wrong_numbers(p: SagaProgress, entries: Sequence[Transition]) -> Itera
 
 
 def _were_states_reached(p: SagaProgress, entries: Sequence[Transition]) -> bool:
-    """True if the saga once was in the state that each open intent was given."""
+    """Return True if the saga once had the state that each open intent was given."""
     left = [(intent.version, intent.state) for intent in p.intents]
     version, state = entries[0].version if entries else p.version, dict[str, object]()
     left = [given for given in left if given != (version, state)]
@@ -335,11 +341,11 @@ def _were_states_reached(p: SagaProgress, entries: Sequence[Transition]) -> bool
 
 
 def _restore_original(own: Iterable[SelfConsumedEvent]) -> set[SelfConsumedEvent]:
-    """Own events as they were before any of them went to a page."""
+    """Return the self-consumed events as they were before any of them moved to a segment."""
     return {structs.replace(o, only=()) for o in own}
 
 
 def _iterate_own_events(p: SagaProgress, entry: Transition) -> Iterable[SelfConsumedEvent]:
-    """The events of a transition as parts of this service's own handlers."""
+    """Yield the events of a transition as parts of this service's own handlers."""
     for event in build_messages(p, entry):
         yield SelfConsumedEvent(event=event, n=entry.n)

@@ -248,7 +248,7 @@ def restore_all(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0)
     """Return the progress with everything that its segments hold, as if it had no bounds.
 
     Args:
-        leaves: the segments' documents, by key. Segments that may have expired by `now_s` and are missing stay as they are.
+        leaves: the segments' documents, by key. Segments that may have expired by `now_s` and are missing stay.
 
     Raises:
         SagaError: a segment is missing, or was changed since it was written.

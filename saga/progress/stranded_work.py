@@ -1,4 +1,5 @@
-"""Work of a saga that no message sets off any more, or whose wake may be missing: found in its progress alone. Pure."""
+"""Find work of a saga that no message triggers any more, or whose timer may be missing, from its progress alone. Pure.
+"""
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from saga.support.clock import LATEST_MS, from_iso, iso
 
 
 class StrandedWork(Struct, frozen=True, kw_only=True):
-    """Work that is there for whoever goes on with the saga without a message."""
+    """Work of a saga that continues only if somebody triggers it."""
 
     heard: tuple[str, ...] = ()
     """Types of own events that the last version did not take, and this one does."""
@@ -28,18 +29,21 @@ class StrandedWork(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wake_alone(self) -> bool:
-        """True if all that there is goes on by itself as soon as its wake comes."""
+        """Return True if all of it continues by itself once its timer fires."""
         return not (self.heard or self.begun or self.ready)
 
     @property
     def triggers(self) -> tuple[Message, ...]:
-        """Messages on which those that have begun go on, from their stored bytes."""
+        """Return the messages on which begun runs continue, decoded from their stored bytes."""
         return tuple({i.message.id: i.message for i in self.begun}.values())
 
 
 def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_ms: int) -> StrandedWork:
-    """Work of this saga that may have nobody to go on with it. `quiet_ms`: time without a write after which nobody is
-    under way with what is ready: before that, a worker most likely is. Raises what damaged transitions raise."""
+    """Find work of this saga that nothing may trigger.
+
+    `quiet_ms`: time without a write after which no worker is processing what is ready; before that, one probably is.
+    Raises what damaged transitions raise.
+    """
     heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_takeover_due(p, roles) else ()
     due_ms = timers.find_earliest_ms(p)
     at = None if due_ms is None else iso(min(due_ms, LATEST_MS))
@@ -65,7 +69,7 @@ def _is_kept_by_its_intent_alone(p: SagaProgress, intent: Intent) -> bool:
 
 
 def _last_ms(p: SagaProgress) -> int:
-    """Time of the last that was written of the saga."""
+    """Return the time of the saga's last write."""
     times = [from_iso(intent.time) for intent in p.intents if intent.time]
     if p.transitions:
         times.append(from_iso(decode_transition(p.transitions[-1]).time))

@@ -1,7 +1,7 @@
-"""Continuations: runs that go on another time, when it has come or an event is here for which they wait. Pure.
+"""Suspended runs: handlers that returned `Later` and continue at a time, or when an event arrives. Pure.
 
-A continuation holds the event that set the run off, and blocks nobody. Each turn of it is a run with a cause of its
-own: so its steps and events have other ids than those of the turns before. What one turn was shown no later one sees.
+A suspended run holds the event that started it, and blocks nothing. Each turn of it is a run with a cause of its own,
+so its steps and events have other ids than those of earlier turns. What one turn was given no later one gets.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from saga.progress.handlers import HandlerRole, HandlerRoles
 
 
 def find_suspended_run(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
-    """The continuation of a handler's run on a message."""
+    """Return the handler's suspended run that a message started."""
     for c in p.later:
         if c.handler == handler and any(m.id == message for m in c.parts):
             return c
@@ -21,24 +21,24 @@ def find_suspended_run(p: SagaProgress, handler: str, message: str) -> Suspended
 
 
 def has_uncovered_calls(p: SagaProgress, handler: str) -> bool:
-    """True if turns that are over did what no result covers: it is taken back, or told, when the run is closed."""
+    """Return True if earlier turns did what no result covers: it is taken back, or reported, when the run is closed."""
     return any(c.handler == handler and (c.calls or c.undo_with) for c in p.later)
 
 
 def compute_cause(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
-    """Cause of a run on these parts, less those that may be absent; of a later turn, the turn's own."""
+    """Return the cause of a run on these required events; for a later turn, the turn's own cause."""
     cause = parts[0].id if len(parts) == 1 else "+".join(sorted([m.id for m in parts]))
     return cause if c is None else f"{cause}~{c.turn}"
 
 
 def find_consumed_ids(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
-    """Ids of the messages on which runs of this handler go on: they are nobody else's."""
+    """Return the ids of the messages that suspended runs of this handler hold: no other run gets them."""
     return frozenset([m.id for c in p.later if c.handler == role.name for m in (c.parts[:1] if role.many else c.parts)])
 
 
 def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
-    """Messages that the next turn is shown beside those that it needs: for each parameter that may be absent the first
-    that is here and that no turn was shown."""
+    """Return the optional events that the next turn gets: for each optional parameter the first that no turn was given.
+    """
     found = []
     for types in role.optional:
         here = [(k.n, k.message) for k in p.waiting if k.handler == role.name and k.message.type in types]
@@ -53,21 +53,23 @@ def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message,
 
 
 def collect_run_parts(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> tuple[Message, ...]:
-    """Parts that the next turn is given."""
+    """Return the events that the next turn is given."""
     return (*c.parts, *find_optional_messages(p, role)) if role.optional else c.parts
 
 
 def is_awaited_event_here(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> bool:
-    """True if an event is here for which it waits."""
+    """Return True if an event for which it waits has arrived."""
     return bool(c.until) and any(message.type in c.until for message in find_optional_messages(p, role))
 
 
 def find_ready_runs(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
 ) -> Iterator[tuple[HandlerRole, SuspendedRun]]:
-    """Continuations that may go on: first those whose event is here, then those whose time has come, the earliest
-    first. One that was made under the message in hand waits for its wake, so that what else there is of the saga comes
-    in between; `None`: whatever is in hand."""
+    """Return the suspended runs that may continue: first those whose event is here, then those whose time has come.
+
+    One that was suspended while this message is processed waits for its timer, so that the saga's other work comes in
+    between; `None` for any message.
+    """
     timed = []
     for c in p.later:
         role = roles.handlers[c.handler]

@@ -1,8 +1,8 @@
-"""Work of other versions of the service: own events that earlier ones emitted and only this one takes, found in the
-history; and handlers with open or undoable work that this one does not declare. Pure.
+"""Take over work of other versions of the service: events that only this version consumes, found in the journal. Pure.
 
-A version keeps as parts only those own events that one of its handlers takes; the copy in the log is not looked at. So
-what a new handler waits for may lie in the transitions alone.
+A version keeps only those events of its own that one of its handlers consumes, and does not read their copy in the log.
+So what a new handler waits for may be in the transitions alone. Handlers with open or undoable work that this version
+does not declare are found here, too.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,16 @@ from saga.progress.handlers import HandlerRoles
 
 
 def is_takeover_due(p: SagaProgress, roles: HandlerRoles) -> bool:
-    """True if the progress was written by a version that takes fewer of the service's own events than this one."""
+    """Return True if a version that consumes fewer of the service's own events wrote the progress."""
     return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
 
 
 def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition], now: Now) -> SagaProgress:
-    """The progress with the events of these transitions (all there are, oldest first) as parts, where they are newly
-    taken and nobody has withdrawn or had them. A handler that repeats may have taken one that is older than the memory,
-    and it be out of the inbox again: such a one is not taken over for it.
+    """Return the progress with the events of these transitions that are newly consumed, and neither withdrawn nor
+    processed.
+
+    The transitions are all there are, oldest first. A handler with `repeats` may have processed an event that is older
+    than the retention and has left the inbox again: such an event is not taken over for it.
     """
     types = set(roles.heard) - set(p.heard)
     undone = {entry.cause for entry in entries if entry.outcome == "compensated" and entry.cause}
@@ -66,21 +68,25 @@ def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition
 
 
 def _is_undone(p: SagaProgress, entry: Transition, undone: set[str]) -> bool:
-    """True if all results of the run that this transition ended are undone: then nothing that it said is a part."""
+    """Return True if all results of the run that this transition ended are undone: then nothing it emitted is a part.
+    """
     cause = entry.cause or entry.message
     left = any((r.handler, r.cause) == (entry.handler, cause) for r in p.results)
     return not left and any(e.id in undone for e in entry.events)
 
 
 def _mark_processed(event: Message, roles: HandlerRoles, inbox: dict[str, int]) -> dict[str, int]:
-    """The inbox entries of the handlers that repeat, for an event that they may have had."""
+    """Return the inbox entries of the handlers with `repeats`, for an event that they may have processed."""
     return {
         key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.inbox_entry(event.id, r.name)) not in inbox
     }
 
 
 def find_undeclared(p: SagaProgress, roles: HandlerRoles) -> tuple[str, ...]:
-    """Names, each with its kind. Whoever finds any decides nothing: it would lose what they have begun."""
+    """Yield the names, each with its kind, that the progress needs and this version does not declare.
+
+    A worker that finds any decides nothing, or it would lose what they have begun.
+    """
     if not (p.is_open or p.results):
         return ()
     known, kept = roles.handlers, (*p.queue, *p.compensating, *p.deadlines)

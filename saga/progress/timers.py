@@ -1,10 +1,10 @@
-"""Times for which something of a saga waits, and the one wake that is to come for it. Pure.
+"""Timers: when something of a saga is due, and the one current timer that is published for it. Pure.
 
-Wakes are hints. The progress names the current one, and all others are dropped. Whoever reads the progress publishes
-that one again, unless it is in hand: so each that comes brings no other; and a worker that holds one finishes its
-copies. While anything waits for time the current one lies in the log: it is sent on before its offset is committed, and
-whatever adds something that waits names a new one where the current one may come too late. What only a person moves
-does not wait for time: see `waits_for_time`.
+Timers are hints. The progress names the current one, and all others are dropped. Whoever reads the progress publishes
+that one again, unless it is being processed: so a timer that fires brings no other, and a worker that buffers one
+finishes its copies. While anything waits for time, the current timer lies in the log: it is forwarded before its offset
+is committed, and whatever adds something that waits names a new timer if the current one may fire too late. What only
+an operator moves does not wait for time: see `find_timed_work`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,8 +29,10 @@ Whoever lets it run does so at once; but a clock that is behind takes it for wha
 
 
 def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
-    """All that waits for a time: handler, message, and when it is due. What a dead letter holds up waits for a person,
-    whose command names a wake anew: its own time moves nothing, however often it is looked at."""
+    """Return everything that waits for a time: handler, message, and when it is due.
+
+    What a dead letter holds up waits for an operator, whose command sets a new timer: its own time moves nothing.
+    """
     if not p.queue and not p.compensating and not p.deadlines and not p.later:
         return _NOTHING
     kept: Iterable[PendingMessage] = (*p.queue, *p.deadlines)
@@ -44,8 +46,11 @@ def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
 
 
 def _find_unblocked_runs(p: SagaProgress) -> set[tuple[str, str]]:
-    """Runs that go on beside a dead letter, as handler and message: those that have begun; without any, the head of the
-    queue, if no compensation is a dead letter. See `saga.progress.decisions.is_blocked`."""
+    """Return the runs that continue beside a dead letter, as handler and message.
+
+    Those that have begun; without any, the head of the queue, if no compensation is a dead letter. See
+    `saga.progress.decisions.is_blocked`.
+    """
     begun = {(i.handler, m.id) for i in p.intents if i.kind == "do" for m in i.parts}
     if p.intents or any(k.dead for k in p.compensating):
         return begun
@@ -53,7 +58,7 @@ def _find_unblocked_runs(p: SagaProgress) -> set[tuple[str, str]]:
 
 
 def find_timed_runs(p: SagaProgress) -> Iterable[SuspendedRun]:
-    """Runs that go on by themselves: one whose turn was given up waits for a person."""
+    """Return the suspended runs that continue by themselves. One whose turn was given up waits for an operator."""
     if not p.queue:
         return p.later
     queued = {(k.handler, k.message.id) for k in p.queue}
@@ -68,9 +73,11 @@ _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 
 
 def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
-    """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
-    progress without the turns and deadlines that are new in it: those that are due at once have nothing in their way
-    but what the log holds."""
+    """Return the next time at which something that waits has to be looked at; `None` if nothing waits.
+
+    `before`: the progress without the turns and deadlines that are new in it: only the log can hold up those due at
+    once.
+    """
     waits = find_timed_work(p)
     times_ms = [_compute_check(due_ms, now_ms) for _, _, due_ms in waits]
     if (p.later or p.deadlines) and before is not None:
@@ -81,7 +88,7 @@ def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None
 
 
 def _compute_check(due_ms: int, now_ms: int) -> int:
-    """Time to come at which what is due then is looked at.
+    """Return the next time at which what is due then is looked at.
 
     >>> _compute_check(7000, 5000), _compute_check(5000, 5000), _compute_check(5000, 65_000)
     (7000, 6000, 125000)
@@ -92,11 +99,10 @@ def _compute_check(due_ms: int, now_ms: int) -> int:
 
 
 def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention_s: int) -> tuple[int, int] | None:
-    """Time at which a wake of a saga that this store does not know comes again, and the one for which it was published
-    first. `None`: the saga is known, or forgotten since.
+    """Return when the timer of an unknown saga fires again, and for when it was published first.
 
-    Another store may know the saga: that of a process with other settings, or of another project with a service of the
-    same name. As with what is overdue, each pause is as long as it has been due.
+    `None` if the saga is known, or forgotten since. Another store may know the saga: that of a process with other
+    settings, or of another project with a service of the same name. Each pause is as long as the timer has been due.
     """
     if not isinstance(message, SagaTimer) or p.n or p.intents:
         return None
@@ -107,25 +113,29 @@ def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention
 
 
 def find_earliest_ms(p: SagaProgress) -> int | None:
-    """Earliest time for which something waits, past or to come; `None`: nothing does. The current wake may have been
-    named for an earlier one, and sent on since."""
+    """Return the earliest time for which something waits, past or to come; `None` if nothing does.
+
+    The current timer may be for an earlier one, and may have been forwarded since.
+    """
     return min((due_ms for _, _, due_ms in find_timed_work(p)), default=None)
 
 
 def is_timer_too_late(p: SagaProgress, now_ms: int) -> bool:
-    """True if the current wake is for a later time than something that waits: a clock that is ahead named it."""
+    """Return True if the current timer fires after something is due: a clock that is ahead set it."""
     at = compute_next_check(p, now_ms)
     return p.wake is not None and at is not None and p.wake.due_ms > at
 
 
 def is_clock_behind(in_hand: Message, now_ms: int) -> bool:
-    """True if this worker's clock is behind, as far as the message in hand tells: it was published later than now."""
+    """Return True if this worker's clock is behind: the message was published later than now."""
     return in_hand.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
 
 
 def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
-    """The progress in which nothing waits longer from now on than its own delay: what waits for longer had its time set
-    by a clock that was ahead. Or else this one is behind: see `is_behind`."""
+    """Return the progress in which nothing waits longer from now on than its own delay.
+
+    A longer wait was set by a clock that was ahead; or this clock is behind: see `is_clock_behind`.
+    """
 
     def kept(k: PendingMessage) -> PendingMessage:
         left_ms, delay_ms = k.due_ms - now_ms, k.delay_ms
@@ -147,13 +157,16 @@ def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgr
 
 
 def is_deadline_overdue(p: SagaProgress, now_ms: int) -> bool:
-    """True if a deadline's time has come."""
+    """Return True if a deadline is due."""
     return any(k.due_ms <= now_ms for k in p.deadlines)
 
 
 def set_timer(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
-    """The progress with a new current wake, and that wake, where the one before does not do: there is none, it comes
-    too late, or something waits for time that did not. `before`: the progress as the store has it."""
+    """Return the progress with a new current timer, and that timer, if the one before does not do.
+
+    It does not if there is none, if it fires too late, or if something new waits for time. `before`: the stored
+    progress.
+    """
     due_ms = compute_next_check(p, now_ms, before)
     if due_ms is None:
         return (p if p.wake is None else replace(p, wake=None)), None
@@ -168,15 +181,18 @@ def set_timer(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tupl
 
 
 def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
-    """True if the message opens or closes a deadline, is for nothing else, and has not done so yet."""
+    """Return True if the message only opens or closes a deadline, and has not done so yet."""
     return message.type in roles.noted and ids.inbox_entry(message.id, DEADLINE) not in p.inbox
 
 
 def touch_deadlines(
     p: SagaProgress, roles: HandlerRoles, in_hand: Message, said: Iterable[Message], now_ms: int
 ) -> SagaProgress:
-    """The progress with the deadlines that the message in hand, and what is `said` because of it, open and close; less
-    those that have run, were given up, or never will run. `now_ms`: time at which the message is first seen here."""
+    """Return the progress with the deadlines that the message, and what is `said` because of it, open and close.
+
+    Without those that have run, were given up, or never will run. `now_ms`: time at which the message is first seen
+    here.
+    """
     closed, opened = list(p.closed), list(p.deadlines)
     begun = {intent.handler for intent in p.intents}  # what has begun is brought to its end
     for message in (in_hand, *said):
@@ -208,8 +224,10 @@ def touch_deadlines(
 
 
 def _counts_from_ms(message: Message, now_ms: int) -> int:
-    """Time from which a deadline counts: the event's own, but never one to come, which only says that a clock is
-    wrong; and that of the first look at it where its own says nothing."""
+    """Return the time from which a deadline counts: the event's own, unless that lies ahead, for then a clock is wrong.
+
+    An event without a time that can be trusted counts from when it is first seen.
+    """
     return now_ms if message.foreign_time else min(from_iso(message.time), now_ms)
 
 
@@ -224,7 +242,7 @@ def _has_run(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
 def find_due_deadlines(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
 ) -> Iterator[tuple[HandlerRole, Message]]:
-    """Deadlines whose time has come and that nothing in the log may close any more, the earliest first."""
+    """Return the deadlines that are due and that nothing in the log can close any more, the earliest first."""
     for k in sorted(p.deadlines, key=lambda k: k.due_ms):
         role = roles.handlers[k.handler]
         if k.due_ms <= now_ms and not waits_for_log(k, role, now_ms, handled_ms):
@@ -232,13 +250,15 @@ def find_due_deadlines(
 
 
 def waits_for_log(k: PendingMessage, role: HandlerRole, now_ms: int, handled_ms: int) -> bool:
-    """True if what the log held at a deadline's due time has not all been handled: what closes it may be there. Its
-    grace, if it declares one, ends the wait."""
+    """Return True if the log was not handled up to a deadline's due time: the event that closes it may be there.
+
+    The deadline's grace, if it declares one, ends the wait.
+    """
     return k.due_ms > handled_ms and (role.grace_ms is None or k.due_ms + role.grace_ms > now_ms)
 
 
 def find_deadlines_behind_log(p: SagaProgress, roles: HandlerRoles, now: Now) -> list[PendingMessage]:
-    """Deadlines that are due, and that wait for nothing but the log."""
+    """Return the deadlines that are due and wait only for the log."""
     if not is_deadline_overdue(p, now.ms) or not may_deadline_run(p, roles):
         return []
     return [
@@ -249,15 +269,17 @@ def find_deadlines_behind_log(p: SagaProgress, roles: HandlerRoles, now: Now) ->
 
 
 def is_end_certain(p: SagaProgress, roles: HandlerRoles) -> bool:
-    """True if a deadline is open that ends the saga, whatever comes or never comes."""
+    """Return True if a deadline is open that ends the saga, whatever else happens."""
     return any(roles.handlers[k.handler].ends_surely for k in p.deadlines)
 
 
 def may_deadline_run(p: SagaProgress, roles: HandlerRoles) -> bool:
-    """True if a deadline may run now. Behind what has failed and is parked it runs, for that may take as long as it
-    likes; not if what is parked has begun and may decide how the saga ends, nor behind a dead letter or another run
-    that is under way, nor while a message is pending that came in time and may decide: one that has not been tried, or
-    that a pause, a limit or an open breaker holds up."""
+    """Return True if a deadline may run now.
+
+    It runs although a failed run is parked, for that may take any time; but not if the parked run has begun and may
+    decide how the saga ends. It waits for a dead letter, for another run under way, and for a message that came in time
+    and may decide: one that was not tried yet, or that a pause, a limit or an open breaker holds up.
+    """
     if p.is_quarantined:
         return False
     if any(_is_pending(k) and roles.handlers[k.handler].closes_deadlines for k in p.queue):
@@ -272,5 +294,5 @@ def may_deadline_run(p: SagaProgress, roles: HandlerRoles) -> bool:
 
 
 def _is_pending(k: PendingMessage) -> bool:
-    """True for a queued message that has not failed, or that is held up by what is not its own failure."""
+    """Return True for a queued message that has not failed, or that a control, a limit or a breaker holds up."""
     return k.put_off or not k.attempts
