@@ -1,8 +1,7 @@
-"""Limits of one resource as they hold in this process: its breaker, calls at once, calls a second. And those of one
-call, or of the runs of a handler, which have a gate of the same kind.
+"""Limits of a resource, of one call, or of the runs of a handler: breaker, concurrent calls, calls per second.
 
-What is let through, and when, is decided by `saga.policies.breaker` and `saga.policies.concurrency`; here calls wait.
-All of it is in memory: another process knows nothing of it, and a new one begins with a closed breaker.
+`saga.policies.breaker` and `saga.policies.concurrency` decide what is admitted, and when; here calls wait. All of it is
+in memory: another process knows nothing of it, and a new one begins with a closed breaker.
 """
 
 import asyncio
@@ -27,11 +26,11 @@ LOOK_S = 1.0
 
 
 class TooManyCalls(SagaError):
-    """Refusal of a call for which there is no turn in time: too many wait for theirs."""
+    """Raised for a call that is not admitted in time, because too many calls wait before it."""
 
 
 class CallNotAdmitted(Exception):
-    """Refusal of a call before it began. It says nothing about handler or message, and is no attempt of anything."""
+    """Raised for a call before it begins. It says nothing about handler or message, and is no attempt of anything."""
 
     def __init__(self, why: SagaError, left_s: float) -> None:
         """`left_s`: seconds after which to ask again."""
@@ -48,7 +47,7 @@ class AdmittedCall(NamedTuple):
 
 
 class _Waiting:
-    """Place in the line."""
+    """A call that waits for admission."""
 
     __slots__ = ("is_next", "woken")
 
@@ -58,8 +57,10 @@ class _Waiting:
 
 
 class CallGate:
-    """Count of the calls that are under way, were begun and wait: one for all services of this process that limit the
-    same in the same way, for whoever is called sees the process."""
+    """Counts the calls that are under way, were begun and wait.
+
+    All services of this process that limit the same in the same way share one: the called system sees the process.
+    """
 
     __slots__ = ("line", "waiting")
 
@@ -69,18 +70,18 @@ class CallGate:
 
 
 class CallGates:
-    """Gates of one process, by what is limited, and how."""
+    """The gates of one process, by what is limited, and how."""
 
     def __init__(self) -> None:
         self._known: dict[object, CallGate] = {}
 
     def of(self, *what: object) -> CallGate:
-        """Gate of this."""
+        """Return the gate of this, and make it if it is new."""
         return self._known.setdefault(what, CallGate())
 
 
 class Limiter:
-    """Way of all calls of steps to one resource, in this service; or of all of one call that has limits of its own."""
+    """Admits all calls of steps to one resource in this service, or all of one call that has its own limits."""
 
     def __init__(self, service: str, resource: Resource, ports: Ports, gate: CallGate | None = None) -> None:
         self._service, self._resource, self._ports = service, resource, ports
@@ -103,7 +104,7 @@ class Limiter:
         return self._gate.waiting
 
     def limit(self, switch: Switch | None) -> None:
-        """Have what a person has set hold, in the place of what is declared; `None`: what is declared."""
+        """Apply the limits that an operator has set in place of the declared ones; `None` for the declared ones."""
         declared = self._resource
         at_once_max = None if switch is None else switch.at_once_max
         rate_per_s = None if switch is None else switch.rate_per_s
@@ -119,8 +120,11 @@ class Limiter:
         latest_s: float,
         is_fault: Callable[[BaseException], bool | None],
     ) -> T:
-        """Make a call when it may be made. `is_fault`: says whether what it raised is the resource's fault; `None`: it
-        was given up, and says nothing. Raises what the call raises, and as `enter` does."""
+        """Make a call once it is admitted. Raises what the call raises, and what `enter` raises.
+
+        `is_fault`: returns whether an error is the resource's fault; `None` if the call was abandoned, which says
+        nothing.
+        """
         call = await self.enter(at, latest_s)
         failed: bool | None = False
         try:
@@ -132,10 +136,10 @@ class Limiter:
             self.leave(call, failed)
 
     async def enter(self, at: Position, latest_s: float) -> AdmittedCall:
-        """Return when a call may begin. Whoever was let in has to `leave`.
+        """Wait until a call may begin. The caller has to call `leave` afterwards.
 
-        Raises `CallNotAdmitted` while the breaker is open, or if there is no turn until `latest_s`; `Draining` when the
-        worker stops or is to lose the partition.
+        Raises `CallNotAdmitted` while the breaker is open, or if the call is not admitted before `latest_s`; `Draining`
+        when the worker stops or loses the partition.
         """
         clock, resource, rate_per_s = self._ports.clock, self._resource, self._rate_per_s
         self.check_closed()  # who would be refused does not wait
@@ -159,14 +163,14 @@ class Limiter:
         return AdmittedCall(circuit.turns, now_s)
 
     def leave(self, call: AdmittedCall, failed: bool | None) -> None:
-        """Take note that a call has ended. `failed`: `None` if it was given up, and says nothing."""
+        """Record that a call has ended. `failed`: `None` if it was abandoned, which says nothing."""
         now_s = self._ports.clock.monotonic_s()
         if self._resource.breaker is not None:
             self._turns(breaker.end_call(self._resource.breaker, self._circuit, call.turns, failed, now_s))
         self._frees(None if failed is None else now_s - call.began_s)
 
     def check_closed(self) -> None:
-        """Raises `CallNotAdmitted` while the breaker is open."""
+        """Raise `CallNotAdmitted` while the breaker is open."""
         if breaker.left_s(self._circuit, self._ports.clock.monotonic_s()):
             raise self._is_open()
 
@@ -188,7 +192,7 @@ class Limiter:
             )
 
     async def _place(self, at: Position, latest_s: float) -> bool:
-        """Wait for a place among those that run at once. Returns whether there was none."""
+        """Wait for a place among the concurrent calls. Returns whether there was none at once."""
         if concurrency.has_free_turn(self._line, self._at_once_max):
             self._line = self._line.runs()
             return False
@@ -221,7 +225,7 @@ class Limiter:
                 self._ports.assignment.check_running(at)
 
     async def _turn(self, rate_per_s: float, at: Position, latest_s: float) -> bool:
-        """Wait for a turn among those of this second. Returns whether it was not now."""
+        """Wait until the rate admits the call. Returns whether it had to wait."""
         now_s = self._ports.clock.monotonic_s()
         line, begins_s = concurrency.reserve(self._line, rate_per_s, now_s)
         if begins_s > now_s and (begins_s > latest_s or self._line.waiting >= WAITING_MAX):
@@ -244,12 +248,12 @@ class Limiter:
         )
 
     def _frees(self, lasted_s: float | None) -> None:
-        """Give a place to the first that waits."""
+        """Give a free place to the first call that waits."""
         self._line = concurrency.end_turn(self._line, lasted_s)
         self._fill()
 
     def _fill(self) -> None:
-        """Give all places that there are to those that wait."""
+        """Give all free places to calls that wait."""
         while self._waiting and (self._at_once_max is None or self._line.running < self._at_once_max):
             place = self._waiting.popleft()
             place.is_next = True

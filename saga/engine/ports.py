@@ -1,5 +1,4 @@
-"""Ports of a turn: all that it asks and awaits, each by what it is. A world gives what differs there, and shares the
-rest with the worker."""
+"""Ports of the engine: everything that it asks and awaits. Tests and tools replace single ones, and share the rest."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -24,71 +23,71 @@ Item = TypeVar("Item")
 
 
 class EventPublisher(Protocol):
-    """Log that events and dead letters are published to: of a broker, what a turn uses."""
+    """The part of a broker that the engine uses: it publishes events and dead letters."""
 
     @property
     def record_bytes_max(self) -> int:
-        """Bytes that it takes as one record: see `Broker.record_bytes_max`."""
+        """Largest record in bytes: see `Broker.record_bytes_max`."""
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[object, object, None]:
-        """Return when all is durable. Raises `BrokerUnavailable`."""
+        """Publish records; return when all are durable. Raises `BrokerUnavailable`."""
 
 
 class TransitionListener(Protocol):
-    """Listener to the transitions of a progress; none of its calls waits for anything."""
+    """Listens to the transitions of progress documents. None of its methods waits."""
 
     def published_below(self, p: SagaProgress, /) -> int:
-        """Number of the first transition of a progress that is not known as told."""
+        """Return the number of the first transition that is not known as published on `saga.transitions`."""
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements, /) -> None:
-        """Take note of a transition that is in the store now, `p` with it."""
+        """Take note of a transition that has been written, and of the progress with it."""
 
     def on_loaded(self, p: SagaProgress, /) -> None:
-        """Take note of a progress as it was read from the store."""
+        """Take note of a progress that was read from the store."""
 
 
 class Heartbeat(Protocol):
-    """Durable notes of when the service works."""
+    """Durable records of when the service works."""
 
     @property
     def absences(self) -> tuple[tuple[int, int], ...]:
         """Times in which no worker has written anything: see `saga.progress.actions.Now`."""
 
     def is_recent(self) -> bool:
-        """True if a progress may be written now."""
+        """Return True if a progress may be written now."""
 
     def record(self) -> Coroutine[object, object, None]:
-        """Note that the service works now. Raises `StoreError`."""
+        """Record that the service works now. Raises `StoreError`."""
 
 
 class Assignment(Protocol):
-    """Partitions that this worker owns now, and the permission to begin something of them."""
+    """The partitions that this worker owns now, and the permission to begin work on their messages."""
 
     def is_committed(self, position: Position, /) -> bool:
-        """True if the position lies below the committed one of a partition that this worker owns."""
+        """Return True if the offset is committed, in a partition that this worker owns."""
 
     def is_of_current_log(self, position: Position, /) -> bool:
-        """True if the position's log is known to be the one that its topic has now: a message there that is not
-        committed comes to whoever has its partition."""
+        """Return True if the topic still has the log of this position: then an uncommitted message there is
+        redelivered."""
 
     def check_running(self, position: Position, /) -> None:
-        """Raises `Draining` when nothing new of this partition may begin."""
+        """Raise `Draining` if nothing new of this partition may begin."""
 
     def handled_ms(self, saga: str, due_ms: int, /) -> Awaitable[int]:
-        """Time up to which the log has been handled as far as it may concern the saga: whatever its partitions of the
-        topics of events held then has come to its place here. At least `due_ms` if that can be said of it now; 0 if it
-        cannot be said of any time."""
+        """Return the time up to which everything in the log that may concern the saga has been handled.
+
+        At least `due_ms` if that is known now; 0 if nothing is known.
+        """
 
     def is_at_home(self, saga: str, position: Position, /) -> bool:
-        """False if a wake that lies there should go to the worker that has the saga's partitions, which knows more of
-        them than this one."""
+        """Return False if a timer at this position should go to the worker that owns the saga's partitions."""
 
     def pause(self, seconds: float, position: Position, /) -> Awaitable[None]:
-        """Wait between attempts. Raises `Draining` at once when the worker stops or is to lose the partition."""
+        """Wait between attempts. Raises `Draining` at once when the worker stops or loses the partition."""
 
 
 class ExternalCall(Struct, frozen=True):
-    """Call to the outside that a handler makes now by `saga.step`."""
+    """A call to an external system that a handler makes by `saga.step`."""
 
     saga: str
     handler: str
@@ -111,26 +110,27 @@ CallExternal: TypeAlias = Callable[[ExternalCall], Awaitable[Any]]
 
 
 class Batch(Protocol):
-    """Meeting place of lanes that want something done to one thing."""
+    """Joins work that several sagas want done to one thing."""
 
     def __call__(
         self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], /
     ) -> Awaitable[T]:
-        """Give what `act` gives for `item`. Items of one `what` that come up while others are acted on, go together."""
+        """Return what `act` returns for `item`. Items of one `what` that arrive while others are under way go together.
+        """
 
 
 class RunScope(Protocol):
-    """Needs of one run of a handler: steps one after another, and writes that a timeout cannot abandon."""
+    """What one run of a handler needs: steps one after another, and writes that a timeout cannot abandon."""
 
     @property
     def gate(self) -> AbstractAsyncContextManager[object]:
-        """A lock: steps of one handler never overlap."""
+        """Return the lock that keeps the steps of one handler apart."""
 
     def write(self, work: Coroutine[object, object, T]) -> Awaitable[T]:
-        """Begin a write; it goes on to its end when the awaiting handler is cancelled."""
+        """Begin a write. It goes on to its end when the awaiting handler is cancelled."""
 
     async def wait_for_writes(self) -> None:
-        """Return when no write is under way."""
+        """Wait until no write is under way."""
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class ShieldedRunScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """All that is around a turn. Whatever it awaits is a call of one of these."""
+    """Everything around the engine. Whatever the engine awaits is a call of one of these."""
 
     store: Store
     publisher: EventPublisher

@@ -1,4 +1,4 @@
-"""State of a turn, between two steps: one immutable value with all that is known while one message is handled."""
+"""The state between two decisions: one immutable value with everything that is known of a message being processed."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ NOWHERE = Position("(repair)", 0, 0)
 
 
 class Measurements(Struct):
-    """Outcome of one message and how long each stage took, in seconds; for people, never read by decisions."""
+    """Outcome of one message, and how long each stage took in seconds. For people; decisions never read it."""
 
     received_s: float = 0.0
     begun_s: float = 0.0
@@ -33,12 +33,12 @@ class Measurements(Struct):
     def span(
         self, kind: KindOfSpan, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
     ) -> AbstractContextManager[str]:
-        """Note down what the block does, if it is traced: see `Spans.of`."""
+        """Trace what the block does, if the message is traced: see `TurnSpans.of`."""
         return UNTRACED if self.spans is None else self.spans.of(kind, name, parts, answers)
 
 
 class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
-    """State of handling one message: progress read, its version, answers to reuse."""
+    """State of processing one message: the progress that was read, its version, and answers to reuse."""
 
     position: Position
     progress: SagaProgress | None = None
@@ -69,7 +69,7 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
 
     @property
     def loaded_progress(self) -> SagaProgress:
-        """The progress, once it has been read; with what its pages say of the message in hand."""
+        """Return the progress, once it has been read, with what its segments say about the message."""
         assert self.progress is not None
         if not self.recalled:
             return self.progress
@@ -77,11 +77,11 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_cacheable(self) -> bool:
-        """True if the progress, once the turn is over, is in the store, and all that it says is published."""
+        """Return True if the progress is stored, and all events that it records are published."""
         return self.progress is not None and self.cas > 0 and not self.unpublished
 
     def drop_progress(self) -> "ProcessingState":
-        """Forget the progress: all is decided again, on what it is by now."""
+        """Forget the progress: everything is decided again, on the progress as it is by then."""
         return replace(self, progress=None, cas=0, is_current=False, unpublished=(), recalled=None, paged=None)
 
     def results_of(self, run: RunKey) -> tuple[StepRecord, ...]:
@@ -101,7 +101,7 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
         )
 
     def drop_carried(self, run: RunKey) -> "ProcessingState":
-        """Drop what a run has left: it came to its end."""
+        """Drop what a run has carried: it has ended."""
         if not (self.results or self.attempts):
             return self
         return replace(self.carry(run, (), ()), unsent_escalation=None)

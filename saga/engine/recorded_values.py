@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def fields_of(state: Any) -> dict[str, Any]:
-    """All fields of a state, as they are recorded.
+    """Return all fields of a state, as they are recorded.
 
     msgspec alone leaves out what has its default in an object that it made itself: `__dict__` does not hold it.
     """
@@ -34,7 +34,7 @@ def fields_of(state: Any) -> dict[str, Any]:
 
 
 def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Fields of a state that were changed, as they are recorded. `read`: makes a state of recorded fields.
+    """Return the fields of a state that were changed, as they are recorded. `read`: makes a state of recorded fields.
 
     Raises `Permanent` for one that is not the same when it is read back.
     """
@@ -56,7 +56,8 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
 
 
 def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
-    """A value as it is recorded. `type_`: says what of it is sensitive. Raises `Permanent` for one that cannot be."""
+    """Encode a value for the record. `type_` says what of it is sensitive. Raises `Permanent` if it cannot be encoded.
+    """
     try:
         if type_ is not None and (marks := find_marks(type_)) is not None:
             return Raw(_encoder.encode(marks.change(value, msgspec.json.decode(_encoder.encode(value)), mark)))
@@ -66,7 +67,7 @@ def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> R
 
 
 def record_answer(asked: StepRecord, why: Exception, answers: tuple[type[Exception], ...]) -> StepRecord:
-    """An exception that is an answer to a call, as it is recorded. Raises `Permanent` for one that cannot be."""
+    """Record an exception that is an answer to a call. Raises `Permanent` if it cannot be encoded."""
     answer = find_declared_error(why, answers)
     value = encode_recorded(why.args, asked.name, "the answer of")
     check_recorded(answer, why, value, asked.name)
@@ -74,8 +75,7 @@ def record_answer(asked: StepRecord, why: Exception, answers: tuple[type[Excepti
 
 
 def replay_result(handler: str, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
-    """Give a recorded result, as the first run and every rerun see it: a declared answer is raised. Raises `Permanent`
-    for one that this version cannot read."""
+    """Return a recorded result, or raise the recorded answer. Raises `Permanent` if this version cannot read it."""
     if call.answer is not None:
         for answer in answers:
             if answer.__name__ == call.answer:
@@ -103,7 +103,7 @@ def replay_result(handler: str, call: StepRecord, type_: Any, answers: tuple[typ
 
 
 def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
-    """The exception by which a call answered. Raises `Permanent` for arguments, of a person perhaps, that make none."""
+    """Rebuild the exception by which a call answered. Raises `Permanent` if the recorded arguments do not fit."""
     try:
         return answer(*msgspec.json.decode(call.value))
     except Exception as why:  # an `__init__` of anybody's may raise anything
@@ -115,12 +115,12 @@ def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
 
 
 def identify_call(call: StepRecord) -> tuple[str, str, int]:
-    """Call of a run, whatever its arguments."""
+    """Return what identifies a call of a run, whatever its arguments."""
     return call.kind, call.name, call.number
 
 
 def list_answerable_calls(calls: Iterable[StepRecord]) -> tuple[tuple[str, int], ...]:
-    """Those of these calls, by name and number, that a person may answer: of an update its document knows."""
+    """List the calls, by name and number, that an operator may answer: the result of an update is in its document."""
     return tuple(dict.fromkeys((call.name, call.number) for call in calls if call.kind != "update"))
 
 
@@ -130,17 +130,17 @@ _FLAG = "flag "
 
 
 def flag_named(name: str) -> str:
-    """Name of the call with which a run asks for a flag: no collection is called so."""
+    """Return the name of the call with which a run asks for a flag. No collection has such a name."""
     return _FLAG + name
 
 
 def is_flag(call: StepRecord) -> bool:
-    """True if a run asked for a flag."""
+    """Return True if the call asks for a flag."""
     return call.kind == "read" and call.name.startswith(_FLAG)
 
 
 def skip_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None) -> int:
-    """Place of the first call from there on that is no flag, or is the one that is asked for."""
+    """Return the place of the first call from there on that is not a flag, or is the one asked for."""
     wanted = None if asked is None else identify_call(asked)
     while place < len(calls) and is_flag(calls[place]) and identify_call(calls[place]) != wanted:
         place += 1
@@ -182,7 +182,7 @@ def _migrate_once(migration: Migration, fields: Mapping[str, Any]) -> dict[str, 
 
 
 def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
-    """Texts of a state of before that its migration may quote."""
+    """Return the sensitive texts of an older state that its migration may quote."""
     marks = find_marks(migration.takes)
     with suppress(msgspec.ValidationError):
         return (

@@ -55,7 +55,7 @@ def record_abort(
 
 
 async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, intent: Intent) -> list[str]:
-    """Make the calls with which a run is taken back, newest first; those that could not be made, or were refused."""
+    """Make the calls that take a run back, newest first. Return those that could not be made, or were refused."""
     left = []
     for said in reversed(intent.undo_with):
         try:
@@ -71,7 +71,7 @@ async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, int
 
 
 async def _describe_remains(service: ServiceRuntime, turn: ProcessingState, intent: Intent) -> list[str]:
-    """Calls of the original that nothing takes back, for a person to put right, newest first."""
+    """Describe the calls of the run that nothing takes back, for a person to put right, newest first."""
     remains = []
     for call, sure in _find_begun_calls(intent):
         if call.kind == "step":
@@ -85,7 +85,7 @@ async def _describe_remains(service: ServiceRuntime, turn: ProcessingState, inte
 
 
 def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
-    """Calls that the original began, newest first; true for those whose answer is known."""
+    """Return the calls that the run began, newest first; True for those whose answer is known."""
     if intent.undo_with:  # the others are of what takes its place
         return [] if intent.maybe is None else [(intent.maybe, False)]
     calls = [(call, True) for call in intent.calls if call.answer is None]
@@ -95,8 +95,7 @@ def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
 
 
 def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
-    """Return whether the collection of an update is one of the service's: the name comes from a stored document, and
-    nothing is written elsewhere."""
+    """Return whether the service declares the collection of an update: its name comes from a stored document."""
     collection = (call.document or "").partition("/")[0]
     return any(collection == declared.collection for declared in service.documents.values())
 

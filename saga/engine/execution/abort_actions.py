@@ -35,7 +35,7 @@ def record_action(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> AbortAction:
-    """The call as it is recorded. Raises `Permanent` for one that cannot be found again, or repeated."""
+    """Make the record of a call. Raises `Permanent` for one that cannot be found again, or not be repeated."""
     name = _name(service, call)
     return_type_of(call)  # its result has to be recorded, as a step's
     places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
@@ -59,7 +59,7 @@ def record_action(
 def find_call(
     service: ServiceRuntime, saga: Saga[Any], back: AbortAction
 ) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
-    """The call and its arguments, as the service has it now. Raises `NotFound`."""
+    """Return the call and its arguments, as the service declares it now. Raises `NotFound`."""
     call = _of_name(service, back.call)
     if call is None:
         raise NotFound(f"{back.call} is not there any more")
@@ -87,7 +87,7 @@ def find_call(
 
 
 def secrets_in(said: AbortAction) -> list[str]:
-    """Texts by which the sensitive arguments of a call could be read."""
+    """Return the texts of the sensitive arguments of a call."""
     return [
         text
         for value in (*said.args, *said.named.values())
@@ -112,8 +112,11 @@ def _name(service: ServiceRuntime, call: Callable[..., Awaitable[object]]) -> st
 
 
 def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
-    """Call of this name, as the service's declaration knows it; `None` if it knows none. DeclaredNames come from stored
-    documents, which others may be able to write: nothing is imported, and nothing else is looked at."""
+    """Return the call of this name, as the service's declaration knows it; `None` if it has none.
+
+    Names come from stored documents, which others may be able to write: nothing is imported, and nothing else is looked
+    at.
+    """
     if ":" in name:
         return _function(service, name)
     resource, _, method = name.partition(".")
@@ -128,8 +131,10 @@ def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[obje
 
 
 def _function(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
-    """An `async def` at the top of a module in which a handler is declared, or imported there by its name. Functions of
-    Python's own library are none that take a run back."""
+    """Return an `async def` at the top of a module that declares a handler, or imported there by name.
+
+    Functions of Python's own library take no run back.
+    """
     module, _, own = name.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:
         return None

@@ -1,4 +1,4 @@
-"""Arguments of a call: as a rerun's are compared with them, and as people read them."""
+"""Encode the arguments of a call: for comparing a rerun with the record, and for people."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
@@ -27,7 +27,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def encode_arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
-    """Arguments as JSON, the same for all that are equal. Raises `Permanent` naming the one that cannot be written."""
+    """Encode arguments as JSON, the same for equal ones. Raises `Permanent`, naming the one that cannot be encoded."""
     try:
         return _encoder.encode((args, kwargs))
     except UNENCODABLE as why:
@@ -42,7 +42,7 @@ def encode_arguments(name: str, args: Sequence[object], kwargs: Mapping[str, obj
 
 
 def digest_of(written: bytes) -> str:
-    """Digest that tells two inputs of a call apart."""
+    """Return the digest that tells two inputs of a call apart."""
     return blake2b(written, digest_size=12).hexdigest()
 
 
@@ -71,7 +71,8 @@ def _show(value: object, type_: object) -> str:
 
 
 def _to_plain(value: object) -> object:
-    """Value in which no object is looked into. A class that is made of a list, say, has fields of its own."""
+    """Return a value without the content of objects. A class derived from a list has fields of its own, so it is an
+    object."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
         return [_to_plain(part) for part in cast(Iterable[object], value)]

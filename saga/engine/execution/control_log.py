@@ -1,5 +1,4 @@
-"""Controls as they hold in this process: a wish is written into the service's book, and the book is read now and
-then."""
+"""Read the control log of a service now and then, and append operators' controls to it."""
 
 from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import READ_S, ServiceRuntime
@@ -15,15 +14,15 @@ from saga.telemetry.events import ControlTurned, ControlUnknown
 
 
 async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> bool:
-    """Return whether a flag is on for a saga, by a book that was read lately."""
+    """Return whether a flag is on for a saga, by a recent copy of the control log."""
     if service.ports.clock.monotonic_s() >= service.controls.until_s:
         await refresh(service, at)
     return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
 
 
 async def refresh(service: ServiceRuntime, at: Position) -> None:
-    """Read the book, unless somebody else just has. Raises `SagaError` for one that cannot be read: what is paused in
-    it is not known."""
+    """Read the control log, unless another task just has. Raises `SagaError` if it cannot be read: what it pauses is
+    unknown."""
     known, clock, key = service.controls, service.ports.clock, controls.control_log_key(service.name)
     if known.gate is None:
         known.gate = service.ports.make_run_scope().gate
@@ -35,7 +34,7 @@ async def refresh(service: ServiceRuntime, at: Position) -> None:
 
 
 def _apply(service: ServiceRuntime, there: Document | None, now_s: float) -> None:
-    """Go by what the book said then from now on, and tell people what has changed."""
+    """Use a new copy of the control log, and report what has changed."""
     known, clock = service.controls, service.ports.clock
     cas = 0 if there is None else there.cas
     if known.cas != cas:
@@ -75,8 +74,10 @@ def _report_change(service: ServiceRuntime, entry: controls.ControlEntry, *, is_
 
 
 async def write_control(service: ServiceRuntime, at: Position, control: Control) -> None:
-    """Write a wish into the book, once, or that it is refused; return when it is durable. One for which there is no
-    room is a dead letter."""
+    """Append a control to the control log once, or its refusal; return when it is durable.
+
+    If the log has no room for it, it becomes a dead letter.
+    """
     store, key = service.ports.store, controls.control_log_key(service.name)
     while True:
         there = await outbox.retry_while_unavailable(service, at, "get", store.get, ARCHIVES, key)

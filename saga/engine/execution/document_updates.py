@@ -1,5 +1,7 @@
-"""Business documents: updated exactly once for each cause, without a transaction. The marker in the document is the
-record; docs/protocol.md, "Business documents", says which loss stands behind each read and write here.
+"""Update business documents exactly once for each cause, without a transaction.
+
+The marker in the document is the record. docs/protocol.md, "Business documents", says which loss each read and write
+here prevents.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +48,7 @@ class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document's field `_saga`."""
+    """The document's field `_saga`, with the markers."""
 
     markers: dict[str, Marker]
     absent: bool = False
@@ -64,7 +66,7 @@ class _OpenIntent(Struct):
 
 
 class _Open(Struct):
-    """Part of a progress that says which runs are open."""
+    """The part of a progress that says which runs are open."""
 
     intents: tuple[_OpenIntent, ...] = ()
 
@@ -79,7 +81,7 @@ def _as_it_is(value: Raw) -> Raw:
 
 
 class Update(Struct, frozen=True, kw_only=True):
-    """Update of a business document, as one run asks for it."""
+    """An update of a business document that one run asks for."""
 
     declared: DocumentKind
     key: str
@@ -98,7 +100,7 @@ class Update(Struct, frozen=True, kw_only=True):
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
-    """Type of the result of an update: it stands beside the document in the return annotation."""
+    """Return the type of an update's result: it stands beside the document in the return annotation."""
     returned = return_type_of(change)
     for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
@@ -107,12 +109,12 @@ def result_of(change: Callable[..., object], kind: type) -> Any:
 
 
 def as_kind(content: bytes, kind: type[T]) -> T | None:
-    """A stored document as the service's class; `None` where only markers are left of it: for tools and tests."""
+    """Return a stored document as the service's class; `None` if only markers are left of it. For tools and tests."""
     return None if _headed.decode(content).head.absent else msgspec.json.decode(content, type=kind)
 
 
 async def read(service: ServiceRuntime, position: Position, declared: DocumentKind, key: str) -> Any:
-    """The document as it is now; `None` if absent."""
+    """Read the document as it is now; `None` if there is none."""
     document = await retry_while_unavailable(
         service, position, "get", service.ports.store.get, declared.collection, key
     )
@@ -120,9 +122,10 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
 
 
 async def apply(service: ServiceRuntime, position: Position, update: Update) -> Marker:
-    """Apply it once, or find that it was. Raises `Superseded` when nobody asks for it any more, and `Permanent`.
+    """Apply an update once, or find that it was applied.
 
-    Updates of one document that come up meanwhile in this process go into one replace.
+    Updates of one document that come up meanwhile in this process go into one replace. Raises `Superseded` if the run
+    is not open any more, and `Permanent`.
     """
     made = await service.ports.batch(
         f"{update.declared.collection}/{update.key}",
@@ -137,7 +140,7 @@ async def apply(service: ServiceRuntime, position: Position, update: Update) -> 
 async def apply_together(
     service: ServiceRuntime, position: Position, updates: Sequence[Update]
 ) -> Sequence[Marker | Exception | Superseded]:
-    """Make these updates of one document: for each its marker, or what it raises."""
+    """Make these updates of one document: return the marker of each, or what it raises."""
     collection, key = updates[0].declared.collection, updates[0].key
     store, pause_s, refused = service.ports.store, PAUSE_S, False
     while True:
@@ -198,7 +201,7 @@ def _too_hot(update: Update) -> TimeoutError:
 async def withdraw(
     service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
-    """Mark that an update never will do anything, or what it has done: its intent is about to be ended otherwise."""
+    """Mark that an update is never made, or return what it did: its intent is about to end otherwise."""
     store, pause_s = service.ports.store, PAUSE_S
     while True:
         document = await retry_while_unavailable(service, position, "get", store.get, collection, key)
@@ -214,7 +217,7 @@ async def withdraw(
 
 
 def _cannot_grow(update: Update, why: TooLarge) -> Permanent:
-    """Failure of the one update that makes its document larger than the store takes."""
+    """Make the failure of an update that makes its document larger than the store accepts."""
     return Permanent(
         f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
         "let it hold less, or split it into several"
@@ -231,7 +234,7 @@ def _decode_head(document: Document | None) -> Head:
 
 
 def _decode_body(declared: DocumentKind, key: str, document: Document | None, head: Head) -> Any:
-    """The document as the service's class; `None` if absent. Raises `Permanent` for one that does not fit."""
+    """Decode the document as the service's class; `None` if there is none. Raises `Permanent` if it does not fit."""
     if document is None or head.absent:
         return None
     try:
@@ -244,7 +247,7 @@ def _decode_body(declared: DocumentKind, key: str, document: Document | None, he
 
 
 def _change(update: Update, current: Any) -> tuple[Marker, Any]:
-    """The marker, and the new document: `None` where nothing but the markers changes."""
+    """Return the marker, and the new document; `None` if only the markers change."""
     kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
     run_kind, handler, cause = update.run
     marker = Marker(saga=update.saga, handler=handler, kind=run_kind, cause=cause)
@@ -277,7 +280,7 @@ def _change(update: Update, current: Any) -> tuple[Marker, Any]:
 
 
 def _restore(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
-    """The document as it was before a function that did not change it."""
+    """Return the document as it was before a function that did not change it."""
     return body if before is None else msgspec.json.decode(before, type=declared.kind)
 
 
@@ -301,9 +304,10 @@ async def _put(  # what is written, where, and in the place of what
     body: Any,
     head: Head,
 ) -> bool:
-    """Insert, or replace the very version that was read. Return whether it happened for certain.
+    """Insert the document, or replace the version that was read. Return whether that is certain.
 
-    Fields that the service's class does not know are kept, and the document's expiry too: it is never ours.
+    Fields that the service's class does not know are kept, and so is the document's expiry: it belongs to the
+    application.
     """
     fields: dict[str, Any] = {} if document is None else dict(_fields.decode(document.content))
     if body is not None:
@@ -325,7 +329,7 @@ async def _put(  # what is written, where, and in the place of what
 
 
 async def _refusal(service: ServiceRuntime, position: Position, update: Update) -> StoreError | Superseded | None:
-    """Why an update that has left no mark is not made: nobody asks for it any more, or nobody can tell."""
+    """Return why an update without a marker is not made: its run is not open, or that cannot be found out."""
     try:
         return None if await _is_open(service, position, update.saga, update.run) else Superseded()
     except StoreError as why:
@@ -341,7 +345,7 @@ async def _is_open(service: ServiceRuntime, position: Position, saga: str, run: 
 
 
 async def _load_intents(service: ServiceRuntime, position: Position, saga: str) -> tuple[_OpenIntent, ...] | None:
-    """Open intents of a saga; `None` if its progress cannot be read."""
+    """Load the open intents of a saga; `None` if its progress cannot be read."""
     key = progress_key(service.name, saga)
     document = await retry_while_unavailable(service, position, "get", service.ports.store.get, PROGRESS, key)
     try:
@@ -353,7 +357,7 @@ async def _load_intents(service: ServiceRuntime, position: Position, saga: str) 
 async def _drop_old_markers(
     service: ServiceRuntime, position: Position, markers: Mapping[str, Marker]
 ) -> dict[str, Marker]:
-    """Markers without those whose run is not open any more, if there are many. Runs are read after the markers."""
+    """Return the markers without those of closed runs, if there are many. Runs are read after the markers."""
     if len(markers) <= PRUNE_FROM:
         return dict(markers)
     open_ = {saga: await _load_intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}
@@ -364,5 +368,5 @@ async def _drop_old_markers(
 
 
 def _is_needed(marker: Marker, intents: tuple[_OpenIntent, ...] | None) -> bool:
-    """True if its run may be open: of a saga that cannot be read nobody knows, and others go on."""
+    """Return True if the marker's run may be open. If its progress cannot be read, the marker stays."""
     return intents is None or any(i.cause == marker.cause for i in intents)

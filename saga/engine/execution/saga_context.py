@@ -62,7 +62,7 @@ NEWER = FailureRule(NewerHandler.__name__, RETRY)
 
 
 class SagaContext(Saga[Any]):
-    """One run of a handler on one cause. Made for each attempt.
+    """One run of a handler on one cause, as the handler sees it. Made for each attempt.
 
     Nothing is called before the intent to call it is in the store: see `_begin`.
     """
@@ -139,7 +139,8 @@ class SagaContext(Saga[Any]):
 
     @property
     def time_ms(self) -> int:
-        """Time of the turn, in milliseconds since 1970: once something is written about it, a rerun has the same."""
+        """Return the time of the run, in milliseconds since 1970. Once an intent is written, a rerun has the same time.
+        """
         if not self._time_ms:
             self._time_ms = from_iso(self.intent.time) if self.intent.time else self._now_ms()
         return self._time_ms
@@ -178,7 +179,7 @@ class SagaContext(Saga[Any]):
         self._state = state
 
     def changed_state(self) -> dict[str, Any]:
-        """The fields of the state that this run has changed."""
+        """Return the fields of the state that this run has changed."""
         if self.service.state is None and self._state is None:
             return {}
         if self.service.state is None or not isinstance(self._state, self.service.state):
@@ -199,7 +200,7 @@ class SagaContext(Saga[Any]):
 
     @property
     def _whose(self) -> str:
-        """Name under which keys and updates are: what is done in place of a run is none of its own."""
+        """Return the name in keys and markers: what is done to abort a run must not have those of the run itself."""
         return f"{self.handler.name}|lieu" if self.intent.kind == "lieu" else self.handler.name
 
     def on_abort(self, call: Callable[P, Awaitable[object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -220,7 +221,8 @@ class SagaContext(Saga[Any]):
 
     @property
     def abort_actions(self) -> tuple[AbortAction, ...]:
-        """Calls that take this run back. A rerun that has not come as far as an earlier one goes by that."""
+        """Calls that take this run back. A rerun that has not come as far as an earlier attempt has the calls of that
+        one."""
         known = self.intent.undo_with if self.intent.kind == "do" else ()
         return self._abort_actions if len(self._abort_actions) >= len(known) else known
 
@@ -232,7 +234,7 @@ class SagaContext(Saga[Any]):
     async def _make_step(
         self, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[StepRecord, Any]:
-        """The answer as it is recorded, and the type as which it is given back."""
+        """Make a step, or answer it from the record: return its record, and the type of its result."""
         name = getattr(call, "__name__", type(call).__name__)
         asked, type_ = self._describe_call("step", name, args, kwargs), return_type_of(call)
         answered = self.replay.answer_of(asked, self._digest)
@@ -329,7 +331,7 @@ class SagaContext(Saga[Any]):
         return answered
 
     async def _or_fail(self, work: Coroutine[object, object, T]) -> T:
-        """Await an answer. All else fails this attempt, even if the handler catches it."""
+        """Await an answer. Any other end fails this attempt, even if the handler catches the error."""
         try:
             return await work
         except Halted as halt:
@@ -346,19 +348,19 @@ class SagaContext(Saga[Any]):
             raise
 
     def marker(self, call: StepRecord) -> str:
-        """The id of an update of this run."""
+        """Return the id of an update of this run."""
         return ids.update_id(
             self.service.name, self.turn.message.saga, self._whose, self.intent.cause, call.name, call.number
         )
 
     def _exclusive(self) -> AbstractAsyncContextManager[object]:
-        """Gate of this run: its steps never overlap, one begun during another waits."""
+        """Return the lock of this run: steps never overlap, one begun during another waits."""
         if self._scope is None:
             self._scope = self.service.ports.make_run_scope()
         return self._scope.gate
 
     async def settle(self) -> None:
-        """Return when nothing of this run is under way; nothing of it begins any more."""
+        """Wait until nothing of this run is under way. Nothing of it begins any more."""
         self.has_ended = True
         if self._scope is not None and self.is_abandoned:
             await self._scope.wait_for_writes()
@@ -378,7 +380,7 @@ class SagaContext(Saga[Any]):
     def _describe_call(
         self, kind: Any, name: str, args: Sequence[object], kwargs: Mapping[str, object], document: str | None = None
     ) -> StepRecord:
-        """The call as it is compared with what is recorded."""
+        """Make the record of a call, to be compared with what is recorded."""
         if self.has_ended:
             raise Permanent(f"{self.handler.name} asks for {kind} {name!r} after its end: await what it begins")
         if self.halt is not None:
@@ -394,7 +396,7 @@ class SagaContext(Saga[Any]):
         )
 
     async def _begin(self, asked: StepRecord) -> None:
-        """Make the intent durable, with all answers so far: nothing new begins before."""
+        """Write the intent to make a call, with all answers so far: nothing new begins before."""
         try:
             self.service.ports.assignment.check_running(self.turn.position)
         except Halted as halt:
@@ -419,7 +421,8 @@ class SagaContext(Saga[Any]):
         self.replay.saved(intent.begins)
 
     async def _or_halt(self, work: Awaitable[T]) -> T:
-        """Trouble of the store is no failure of the handler: the turn ends as by a crash, and the lane tells."""
+        """Await an operation of the store. If the store fails, the attempt ends as by a crash: it is no failure of the
+        handler."""
         try:
             return await work
         except TooLarge:
@@ -429,16 +432,16 @@ class SagaContext(Saga[Any]):
             raise
 
     def _shielded(self, work: Coroutine[object, object, Any]) -> Coroutine[object, object, Any]:
-        """Await a write: a timeout abandons the await, never the write."""
+        """Await a write. A timeout abandons the wait, never the write."""
         assert self._scope is not None
         return self._or_halt(self._scope.write(work))
 
     def _store_claim(self, answered: StepRecord) -> Coroutine[object, object, StepRecord]:
-        """A large answer without its value, once that is durable elsewhere."""
+        """Store a large answer as a claim check, and return its record without the value."""
         return self._shielded(self.repository.overflow.store_claim(self.turn, answered))
 
     async def _replay_result(self, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
-        """Give a recorded result, as the first run and every rerun see it."""
+        """Return a recorded result, as the first attempt and every rerun see it."""
         if call.claim:
             call = await self._or_fail(self._or_halt(self.repository.overflow.load_claim(self.turn, call)))
         if find_marks(type_) is not None or call.by is not None:
@@ -459,9 +462,10 @@ class SagaContext(Saga[Any]):
     async def call_when_admitted(
         self, step: ExternalCall, used: UsedResource | None, limits: Limits | None
     ) -> StepRecord:
-        """Make a call when its own limits let it through, and then those of its resource. Nothing is written before.
+        """Make a call when its own limits admit it, and then those of its resource. Nothing is written before.
 
-        Its own turn comes first: who waited for it with a place at the resource would keep others from that."""
+        Its own limits come first: a call that waits for them must not hold a place at the resource.
+        """
         timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
         if limits is not None and limits.timeout_s is not None:
             timeout_s = limits.timeout_s
@@ -501,11 +505,11 @@ class SagaContext(Saga[Any]):
             raise refusal.why from None
 
     def _encrypt_answer(self, asked: StepRecord, value: Raw) -> Raw:
-        """Seal what is marked in the answer to a call."""
+        """Encrypt the sensitive parts of the answer to a call."""
         return self.codec.encrypt_raw(value, place_of_call(self.run, asked))
 
     def _recall_last_good(self, step: ExternalCall, memory: LastGoodCache[Raw]) -> StepRecord | None:
-        """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""
+        """Answer with the last good result for these arguments; `None` if there is none, or if it is too old."""
         value = memory.recall(self._digest, self.service.ports.clock.monotonic_s())
         if value is None:
             return None
@@ -513,7 +517,7 @@ class SagaContext(Saga[Any]):
         return with_(step.record, value=self._encrypt_answer(step.record, value), instead=REMEMBERED)
 
     async def _call_fallback(self, step: ExternalCall, limits: Limits, timeout_s: float) -> StepRecord:
-        """Call the function that stands in for a call, under an intent that says so: a rerun goes the same way."""
+        """Call the fallback of a call, under an intent that says so: a rerun calls the same."""
         other = limits.fallback
         assert callable(other)
         asked = with_(step.record, instead=other.__name__)
@@ -535,20 +539,20 @@ class SagaContext(Saga[Any]):
         )
 
     def _is_fault(self, why: BaseException) -> bool | None:
-        """Return whether it is a resource's fault that a call failed; `None`: nobody knows."""
+        """Return whether it is the resource's fault that a call failed; `None` if that is unknown."""
         if isinstance(why, Exception) and self.failed_on is not None:
             return not isinstance(why, self.retry_rule(why).retry.never)
         is_late = isinstance(why, asyncio.CancelledError) and self.service.ports.clock.monotonic_s() >= self.until_s
         return True if is_late else None
 
     def _has_failed(self, why: BaseException) -> bool | None:
-        """Return that a call has failed, which says how long it lasted; `None`: it was refused, or given up."""
+        """Return True if a call has failed, which says how long it took; `None` if it was refused or abandoned."""
         return True if self.called_failure is not None and isinstance(why, Exception) else self._is_fault(why)
 
     async def call_external(
         self, step: ExternalCall, used: UsedResource | None, timeout_s: float, memory: LastGoodCache[Raw] | None = None
     ) -> StepRecord:
-        """Make the call itself, within its time. `memory`: takes note of what it gives."""
+        """Make the call itself, within its timeout. `memory`: remembers the result as the last good one."""
         asked = step.record
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
         spans, answers = self.turn.measurements.spans, self.service.expected_errors[self.handler.name]
@@ -598,7 +602,7 @@ class SagaContext(Saga[Any]):
             self.postponed_s = left_s
 
     def retry_rule(self, why: Exception) -> FailureRule:
-        """Rules for trying it again: those of a resource only if it is a step on it that failed."""
+        """Return the retry rules for a failure: those of a resource only if a step on it failed."""
         if isinstance(why, NewerHandler):
             return NEWER
         if isinstance(why, UnknownSchema):
@@ -609,14 +613,15 @@ class SagaContext(Saga[Any]):
     # ---------------------------------------------------------------- redaction
 
     def _state_secrets(self) -> list[str]:
-        """Texts of the sensitive fields of its state, as it was and as it is now."""
+        """Return the sensitive texts of the state, as it was and as it is now."""
         marks = self.service.state_marks
         if marks is None:
             return []
         return [*marks.texts(self.service.state_of(self._fields)), *marks.texts(self._state)]
 
     def secrets(self) -> list[str]:
-        """Texts of all sensitive values that this run has been given: they are hidden in what is said of it."""
+        """Return the texts of all sensitive values that this run was given. They are hidden in what is reported of it.
+        """
         texts = []
         if self.service.sensitive:
             events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
@@ -638,15 +643,17 @@ class SagaContext(Saga[Any]):
         *,
         first: int = 0,
     ) -> StepRecord:
-        """The call with its arguments for people, if they are short; `written`: the same as JSON. A run that was given
-        anything sensitive, be it a boolean, keeps them to itself: in what its handler makes of that, nobody could find
-        it again."""
+        """Return the record of a call with its arguments for people, if they are short. `written`: the same as JSON.
+
+        A run that was given anything sensitive, even a boolean, records no arguments: in what its handler makes of the
+        value it could not be found again.
+        """
         if len(written) > call_arguments.BYTES_MAX or not (args or kwargs) or any(self.secrets()):
             return asked
         return with_(asked, arguments=call_arguments.describe_arguments(call, args, kwargs, first=first))
 
     def _events(self) -> list[Event]:
-        """Events of a run that is not handed them: it takes another one's place."""
+        """Decode the events of a run that is not given them, because it aborts another one."""
         found = []
         for part in self.intent.parts:
             with suppress(BadInput, KeyError, KeyMissing):
@@ -654,5 +661,5 @@ class SagaContext(Saga[Any]):
         return found
 
     def describe(self, why: Exception) -> str:
-        """Words of an exception without the sensitive values of this run."""
+        """Describe an exception without the sensitive values of this run."""
         return describe_exception(why, self.secrets())

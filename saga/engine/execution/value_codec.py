@@ -1,5 +1,8 @@
-"""Seals of one run: what it is handed is opened before, and what it records or says is sealed, each with the key of its
-subject. Without keys nothing is sealed, and what others have sealed fails the attempt: it is tried again later."""
+"""Encryption at the edge of a run: decrypt what the handler is given, encrypt what it records and emits.
+
+Each value is encrypted with the key of its subject. Without keys nothing is encrypted, and a value that others have
+encrypted fails the attempt: it is tried again later.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -49,7 +52,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class ValueCodec:
-    """Keys of one run."""
+    """Decrypts and encrypts the values of one run, with the keys of their subjects."""
 
     own: "SubjectKey | None" = None
     """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
@@ -75,8 +78,10 @@ class ValueCodec:
             self.older_state = await self.decrypt_state(p.state, p.version)
 
     async def begin(self, handler: str, intent: Intent) -> None:
-        """Get the keys for a run that is handed this. Raises `KeyMissing`, before a key is made for its subject: that
-        would take the place of one that is missing."""
+        """Get the keys for what a run is given. Raises `KeyMissing` before a key is made for its subject.
+
+        A new key would take the place of the missing one.
+        """
         library = self._service.schemas.library
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if find_key_names(bytes(call.value))]
         await self._unlock(
@@ -97,14 +102,15 @@ class ValueCodec:
             self.own = await self._ask_keys(keys.get_or_create_key, subject)
 
     def _whole(self, part: Message) -> Message:
-        """A message that was sealed as a whole as it came; one that was not, or is not to be opened here, as it is."""
+        """Decrypt a message that was encrypted as a whole; return any other message, and one that cannot be decrypted,
+        unchanged."""
         with suppress(BadInput):  # who is handed it says so
             value = encryption.decrypt_value(part.value, part.type, part.saga, self._known.__getitem__)
             return part if value is part.value else replace(part, value=value)
         return part
 
     def _subject_of(self, handler: str, parts: Sequence[Message]) -> str:
-        """Subject of the first message that has sensitive fields; else the saga."""
+        """Return the subject of the first message with sensitive fields; without one, the saga."""
         for part in parts:
             if part.type in self._service.sensitive:
                 try:
@@ -129,7 +135,8 @@ class ValueCodec:
     # ------------------------------------------------------------ messages
 
     def decrypt_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
-        """Messages with their sealed fields opened. Raises `BadInput`, and why there is a key missing for the run."""
+        """Decrypt the encrypted fields of messages. Raises `BadInput`, and `KeyMissing` if a key of the run is missing.
+        """
         if self.trouble is not None:
             raise self.trouble
         return [self._open(part) for part in parts] if self._known else parts
@@ -145,7 +152,7 @@ class ValueCodec:
         return replace(part, value=value)
 
     async def encrypt_event(self, event: Event, type_: str, schema: str, value: bytes) -> EncodedEvent:
-        """Event as it goes out. Raises `Permanent` for one that is too large by that."""
+        """Encrypt an event for publishing. Raises `Permanent` if it is too large then."""
         keys = self._service.ports.keys
         if keys is not None and type_ in self._service.sensitive:
             key = await self._ask_keys(keys.get_or_create_key, encryption.subject_of_event(event))
@@ -156,20 +163,22 @@ class ValueCodec:
     # ------------------------------------------------------------ digests
 
     def digest(self, plain: str) -> str:
-        """Digest of arguments as it is recorded: with keys nobody can find out by trying what was digested."""
+        """Return the digest of arguments for the record. With keys nobody can find out by trying what was digested."""
         if self.own is None:
             return plain
         return _KEYED + blake2b(plain.encode(), key=self.own.digest, digest_size=12).hexdigest()
 
     def may_be_same(self, plain: str, expected: str) -> bool:
-        """Return whether a digest that was recorded with other keys, or without, may be of these arguments. One of
-        which the key is gone may be of any."""
+        """Return whether a digest recorded with other keys, or without, may be of these arguments.
+
+        One whose key is gone may be of any.
+        """
         return self.own is None if expected.startswith(_KEYED) else plain == expected
 
     # ------------------------------------------------------------ what is recorded
 
     def encrypt(self, recorded: Any, what: str) -> Any:
-        """Recorded value in which what is marked is sealed, each part for its place. `what`: the state, or a call."""
+        """Encrypt the sensitive parts of a recorded value, each for its place. `what`: the state, or a call."""
         if self._service.ports.keys is None:
             return recorded
         return replace_marked_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))
@@ -183,8 +192,8 @@ class ValueCodec:
         return {MARK: self.own.seal_recorded(_encoder.encode(value), place)}
 
     def decrypt(self, recorded: Any, what: str) -> Any:
-        """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `_unlock`
-        goes before."""
+        """Decrypt the sensitive parts of a recorded value. What was erased reads `erased`. `_unlock` has to be called
+        before."""
         return replace_marked_at(recorded, lambda path, value: self._decrypt_text(value, self._place(what, path)))
 
     def _decrypt_text(self, value: Any, place: str) -> Any:
@@ -205,13 +214,13 @@ class ValueCodec:
             ) from None
 
     def encrypt_raw(self, value: Raw, what: str) -> Raw:
-        """The same of JSON."""
+        """Encrypt the sensitive parts of a recorded value that is JSON."""
         if self._service.ports.keys is None or f'"{MARK}"'.encode() not in bytes(value):
             return value
         return Raw(_encoder.encode(self.encrypt(msgspec.json.decode(value), what)))
 
     async def decrypt_raw(self, value: Raw, what: str) -> Raw:
-        """The same of JSON, with its keys."""
+        """Get the keys of a recorded value that is JSON, and decrypt it."""
         if not find_key_names(bytes(value)):
             return value
         recorded = msgspec.json.decode(value)
@@ -219,18 +228,18 @@ class ValueCodec:
         return Raw(_encoder.encode(self.decrypt(recorded, what)))
 
     def encrypt_abort_call(self, handler: str, said: AbortAction) -> AbortAction:
-        """A call that takes a run of a handler back, with its marked arguments sealed."""
+        """Encrypt the sensitive arguments of a call that takes a run back."""
         args = [self.encrypt_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
         named = {name: self.encrypt_raw(value, _argument(handler, said, name)) for name, value in said.named.items()}
         return replace(said, args=tuple(args), named=named)
 
     async def decrypt_call(self, run: RunKey, call: StepRecord) -> StepRecord:
-        """A call of a run with its answer opened."""
+        """Decrypt the answer to a call of a run."""
         value = await self.decrypt_raw(call.value, place_of_call(run, call))
         return call if value is call.value else replace(call, value=value)
 
     async def decrypt_abort_call(self, handler: str, said: AbortAction) -> AbortAction:
-        """A call that takes a run of a handler back, with its arguments opened."""
+        """Decrypt the arguments of a call that takes a run back."""
         args = [await self.decrypt_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
         named = {
             name: await self.decrypt_raw(value, _argument(handler, said, name)) for name, value in said.named.items()
@@ -238,7 +247,7 @@ class ValueCodec:
         return replace(said, args=tuple(args), named=named)
 
     async def decrypt_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """Fields of a state of that version, opened. A field that cannot read `erased` has its default."""
+        """Decrypt the fields of a state of that version. A field that cannot hold `erased` gets its default."""
         await self._unlock(_names_in(fields))  # of a state that is migrated nobody has asked before
         if not self._known:
             return dict(fields)
@@ -249,9 +258,11 @@ class ValueCodec:
 
 
 async def encrypt_answer(service: ServiceRuntime, turn: ProcessingState, action: CommandDecision) -> CommandDecision:
-    """Seal the answer that a person gives to a step as the step's own is, with the key of whom the run is about. It is
-    sealed as a whole, for nobody can tell by the name of a step what of it is sensitive. As of any exception that the
-    outside raises, its arguments stay as they are."""
+    """Encrypt an operator's answer to a step, with the key of the run's subject, as the step's own answer would be.
+
+    It is encrypted as a whole, because the name of a step does not tell what of it is sensitive. The arguments of an
+    exception stay as they are, as those of any exception that an external system raises.
+    """
     if not isinstance(action, AnswerStep):
         return action
     command, intent = action.command, action.intent
@@ -277,8 +288,7 @@ STATE = "state"
 
 
 def place_of_call(run: RunKey, call: StepRecord) -> str:
-    """Place of the answer to a call, for what is sealed in it. Whatever was recorded of it is given back to this run
-    and this call alone."""
+    """Return the place of the answer to a call, to which its encryption is bound: only this run and call can use it."""
     return repr((*run, call.kind, call.name, call.number))
 
 
@@ -288,14 +298,13 @@ def _may_be_encrypted(intent: Intent) -> bool:
 
 
 def _argument(handler: str, said: AbortAction, place: int | str) -> str:
-    """Place of an argument of a call that takes runs of a handler back: it goes from turn to turn of a run, and to what
-    is done in its place."""
+    """Return the place of an argument of a call that takes a run back. It is the same in all turns of a run, and in its
+    abort."""
     return repr(("undo_with", handler, said.call, place))
 
 
 def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> bytes:
-    """Value of a message as a single object: by now there may be a version as which it can be read. As it is, if there
-    is none."""
+    """Return the value of a message in Avro's single-object encoding, or unchanged if no known schema can read it."""
     try:
         return decode_single_object(part, library, writer_of)
     except BadInput:
@@ -303,15 +312,14 @@ def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> byt
 
 
 def _names_in(recorded: Any) -> set[str]:
-    """Names of the keys of what is sealed in a recorded value. What is not marked is nobody's to open, whatever it
-    looks like."""
+    """Return the names of the keys in a recorded value. Only marked values count, whatever others look like."""
     names = set[str]()
     replace_marked(recorded, lambda value: names.add(key_name_of(value)) if is_sealed(value) else None)
     return names
 
 
 def _fits(name: str, value: Any, kind: Any) -> bool:
-    """Return whether a state, in which all others have their default, can have this field."""
+    """Return whether a state whose other fields have their defaults can have this field."""
     try:
         msgspec.convert({name: unwrap_marked(value)}, kind, strict=False)
     except msgspec.ValidationError:
@@ -323,7 +331,8 @@ def _fits(name: str, value: Any, kind: Any) -> bool:
 
 
 async def encrypt_message(service: ServiceRuntime, message: Message, position: Position) -> Message:
-    """Message as it may be kept. Waits while the keys cannot be had. Raises `Draining`."""
+    """Encrypt a message as it arrives, so that it can be stored. Waits while the keys are unavailable. Raises
+    `Draining`."""
     if service.ports.keys is None:
         return message
     if isinstance(message, OperatorCommand):
@@ -338,7 +347,7 @@ async def encrypt_message(service: ServiceRuntime, message: Message, position: P
 
 
 async def encrypt_record(service: ServiceRuntime, record: Record) -> Record:
-    """Record of which not even the saga can be told, as its dead letter may have it. Raises `Draining`."""
+    """Encrypt a record whose saga is unknown, for its dead letter. Raises `Draining`."""
     named = service.contracts.get(type_of(record) or "")
     of_topic = [contract for contract in service.contracts.values() if contract.topic == record.topic]
     contracts = sorted(of_topic if named is None else [named], key=lambda each: each.name not in service.sensitive)
@@ -353,11 +362,11 @@ async def encrypt_record(service: ServiceRuntime, record: Record) -> Record:
 async def _encrypt_value(
     service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
 ) -> bytes:
-    """Value with all that is in the clear sealed.
+    """Encrypt everything in a value that is not encrypted.
 
-    Nobody here can tell apart the fields of a value of an unknown schema, nor whom it is about, and a newer version may
-    mark what no version here marks. It is sealed as a whole, with the key of its saga. Its header stays as it came: by
-    that it is read once its schema is deployed, or a registry gives it.
+    The fields of a value with an unknown schema cannot be told apart, nor its subject, and a newer version may mark
+    more fields as sensitive. So it is encrypted as a whole, with the key of its saga. Its header stays as it came, so
+    that it can be read once its schema is deployed, or a registry has it.
     """
     library = service.schemas.library
     if encryption.split_encrypted(value) is not None:
@@ -389,7 +398,7 @@ async def _encrypt_value(
 async def _encrypt_foreign(
     service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
 ) -> bytes:
-    """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole."""
+    """Encrypt a value that is not in single-object encoding: rejected JSON field by field, anything else as a whole."""
     newest = contract.newest
     try:
         key = await _key_of(service, position, subject_in_json(value, newest.subject) or saga, saga)
@@ -406,7 +415,7 @@ async def _encrypt_foreign(
 
 
 async def _key_of(service: ServiceRuntime, position: Position, subject: str, saga: str) -> "SubjectKey | None":
-    """Key of a subject, or of the saga, if that of the subject is lost. Raises `KeyMissing` if both are."""
+    """Return the key of a subject, or that of the saga if it is lost. Raises `KeyMissing` if both are."""
     keys = service.ports.keys
     assert keys is not None
     found: SubjectKey | None

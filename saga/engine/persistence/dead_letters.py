@@ -1,7 +1,7 @@
-"""Dead letters as records on `<service>.dead`: the original bytes and headers, the reason, and what to do.
+"""Make dead letters, records on `<service>.dead`: the original bytes and headers, the reason, and what to do.
 
-A dead letter always fits: what we say is bounded, and of the original as much is there as the log takes, with length,
-digest and the place of the whole.
+A dead letter always fits: its own texts are bounded, and it has as much of the original as the log accepts, with
+length, digest and the place of the whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "d
 
 
 def letter(service: str, dead: DeadLetterRecord, time: str, whole: str, contract: Contract | None) -> Outgoing:
-    """A dead letter of a handler. `whole`: where all of it lies, should the log not take it."""
+    """Make the dead letter of a handler. `whole`: where all of the original lies, if the log does not accept it."""
     message = dead.message
     headers = (
         *envelope.headers_of(message, contract),
@@ -60,7 +60,7 @@ def letter(service: str, dead: DeadLetterRecord, time: str, whole: str, contract
 def failing(
     service: str, dead: DeadLetterRecord, time: str, undoes: str, whole: str, contract: Contract | None
 ) -> Outgoing:
-    """The escalation of a compensation that fails and is tried again. `undoes`: the event that it cannot undo."""
+    """Make the escalation of a compensation that keeps failing. `undoes`: the event that it cannot undo."""
     said = letter(service, dead, time, whole, contract)
     return said._replace(headers=(*said.headers, _header("dead_undoes", undoes)))
 
@@ -68,7 +68,7 @@ def failing(
 def moment(
     service: str, saga: str, dead: DeadLetterRecord, contract: Contract | None
 ) -> DeadLettered | Escalated | None:
-    """Telemetry event about it; `None` for the end of one."""
+    """Make the telemetry event of a dead letter; `None` for the end of one."""
     if dead.what == "escalation":
         return Escalated(
             service=service, saga=saga, handler=dead.handler, reason=dead.reason, steps=dead.calls, id=dead.id
@@ -91,8 +91,8 @@ def moment(
 
 
 def unreadable(service: str, record: Record, reason: str, now_ms: int, contract: Contract | None) -> Outgoing:
-    """A record of which not even the saga can be told: the bytes and headers as they came. `contract`: that of the type
-    that it says."""
+    """Make the dead letter of a record whose saga is unknown, with its bytes and headers. `contract`: of its declared
+    type."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
     remedy = "mend its sender; this dead letter has the original, or says where it is"
     id_ = ids.dead_letter_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
@@ -106,7 +106,8 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int, contract:
 
 
 def older_than_memory(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
-    """A message of a saga that is forgotten here: never taken for the first one of a new saga."""
+    """Make the dead letter of a message whose saga is forgotten here: it must not be taken for the first of a new saga.
+    """
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
     remedy = (
         "look why it comes so late, or whether this worker's clock is ahead; "
@@ -124,12 +125,12 @@ def older_than_memory(service: str, message: Message, position: Position, contra
 
 
 def of_deaths(deaths: int) -> str:
-    """Reason of a letter for a message of which processes die."""
+    """Return the reason of the dead letter for a message that kills processes."""
     return f"the process died {deaths} times with this message in hand"
 
 
 def deadly(service: str, message: Message, position: Position, deaths: int, contract: Contract | None) -> Outgoing:
-    """A message of which the process dies though nothing of the service's runs: no progress tells of it."""
+    """Make the dead letter of a message that kills the process before any handler runs: no progress mentions it."""
     where = position.place
     headers = (
         *envelope.headers_of(message, contract),
@@ -150,12 +151,12 @@ def deadly(service: str, message: Message, position: Position, deaths: int, cont
 
 
 def id_of_older(service: str, message: Message) -> str:
-    """Id of such a letter."""
+    """Return the id of a dead letter for a message older than the retention."""
     return ids.dead_letter_id(service, message.saga, "-", message.id, 0)
 
 
 def _whose(blame: Blame | None, contract: Contract | None) -> Headers:
-    """Class of the failure, and the service that owns the contract: its people know what the message is to say."""
+    """Return the class of the failure, and the service that owns the contract."""
     of_class = (_header("dead_class", blame),) if blame else ()
     return (*of_class, _header("dead_owner", contract.owner)) if contract is not None else of_class
 
@@ -193,8 +194,10 @@ def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def forms(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
-    """A dead letter whole, or with as much of the original as the log takes; then, for a topic that takes less than the
-    log, with ever less of it."""
+    """Yield a dead letter whole, or with as much of the original as the log accepts; then with ever less of it.
+
+    The topic may accept less than the log.
+    """
     size = record_size(whole)
     if size <= record_bytes_max:
         yield whole
@@ -208,8 +211,11 @@ def forms(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
 
 
 def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
-    """A dead letter of at most so many bytes, if there is room for what we say: of the original its key or the
-    beginning of it, as many of its headers as fit, and the beginning of its value; with lengths and digests."""
+    """Cut a dead letter to at most so many bytes, if there is room for its own texts.
+
+    It keeps the original's key or the beginning of it, as many headers as fit, and the beginning of the value; with
+    lengths and digests.
+    """
     ours = [header for header in whole.headers if header[0].startswith("dead_")]
     theirs = [header for header in whole.headers if not header[0].startswith("dead_")]
     place = (dict(ours).get("dead_whole") or b"").decode()
@@ -231,7 +237,7 @@ def _told(what: str, content: bytes) -> tuple[str, bytes]:
 
 
 def _least(whole: Outgoing) -> Outgoing:
-    """Letter without anything of the original: any log takes it."""
+    """Make the dead letter without anything of the original: any log accepts it."""
     given = dict(whole.headers)
     ours = tuple(
         (name, shorten((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given

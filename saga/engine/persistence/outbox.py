@@ -32,8 +32,8 @@ async def retry_while_unavailable(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Return what `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
-    anything is count_attempts."""
+    """Return the result of `act`; retry while store or broker cannot be reached. That counts as no attempt of anything.
+    """
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
         began = ports.clock.monotonic_s()
@@ -59,19 +59,21 @@ async def retry_while_unavailable(
 def report_refused_write(
     service: ServiceRuntime, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
 ) -> None:
-    """Report a refused write, for those who count them."""
+    """Report a refused write, for the metrics."""
     kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
     service.ports.outage_watch.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
 def send(service: ServiceRuntime, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
-    """Publish records. Returns when all are acknowledged."""
+    """Publish records; return when all are acknowledged."""
     return retry_while_unavailable(service, position, "publish", service.ports.publisher.publish, outgoing)
 
 
 async def send_dead_letter(service: ServiceRuntime, position: Position, whole: Outgoing) -> None:
-    """Return when the dead letter is acknowledged: whole, or with as much of the original as the log takes. While it is
-    refused in every form it waits, and people are told."""
+    """Publish a dead letter whole, or with as much of the original as the log accepts; return when it is acknowledged.
+
+    While the log rejects it in every form it waits, and people are told.
+    """
     ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
     while (
         refusal := await offer_dead_letter(service, whole, lambda form: send(service, position, [form]))
@@ -87,8 +89,10 @@ async def send_dead_letter(service: ServiceRuntime, position: Position, whole: O
 async def offer_dead_letter(
     service: ServiceRuntime, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
 ) -> BrokerUnavailable | None:
-    """Offer the dead letter to the log once: whole, then in ever smaller forms. `None` once it is acknowledged, else
-    why it is not."""
+    """Try to publish the dead letter once: whole, then in ever smaller forms.
+
+    Returns `None` once it is acknowledged, or why it is not.
+    """
     refusal = REFUSED
     for form in dead_letters.forms(whole, service.ports.publisher.record_bytes_max):
         try:
@@ -116,8 +120,10 @@ def timer_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, u
 
 
 def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> list[Outgoing]:
-    """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
-    so a repeat has the same bytes."""
+    """Make the records of a transition: events in recorded order, then dead letters.
+
+    All of it is built from what the progress holds, so a repetition has the same bytes.
+    """
     contracts = service.contracts
     said = build_messages(p, entry)
     if (tracing := service.ports.outage_watch.tracing) is not None:
