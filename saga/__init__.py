@@ -1,14 +1,14 @@
-"""Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
+"""The names that a service imports: choreographed sagas of independent services, without a coordinator.
 
 Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `Change` (`Insert`, `Update`, `Delete`,
 `Expiry`), `limited`, `LastGood`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. Behind them:
-`saga.service` and `saga.declarations` (declarations, checked), `saga.contracts` (schemas), `saga.messaging` (messages
-and their envelopes), `saga.progress` (every decision, pure), `saga.engine` (carries decisions out), the ports
-`saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.telemetry` (events, logs, metrics);
-then `saga.configuration` (from settings to running services) and, for operators, `saga.ops`.
+`saga.service` and `saga.declarations` (declarations and their checks), `saga.contracts` (schemas), `saga.messaging`
+(messages and their envelopes), `saga.progress` (all decisions, as pure functions), `saga.engine` (carries the decisions
+out), the ports `saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.telemetry` (events,
+logs, metrics); then `saga.configuration` (from settings to running services) and, for operators, `saga.ops`.
 
-Importing this loads nothing; each name is loaded when it is asked for. None of them but `Client` loads a driver, and
-none opens anything.
+Importing this package loads none of these modules: each name is loaded at its first use. Only `Client` loads a driver,
+and no import opens a connection.
 """
 
 from importlib import import_module
@@ -76,14 +76,15 @@ _HOMES = {
     "sensitive": "saga.encryption.sensitive_fields",
     "upcast": "saga.declarations.migrations",
 }
-"""Module of each name. `saga.clients.client` loads the adapters, which a service does not need; and pytest loads `saga`
-for its plugin in every run, before coverage is measured."""
+"""Module of each name. They are loaded at first use because `saga.clients.client` loads the adapters, which a service
+does not need, and because pytest loads `saga` for its plugin in every run, before coverage is measured.
+"""
 
 
-if not TYPE_CHECKING:  # checkers take a module with `__getattr__` to have every name
+if not TYPE_CHECKING:  # type checkers assume that a module with `__getattr__` has every name
 
     def __getattr__(name: str) -> object:
-        """Load a name from its module."""
+        """Load a name from its module at its first use."""
         if name not in _HOMES:
             raise AttributeError(f"module 'saga' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,9 @@
-"""Changes of documents: the value that a handler is given when a document was written, removed, or expired."""
+"""Document changes: what a handler receives when a document was written, removed or expired, and how stores report it.
+
+`Change` and its subclasses are what handlers see. `DocumentChange` is the form in which the engine handles a change;
+`to_record` and `from_record` write and read it on a topic, also in the form of Couchbase's Kafka connector.
+`ChangeSource` is the port of a store that records changes.
+"""
 
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Sequence
@@ -19,12 +24,12 @@ if TYPE_CHECKING:
 D_co = TypeVar("D_co", bound="DataclassInstance", covariant=True)
 
 Kind: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
-"""Fate of a document; `change`: the source does not tell."""
+"""What happened to a document; `change` if the source does not say more."""
 MARKERS = b"_saga"
 KEY_BYTES_MAX = 1024
-"""Longest key of a document whose changes are taken: it may be a saga id."""
+"""Longest accepted key of a changed document, in bytes: the key may become a saga id."""
 TIMES_MS = range(0, 253_402_214_400_000)
-"""Milliseconds since 1970 that a time may have: up to the year 9999."""
+"""Accepted times of a change, in milliseconds since 1970: up to the year 9999."""
 _NOTHING = Raw(b"null")
 _HEADERS: Headers = (("content-type", b"application/json"),)
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -32,35 +37,43 @@ _ANY = msgspec.json.Decoder()
 
 
 class Change(Generic[D_co]):
-    """One change of a document, from a change stream: a handler's `change: Change[OrderDocument]`, in place of events.
+    """One change of a document, as a handler receives it: `change: Change[OrderDocument]`, in place of events.
 
-    What happened is told by its class: `Insert`, `Update`, `Delete` or `Expiry`; a plain `Change` says no more than
-    what is there now. `match` and `isinstance` tell them apart.
+    Its class says what happened: `Insert`, `Update`, `Delete` or `Expiry`. A plain `Change` says only what the document
+    is now. Use `match` or `isinstance` to tell them apart.
 
-    Promises: in order per document, each once, from a stored position. A burst of changes may come as its last, so an
-    `Update` may be the first that is seen of a document. A body that is not a `D` is a dead letter.
+    Promises: changes come in order per document, each once, from a stored position. Several quick changes may arrive as
+    the last one only, so the first change that a service sees of a document may be an `Update`. A body that is not a
+    `D` becomes a dead letter.
     """
 
     __slots__ = ("_before", "_document", "_key")
 
     def __init__(self, *, key: str, document: D_co | None, before: D_co | None = None) -> None:
-        """`key`: the document's. `document`: as it is after the change. `before`: as it was, if the source tells."""
+        """Create a change.
+
+        Args:
+            key: The document's key.
+            document: The document after the change.
+            before: The document before the change, if the source reports it.
+        """
         self._key, self._document, self._before = key, document, before
 
     @property
     def key(self) -> str:
-        """Key of the document; the saga id, unless `document(..., saga=...)` names a field."""
+        """Return the key of the document; it is the saga id, unless `document(..., saga=...)` names a field."""
         return self._key
 
     @property
     def document(self) -> D_co | None:
-        """Document after the change; `None`: it was removed, or has expired."""
+        """Return the document after the change; `None` if it was removed or has expired."""
         return self._document
 
     @property
     def before(self) -> D_co | None:
-        """Document before the change; `None`: there was none, or the source does not tell. SQLite does, Couchbase
-        does not."""
+        """Return the document before the change; `None` if there was none, or the source does not report it. SQLite
+        does, Couchbase does not.
+        """
         return self._before
 
     def __eq__(self, other: object) -> bool:
@@ -76,7 +89,7 @@ class Change(Generic[D_co]):
 
 
 class Insert(Change[D_co]):
-    """A document that was not there before."""
+    """A document that did not exist before."""
 
     __slots__ = ()
 
@@ -85,7 +98,7 @@ class Insert(Change[D_co]):
 
 
 class Update(Change[D_co]):
-    """A document that was written again; `before` is there if the source tells it."""
+    """A document that was replaced; `before` is set if the source reports it."""
 
     __slots__ = ()
 
@@ -94,7 +107,7 @@ class Update(Change[D_co]):
 
 
 class Delete(Change[D_co]):
-    """A document that somebody removed; `before` is there if the source tells it."""
+    """A document that was removed; `before` is set if the source reports it."""
 
     __slots__ = ()
 
@@ -103,7 +116,7 @@ class Delete(Change[D_co]):
 
 
 class Expiry(Delete[D_co]):
-    """A document that was removed because its time was over."""
+    """A document that was removed because its time to live ended."""
 
     __slots__ = ()
 
@@ -112,19 +125,23 @@ class Expiry(Delete[D_co]):
 
 
 class DocumentChange(Struct, frozen=True, kw_only=True):
-    """One change of a document, whoever tells of it."""
+    """One change of a document, from any source."""
 
     kind: Kind
     key: str
     version: int
-    """CAS of the document after the change: with the key it tells one change from all others."""
+    """CAS of the document after the change. Together with the key it identifies the change."""
     time_ms: int
     before: bytes | None = None
-    """JSON of the document before the change, if the source tells it, without the toolkit's marks."""
+    """JSON of the document before the change, without the toolkit's markers; `None` if the source does not report
+    it.
+    """
     after: bytes | None = None
-    """JSON of the document after the change, without the toolkit's marks; `None`: it is gone."""
+    """JSON of the document after the change, without the toolkit's markers; `None` if it was removed."""
     refused: str | None = None
-    """Reason why no service can take the change, where its source knows one already: it becomes a dead letter."""
+    """Reason why no service can handle the change, if the source already knows one. Such a change becomes a dead
+    letter.
+    """
 
 
 class _ChangeRecord(Struct):
@@ -147,8 +164,9 @@ _enveloped = msgspec.json.Decoder(_Envelope)
 
 
 def to_record(topic: str, changed: DocumentChange) -> Outgoing:
-    """Record of a change, on the topic of its collection; the document's key is the record's, or as much of it as a key
-    may have."""
+    """Return the record of a change. Its key is the document's key, shortened if it is longer than a record key may
+    be.
+    """
     event = {"delete": "deletion", "expiry": "expiration", "change": "mutation"}.get(changed.kind, changed.kind)
     key, refused = changed.key, changed.refused
     if len(key.encode()) > KEY_BYTES_MAX:
@@ -170,9 +188,10 @@ def to_record(topic: str, changed: DocumentChange) -> Outgoing:
 
 
 def from_record(record: Record) -> DocumentChange | None:
-    """The change in a record; `None` if it tells of no change of the document, but of the toolkit's marks in it.
+    """Return the change in a record; `None` if only the toolkit's markers in the document changed.
 
-    Raises `BadInput` for a record that is none, or that lacks what tells one change from another.
+    Raises:
+        BadInput: The record is not a change, or lacks what identifies a change.
     """
     told = _read(record.value)
     if not told.key or len(told.key.encode()) > KEY_BYTES_MAX:
@@ -236,7 +255,9 @@ def _kind(told: _ChangeRecord, before: bytes | None) -> Kind:
 
 
 def _time_ms(told: _ChangeRecord, record: Record) -> int:
-    """Time of the change: as told; else Couchbase's CAS, which is one in nanoseconds; else the log's."""
+    """Return the time of a change: the reported one, else the one in Couchbase's CAS (nanoseconds), else the
+    record's.
+    """
     for time_ms in (told.time_ms, None if told.revision is None else told.cas // 1_000_000):
         if time_ms is not None and time_ms in TIMES_MS and time_ms > 0:
             return time_ms
@@ -244,12 +265,12 @@ def _time_ms(told: _ChangeRecord, record: Record) -> int:
 
 
 def _document(content: Raw, key: str) -> bytes | None:
-    """JSON of a document without the toolkit's marks; `None` if nothing but those is in it."""
+    """Return the JSON of a document without the toolkit's markers; `None` if it contains nothing else."""
     given = bytes(content)
     if given == b"null":
         return None
     try:
-        if given.startswith(b'"'):  # a document is an object: this is one as base64
+        if given.startswith(b'"'):  # a document is an object, so a string is a document encoded as base64
             given = b64decode(_ANY.decode(given), validate=True)
         if MARKERS not in given:
             _ANY.decode(given)
@@ -266,10 +287,10 @@ def _document(content: Raw, key: str) -> bytes | None:
 
 
 class RecordedChange(NamedTuple):
-    """A change that a source has recorded."""
+    """A change that a store has recorded."""
 
     number: int
-    """Sequence number among the changes of its source."""
+    """Sequence number among all changes that this store has recorded."""
     collection: str
     changed: DocumentChange
 
@@ -279,26 +300,38 @@ class ChangeSource(Protocol):
     """A store that records changes."""
 
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
-        """Record changes of these collections for a service, in addition to those that are watched already.
-        `from_beginning`: of newly watched collections also record the existing documents. Raises `StoreError`."""
+        """Start recording changes of these collections for a service, in addition to the collections already watched.
+
+        Args:
+            from_beginning: Also record the existing documents of newly watched collections.
+
+        Raises:
+            StoreError: The store failed.
+        """
 
     def watched(self, service: str) -> Collection[str]:
         """Return the collections that are watched for a service. Raises `StoreError`."""
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
-        """Stop to record changes of these collections for a service, and drop the recorded ones. Raises
-        `StoreError`."""
+        """Stop recording changes of these collections for a service, and drop those recorded. Raises `StoreError`."""
 
     def read_recorded(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
-        """Read the oldest recorded changes for a service. `before_ms`: none unless the oldest was made before that
-        time. Raises `StoreError`."""
+        """Read the oldest recorded changes for a service.
+
+        Args:
+            before_ms: Return nothing unless the oldest change was made before this time.
+
+        Raises:
+            StoreError: The store failed.
+        """
 
     async def forget(self, service: str, number: int) -> None:
         """Drop the changes for a service up to and including this one. Raises `StoreError`."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait for so long, or less if changes may have been recorded."""
+        """Wait for this many seconds, or less if changes may have been recorded."""
 
     def leads(self, service: str) -> bool:
-        """Return whether this process is the leader that publishes the changes of a service: at most one process is,
-        until it closes the store or dies."""
+        """Return whether this process is the leader that publishes the changes of a service. At most one process is,
+        until it closes the store or dies.
+        """

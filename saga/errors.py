@@ -1,31 +1,31 @@
-"""Errors that the toolkit raises, classed by the reaction they call for.
+"""Errors that the toolkit raises, classified by the reaction they call for.
 
 SagaError                    what happened, where, and what to do next
-+- DeclarationError          mend the code: raised while a service is imported, so it never starts
-+- ConfigurationError        mend the settings: all problems at once, before anything starts
++- DeclarationError          fix the code: raised while a service is imported, so it never starts
++- ConfigurationError        fix the settings: lists all problems, before anything starts
 |  +- NotAStore              a tool asked for a store and found something else
 |  +- NoStore                a tool looked for stores and found none
-|     +- ServiceNeeded       each service has a store of its own there, and nobody says which services there are
-+- ContractError             mend `contracts/`: all problems at once, with file and path
+|     +- ServiceNeeded       each service has its own store there, and nothing lists the services
++- ContractError             fix `contracts/`: lists all problems, with file and path
 +- BadInput                  a message that can never be handled: dead letter at once
-|  +- UnknownSchema          of a schema that is not deployed here yet: parked, and looked at again
-|  |  +- NewerVersion        of a version that this release of the service cannot read: the same
-|  +- UpcasterFailed         of an older version that our own upcaster could not take: replayed once that is mended
-+- SchemaUnasked             a schema registry has to be asked first: asked, and tried again at once
+|  +- UnknownSchema          its schema is not deployed here yet: parked and retried
+|  |  +- NewerVersion        this release of the service cannot read its version: parked and retried
+|  +- UpcasterFailed         an upcaster of this service failed on it: replay it once that is fixed
++- SchemaUnasked             a schema registry has to be asked first; the message is retried after that
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
-+- NewerHandler              a run that a newer version of its handler has begun: parked, and tried again
-+- KeyMissing                a sealed text of which there is no key here: parked, and tried again
-+- BreakerOpen               a call was not made, for those before it failed: asked again later, or go another way
++- NewerHandler              the run began under a newer version of its handler: parked and retried
++- KeyMissing                the key of an encrypted text is not available here: parked and retried
++- BreakerOpen               a call was not made because earlier ones failed: retry later, or handle it otherwise
 +- StoreError
-|  +- Exists, Conflict       somebody else wrote: reload and decide again
-|  +- Ambiguous              it may have been written: reload and decide again, never write it again
+|  +- Exists, Conflict       another writer was first: reload and decide again
+|  +- Ambiguous              the write may have happened: reload and decide again, never repeat the write
 |  +- StoreUnavailable       certainly not written: wait, nothing is lost
-|  |  +- KeysUnavailable     a key of sealed values cannot be had now: wait, too
-|  |  +- NoListing           a tool asked for a list, and the server has none: read documents by their keys
-|  +- StoreBroken            no waiting mends it: the service ends, a person has to act (a `Broken`)
-|  +- TooLarge               certainly not written, and never will be: give up this one document, tell by name
+|  |  +- KeysUnavailable     an encryption key cannot be read now: wait
+|  |  +- NoListing           the server cannot list documents: read documents by their keys
+|  +- StoreBroken            waiting does not help: the service ends, a person has to act (a `Broken`)
+|  +- TooLarge               certainly not written, and never will be: give up this one document, and report it
 +- BrokerError
-   +- Fenced                 the partition belongs to another member by now: let go of it
+   +- Fenced                 the partition belongs to another member now: stop working on it
    +- BrokerBroken           as StoreBroken (a `Broken`)
    +- BrokerUnavailable      may have been published: wait and publish again
       +- RegistryUnavailable certainly not published: the schema registry does not answer, wait
@@ -35,15 +35,17 @@ from collections.abc import Sequence
 
 
 class SagaError(Exception):
-    """Root of what the toolkit raises to its users. Its message says what happened, where, and what to do next."""
+    """Base class of all errors that the toolkit raises. The message says what happened, where, and what to do next."""
 
 
 class DeclarationError(SagaError):
-    """Declarations of a service that cannot work: raised while its module is imported, so it never starts."""
+    """Declarations of a service that cannot work. It is raised while the module is imported, so the service never
+    starts.
+    """
 
 
 class Problems(SagaError):
-    """Several problems at once; `problems` lists them, each saying where and what to do."""
+    """Several problems in one error; `problems` lists them, each with its place and what to do."""
 
     def __init__(self, heading: str, problems: Sequence[str]) -> None:
         self.heading, self.problems = heading, tuple(problems)
@@ -51,19 +53,19 @@ class Problems(SagaError):
 
 
 class ConfigurationError(Problems):
-    """Settings or an environment that cannot work: nothing was started."""
+    """Settings or an environment that cannot work. Nothing was started."""
 
 
 class NotAStore(ConfigurationError):
-    """File without a store of ours: tools that look at all files of a folder pass over it."""
+    """A file that is not a store of the toolkit. Tools that look at all files of a folder skip it."""
 
 
 class NoStore(ConfigurationError):
-    """Place without a store that tools could look at, or with one of which nobody says whose it is."""
+    """A place where tools find no store, or one whose service is not known."""
 
 
 class ServiceNeeded(NoStore):
-    """Address of a store for each service, where nothing lists which services have one."""
+    """A store address that needs a service name, at a place where nothing lists the services that have a store."""
 
 
 class ContractError(Problems):
@@ -71,11 +73,13 @@ class ContractError(Problems):
 
 
 class BadInput(SagaError):
-    """Message that can never be handled: undecodable, empty, partial or keyless."""
+    """A message that can never be handled: it cannot be decoded, is empty or incomplete, or has no key."""
 
 
 class UnknownSchema(BadInput):
-    """Message of a schema that `contracts/` does not have here: it may be deployed yet. `fingerprint` names it."""
+    """A message whose schema is not in `contracts/` here. It may still be deployed. `fingerprint` identifies the
+    schema.
+    """
 
     def __init__(self, fingerprint: bytes, said: str) -> None:
         self.fingerprint = fingerprint
@@ -83,16 +87,19 @@ class UnknownSchema(BadInput):
 
 
 class NewerVersion(UnknownSchema):
-    """Message of a newer version than this release of the service can read: the next one may be deployed yet."""
+    """A message of a newer version than this release of the service can read. The next release may still be
+    deployed.
+    """
 
 
 class UpcasterFailed(BadInput):
-    """Message of an older version, of which an upcaster of this service could not make a newer one."""
+    """A message of an older version that an upcaster of this service failed to convert."""
 
 
 class SchemaUnasked(SagaError):
-    """Lack of a schema that a registry may have: nobody has asked it since the message was looked at last. `id` names
-    it."""
+    """A schema that must first be fetched from a registry; it was not asked since the last attempt. `id` identifies
+    it.
+    """
 
     def __init__(self, id_: int) -> None:
         self.id = id_
@@ -100,16 +107,18 @@ class SchemaUnasked(SagaError):
 
 
 class Permanent(SagaError):
-    """Failure of a handler that can never succeed on this input, however often it is tried."""
+    """A failure of a handler that can never succeed on this input, however often it is retried."""
 
 
 class BreakerOpen(SagaError):
-    """Refusal of a call to a resource that failed too often of late: it was not made, and nothing of it may have
-    happened. In the `expected_errors=` of its resource it is a result like any other, and the handler may go another
-    way."""
+    """A call that was not made, because too many recent calls to its resource failed. Nothing can have happened
+    outside.
+
+    If it is in the `expected_errors=` of the resource, the handler gets it like any other answer, and may react to it.
+    """
 
     def __init__(self, resource: str) -> None:
-        """`resource`: its name."""
+        """Create the error for the resource of this name."""
         self.resource = resource
         super().__init__(resource)
 
@@ -118,40 +127,44 @@ class BreakerOpen(SagaError):
 
 
 class Broken(SagaError):
-    """Loss of the file under a service: it is damaged, removed, replaced, or older than it was. Waiting mends nothing,
-    and going on could lose what was acknowledged: the service ends."""
+    """A file under the service that is damaged, removed, replaced, or older than it was.
+
+    Waiting does not help, and continuing could lose what was acknowledged. So the service ends.
+    """
 
 
 class StoreError(SagaError):
-    """Failure of an operation on a document; see the classes below."""
+    """A failed operation on a document; see the subclasses."""
 
 
 class Exists(StoreError):
-    """Refusal of an insert: there is a document already."""
+    """An insert that was refused because the document exists."""
 
 
 class Conflict(StoreError):
-    """Refusal of a replacement or removal: the document is not the one that was read, or is gone."""
+    """A replacement or removal that was refused because the document has changed since it was read, or is gone."""
 
 
 class Ambiguous(StoreError):
-    """Loss of an answer: the write may have happened, or may still happen."""
+    """A write whose answer was lost: it may have happened, or may still happen."""
 
 
 class StoreUnavailable(StoreError):
-    """Outage of the store, which cannot be reached, is full or read-only. Nothing was written and nothing will be."""
+    """A store that cannot be reached, is full or read-only. Nothing was written and nothing will be."""
 
 
 class KeysUnavailable(StoreUnavailable):
-    """Outage of the folder of keys: nothing sealed can be read or written, and nothing is lost meanwhile."""
+    """A key folder that cannot be read: no encrypted value can be read or written until it is back. Nothing is lost."""
 
 
 class NoListing(StoreUnavailable):
-    """Server that reads documents by their keys, and cannot list them: tools name each saga."""
+    """A server that reads documents by key but cannot list them. Tools need the id of each saga there."""
 
 
 class NewerHandler(SagaError):
-    """Run that a newer version of its handler has begun than this release has: one that has it goes on with it."""
+    """A run that began under a newer version of its handler than this release has. A release that has it will continue
+    it.
+    """
 
     def __init__(self, handler: str, began: int, known: int) -> None:
         self.handler, self.began, self.known = handler, began, known
@@ -162,33 +175,36 @@ class NewerHandler(SagaError):
 
 
 class KeyMissing(SagaError):
-    """Lack of one key: of a text that says it is sealed with it, and that nobody here can open. It may be forged, or
-    the key is where this process does not look: what needs it is tried again later, and nothing else waits for it."""
+    """A text that says it is encrypted with a key that this process does not have.
+
+    The text may be forged, or the key may be in a place where this process does not look. What needs it is retried
+    later, and nothing else waits for it.
+    """
 
 
 class TooLarge(StoreError):
-    """Refusal of a document larger than the store takes. Nothing was written, and waiting mends nothing."""
+    """A document larger than the store accepts. Nothing was written, and waiting does not help."""
 
 
 class StoreBroken(StoreError, Broken):
-    """Damage to the store's file: it is not, or no longer, what was written to it."""
+    """A store file whose content is not, or no longer, what was written to it."""
 
 
 class BrokerError(SagaError):
-    """Failure of an operation on the log; see the classes below."""
+    """A failed operation on the log; see the subclasses."""
 
 
 class Fenced(BrokerError):
-    """Refusal of a commit: this member no longer owns the partition, another one has it or will have it."""
+    """A commit that was refused because this member no longer owns the partition."""
 
 
 class BrokerUnavailable(BrokerError):
-    """Outage of the broker, which did not acknowledge: what was to be published may be there or not."""
+    """A broker that did not acknowledge. The records may have been published or not."""
 
 
 class RegistryUnavailable(BrokerUnavailable):
-    """Outage of the schema registry, without which a message can be neither written nor read: nothing was published."""
+    """A schema registry that does not answer. No message can be written or read without it; nothing was published."""
 
 
 class BrokerBroken(BrokerError, Broken):
-    """Damage to the broker's file: it is not, or no longer, what was written to it."""
+    """A broker file whose content is not, or no longer, what was written to it."""

@@ -1,4 +1,4 @@
-"""Wait of a handler that goes on another time: the value that it returns."""
+"""`Later`: the value that a handler returns to continue at another time."""
 
 from datetime import timedelta
 from typing import Generic, overload
@@ -12,13 +12,14 @@ _NOW = timedelta(0)
 
 
 class Later(Generic[E_co]):
-    """Returned by a handler: save what I did, and have me look at this event again later.
+    """A handler's result that means: save what I did, and run me again for this event later.
 
-    Alone (`Later`), with events (`tuple[Reminded, Later]`), or until an event comes: `Later[AddressCorrected]`, in a
-    handler that also has a parameter `corrected: AddressCorrected | None`. State, events and the wait are saved in one
-    transition; the event waits in the progress and blocks nobody; then the same handler runs again with the same
-    event and the present state. Long jobs (state as cursor), reminders, polling, missing data.
-    Its compensation ends the wait. Compensations and deadlines cannot return it.
+    Return it alone (`Later`), with events (`tuple[Reminded, Later]`), or to wait for an event:
+    `Later[AddressCorrected]`, in a handler that also has a parameter `corrected: AddressCorrected | None`. State,
+    events and the wait are saved in one transition. The event waits in the progress and blocks no other; then the same
+    handler runs again with the same event and the state of that time. Use it for long jobs (with the state as cursor),
+    reminders, polling and missing data. A compensation of the handler ends the wait. Compensations and deadlines cannot
+    return it.
     """
 
     __slots__ = ("after", "until")
@@ -30,14 +31,17 @@ class Later(Generic[E_co]):
     def __init__(
         self, *, after: timedelta | None = None, until: type[E_co] | None = None, within: timedelta | None = None
     ) -> None:
-        """`Later(after=timedelta(days=7))`: not before that time; without `after` at once, in a turn of its own.
+        """Create a wait for a time, or for an event.
 
-        `Later(until=E, within=timedelta(days=3))`: as soon as there is an E that no earlier turn was shown (the
-        parameter `E | None` holds it), or when `within` has passed (the parameter is `None`, and `saga.elapsed` has
-        grown by `within` or more).
+        `Later(after=timedelta(days=7))` runs again not before that time; without `after` at once, in a turn of its own.
 
-        Raises `ValueError` for a negative time, and for `until` without `within`. A wait of the handler that is in all
-        longer than the service's retention is a permanent failure of its run.
+        `Later(until=E, within=timedelta(days=3))` runs again as soon as there is an E that no earlier turn has seen
+        (the parameter `E | None` holds it), or when `within` has passed (the parameter is `None`, and `saga.elapsed`
+        has grown by `within` or more).
+
+        Raises:
+            ValueError: A negative time, or `until` without `within`. If all waits of a run together are longer than the
+                service's retention, the run fails permanently.
         """
         if (until is None) != (within is None) or (until is not None and after is not None):
             raise ValueError("Later(after=...) waits for a time, Later(until=..., within=...) for an event: give these")
@@ -57,7 +61,7 @@ class Later(Generic[E_co]):
         return hash((self.until, self.after))
 
     def __repr__(self) -> str:
-        """The call that makes it.
+        """Return the call that creates this value.
 
         >>> Later(after=timedelta(days=7)), Later()
         (Later(after=datetime.timedelta(days=7)), Later())

@@ -1,5 +1,6 @@
-"""Values that travel: events as services see them, messages as the runtime sees them, records as the broker sees
-them."""
+"""The basic values of messaging: events (as services see them), messages (as the engine sees them), records (as the
+broker sees them), with partitions, positions and topics.
+"""
 
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -8,10 +9,10 @@ from msgspec import Struct
 
 
 class Event:
-    """Something that happened, said once, immutable: the base of the classes that `saga contracts generate` writes.
+    """Base class of the event classes that `saga contracts generate` writes: something that has happened, immutable.
 
-    Promises: a frozen, keyword-only dataclass with typed fields; equal by value; nothing of the transport is in it.
-    A union of events in a signature means any of them. Do not subclass by hand: a class without contract is a
+    Promises: a frozen, keyword-only dataclass with typed fields, equal by value, without anything of the transport. A
+    union of events in a signature means any of them. Do not subclass it by hand: a class without a contract causes a
     `DeclarationError` where it is used.
     """
 
@@ -22,7 +23,9 @@ class Event:
 
 
 def name_of(event: type[Event]) -> str:
-    """Contract's record name: `PaymentReserved`, for a class with `__contract__` `payments/PaymentReserved.v1`."""
+    """Return the contract's record name: `PaymentReserved`, for a class with `__contract__`
+    `payments/PaymentReserved.v1`.
+    """
     return _name_in(event.__contract__)
 
 
@@ -32,11 +35,12 @@ def _name_in(contract: str) -> str:
 
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""Headers as the log has them: a name may come twice, and a value may be null."""
+"""Headers as they are in the log: a name may occur twice, and a value may be null."""
 
 
 def unquote_header(header: bytes) -> bytes:
-    """Value of a header without the quotes in which Spring, and whoever writes headers as JSON, puts it.
+    """Return the value of a header without the quotes that Spring, and senders that write headers as JSON, put around
+    it.
 
     >>> unquote_header(b'"application/json"'), unquote_header(b"application/json")
     (b'application/json', b'application/json')
@@ -45,17 +49,19 @@ def unquote_header(header: bytes) -> bytes:
 
 
 def texts_of(headers: Headers) -> dict[str, str]:
-    """Headers for people: what is no text is escaped, a null is empty, and the last of a name counts."""
+    """Return headers as readable text: bytes that are not UTF-8 are escaped, null becomes empty, and of several headers
+    with one name the last one counts.
+    """
     return {name: (value or b"").decode("utf-8", "backslashreplace") for name, value in headers}
 
 
-# `gc=False` here and in `saga.progress`: values that cannot form a cycle need not be looked at by the collector, which
-# took a third of the runtime's time when it did.
+# `gc=False` here and in `saga.progress`: these values cannot form a cycle, so the garbage collector need not track
+# them. When it did, it took a third of the engine's time.
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An event on its way, with its envelope: what decisions read and what a progress keeps of it. Immutable."""
+    """An event with its envelope: what decisions are based on, and what the progress stores of it. Immutable."""
 
     id: str
-    """Name of the message in the toolkit: see `saga.messaging.message_ids`."""
+    """Id by which the toolkit identifies the message: see `saga.messaging.message_ids`."""
     type: str
     """Contract's record name, without namespace: `PaymentReserved`."""
     schema: str
@@ -63,74 +69,78 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     saga: str
     """Saga id: the value of the contract's key field."""
     source: str
-    """Service that emitted it; `client` for a Client; anything for others."""
+    """Service that emitted it, `client` for a `Client`, any text for other senders."""
     time: str
     """Time at which it was recorded, RFC 3339 in milliseconds, UTC."""
     value: bytes
-    """Event as Avro, as it came."""
+    """Event as Avro, as received."""
     started: str | None = None
-    """Time at which its saga began; `None` where the sender cannot know (a Client, for a contract that does not start
-    sagas)."""
+    """Time at which its saga began; `None` if the sender cannot know it (a `Client`, for a contract that does not start
+    sagas).
+    """
     trace: str | None = None
-    """Trace context from the header `traceparent`, handed on."""
+    """Trace context from the header `traceparent`; it is passed on."""
     principal: str | None = None
-    """Principal that began its saga, as said with the start event; `None`: nobody said, and nothing is made up."""
+    """Principal that began the saga, as given with the start event; `None` if none was given."""
     foreign_time: bool = False
-    """True if its time is that of a sender which is neither a service nor a `Client`, and its contract does not trust
-    it: a deadline that it opens counts from when it is first seen here. Said of events that open one."""
+    """True if the time comes from a sender that is neither a service nor a `Client`, and the contract does not trust
+    it. A deadline that the event opens then counts from when the event is first seen here. Set only on events that open
+    one.
+    """
     foreign: Headers = ()
-    """Headers that mean nothing here, as they came: a dead letter gives them back."""
+    """Other headers, as received; a dead letter passes them on."""
 
 
 class Partition(NamedTuple):
-    """One ordered part of a topic."""
+    """One partition of a topic."""
 
     topic: str
     number: int
 
 
 class Position(NamedTuple):
-    """Position of a record in the log."""
+    """The position of a record in the log."""
 
     topic: str
     partition: int
     offset: int
     log_id: str = ""
-    """Id of the topic's log, in which the offset counts: a topic that is deleted and created again has another one.
-    Empty where the broker does not say."""
+    """Id of the topic's log, to which the offset belongs: a topic that is deleted and created again has another one.
+    Empty if the broker does not report it.
+    """
 
     @property
     def place(self) -> str:
-        """Topic, partition and offset, for people."""
+        """Return topic, partition and offset as text."""
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
 class StalledPartition(NamedTuple):
-    """Part of the log that cannot be read for now; everything else goes on."""
+    """A partition, or a topic, that cannot be read for now; all others continue."""
 
     topic: str
     partition: int | None
-    """Number of the partition; `None`: all of the topic: it is gone, hidden, or we may not read it."""
+    """Number of the partition; `None` if the whole topic is gone or hidden, or may not be read."""
     offset: int | None
-    """Offset of the first record that cannot be read, if the trouble is one of records."""
+    """Offset of the first record that cannot be read, if the problem is with records."""
     reason: str
-    """Reason for people, with what to do."""
+    """Reason for operators, with what to do."""
 
 
 class Writer(NamedTuple):
-    """Schema with which a value was written, as a schema registry knows it by the id in the value."""
+    """The schema with which a value was written, as a schema registry has it under the id in the value."""
 
     id: int
     schema: str
-    """Avro schema, as JSON text; empty: the registry has none of that id."""
+    """Avro schema as JSON text; empty if the registry has none with that id."""
     registry: str
-    """Address of the registry, for people."""
+    """Address of the registry, to show to operators."""
     lacks: str = ""
-    """Reason that there is no schema, if it is another one than that the registry has none of that id."""
+    """Reason why there is no schema, if it is not that the registry has none with that id."""
 
 
 class Record(NamedTuple):
-    """Entry of the log, as a broker hands it out."""
+    """A record in the log, as the broker delivers it."""
 
     topic: str
     partition: int
@@ -141,32 +151,34 @@ class Record(NamedTuple):
     time_ms: int
     """Time at which the broker appended it."""
     writer: Writer | None = None
-    """Schema that a registry has for a value in its wire format; `None`: it is in none, or nobody asked."""
+    """Schema from a registry, for a value in its wire format; `None` if the value is in another format or was not
+    looked up.
+    """
     log_id: str = ""
     """Id of the topic's log, as in `Position`."""
 
 
 class Outgoing(NamedTuple):
-    """Entry to append to the log: the key chooses the partition."""
+    """A record to append to the log; its key chooses the partition."""
 
     topic: str
     key: bytes
     value: bytes | None
     headers: Headers
     subject: str = ""
-    """Subject under which a schema registry has its schema, if it is to be in the registry's wire format."""
+    """Subject of its schema in a schema registry, if the value is to be published in the registry's wire format."""
 
 
 class Topic(NamedTuple):
-    """Topic of the log, as contracts want it."""
+    """A topic as the contracts define it."""
 
     name: str
     partitions: int = 12
     retention_days: float | None = 7
-    """Days for which records are kept; `None`: for ever."""
+    """Days for which records are kept; `None` means for ever."""
     wire: str = "single-object"
-    """Form of what is published to it: `single-object`, or `registry`, the wire format of a schema registry."""
+    """Format of published values: `single-object`, or `registry`, the wire format of a schema registry."""
     id_header: str | None = None
-    """Header in which senders that write no `ce_id` have the id of each message; `None`: in none."""
+    """Header that holds the message id, for senders that write no `ce_id`; `None` if there is no such header."""
     id_field: str | None = None
-    """Field of the events in which they have it; `None`: in none."""
+    """Event field that holds the message id, for the same senders; `None` if there is no such field."""

@@ -1,4 +1,6 @@
-"""Declarations of a service: `Service` and its decorators. The types of the decorated functions are the declaration."""
+"""`Service` and its decorators, with which a service is declared. The types of the decorated functions are the
+declaration.
+"""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -44,8 +46,9 @@ __all__ = ["Declared", "DocumentKind", "Parameter", "Reaction", "Resource", "Ser
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _RETENTION_MIN, _RETENTION_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
-"""Bounds of `retention`: expiry is told in whole seconds, and on Couchbase in seconds since 1970, of 32 bits: until
-2106."""
+"""Bounds of `retention`: expiry is given in whole seconds, and on Couchbase in seconds since 1970 with 32 bits, so
+until 2106.
+"""
 _TAKEN = {"client": "clients publish under that name", OURS: "the toolkit's own topics and documents are called so"}
 
 Repeating: TypeAlias = type[Event] | type[Change[Any]] | UnionType
@@ -63,16 +66,17 @@ _Opener = TypeVar("_Opener", bound=Callable[[], AsyncIterator[object]])
 
 
 class Service(Generic[_S_co]):
-    """Independently deployed participant of sagas: its handlers, one store, one consumer group, one kind of saga.
+    """An independently deployed participant of sagas, with its handlers, one store and one consumer group, for one kind
+    of saga.
 
     The types are the declaration. A parameter annotated with an event, or a union of events, says what is consumed;
-    `Saga` is this run; `Change[D]` a change of a document, declared above it; anything else must be what one of the
-    service's resources gives, declared above it. The return
-    annotation says what may be emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` maybe
-    nothing; `Later` that it may run again later. Names and order of parameters do not matter.
+    `Saga` is the saga as this run sees it; `Change[D]` is a change of a document that is declared above the handler.
+    Any other type must be the type of a resource that is declared above it. The return annotation says what may be
+    emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` possibly nothing; `Later` means that the
+    handler may run again later. Names and order of parameters do not matter.
 
-    Every decorator returns its function unchanged: checkers see its own type, and a plain call tests it.
-    Mistakes that types cannot show are a `DeclarationError` while the module is imported.
+    Every decorator returns its function unchanged, so type checkers see its own type, and a test can call it directly.
+    Mistakes that types cannot show raise a `DeclarationError` while the module is imported.
     """
 
     def __init__(
@@ -88,23 +92,22 @@ class Service(Generic[_S_co]):
         """Begin the declaration of a service.
 
         `name`: part of document keys, topics, ids and idempotency keys; at most 64 lower case letters, digits and `-`.
-        Whoever changes it without `was` has a new service: it handles everything again, with other idempotency keys.
-        `state`: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
-        begins with `state()`. A field with a default may be added at any time. Left out: no state, plain `Saga`.
-        `retention`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as
-        one for that long; a handler may not wait longer in all. What is open is kept without limit. From a second to 50
-        years: Couchbase has no times after 2106.
-        `retry`: how often and when what failed is tried again, where neither a handler nor a resource says; also
-        of compensations and deadlines.
-        `start`: where it begins in a topic that it has never read: `"beginning"`, at the oldest record; `"now"`, at
-        what is published from its first start on; or at a time, a `datetime` with a time zone. Decided once, and kept
-        in its store. Left out, it begins at the oldest record, and `saga doctor` asks whether that is meant.
-        `was`: the name under which it ran first, if `name` is a new one. Progress, group, topics, ids, idempotency
-        keys, metrics and the owner in its contracts keep that name for ever, so nothing is done twice, and releases
-        with either name can run side by side.
+        A new name without `was` makes a new service: it handles everything again, with other idempotency keys. `state`:
+        the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga begins with
+        `state()`. A field with a default may be added at any time. Left out: no state, plain `Saga`. `retention`: how
+        long a saga is kept after its last message when nothing of it is open. A duplicate is recognised for that long,
+        and all waits of a handler together may not be longer. Open sagas are kept without limit. From one second to 50
+        years, because Couchbase has no times after 2106. `retry`: how often and when a failure is retried, if neither
+        the handler nor the resource declares it. It also applies to compensations and deadlines. `start`: where to
+        begin in a topic that the service has never read: `"beginning"`, at the oldest record; `"now"`, at what is
+        published after its first start; or at a time, a `datetime` with a time zone. It is decided once, and kept in
+        the store. Left out, it begins at the oldest record, and `saga doctor` asks whether that is intended. `was`: the
+        name under which the service ran first, if `name` is a new one. Progress, group, topics, ids, idempotency keys,
+        metrics and the owner in its contracts keep that name for ever, so nothing is done twice, and releases with
+        either name can run side by side.
 
-        Raises `DeclarationError`: a name with other characters; a start that is no place; a state that is no frozen
-        dataclass of plain fields, or one without a default; a retention that is no time; a retry that is none.
+        Raises `DeclarationError`: a name with other characters; an invalid start; a state that is no frozen dataclass
+        of plain fields, or has a field without a default; an invalid retention or retry.
         """
         for each in (name, was) if was else (name,):
             _check_name(each, f"Service({name!r}" + (f", was={was!r})" if was else ")"))
@@ -127,7 +130,7 @@ class Service(Generic[_S_co]):
 
     @property
     def declared(self) -> Declared:
-        """Declarations made so far."""
+        """Return the declarations made so far."""
         return self._declared
 
     def __repr__(self) -> str:
@@ -157,33 +160,34 @@ class Service(Generic[_S_co]):
         low_priority: bool = False,
         version: int = 1,
     ) -> _Handler | Callable[[_Handler], _Handler]:
-        """Declare the reaction to an event, to several (fan-in: it runs when all are there), or to a `Change`.
+        """Declare the reaction to an event, to several events (fan-in: it runs when all of them have come), or to a
+        `Change`.
 
-        Promises: for each saga it runs to its end once, whatever crashes or is repeated; its state and what it emits
-        are saved in one write, then published in order. A crash or a failure runs it again with the same input; steps
-        and updates already recorded answer at once. An event-typed parameter `E | None` is not waited for: it is there
-        or `None`; it goes with `Later[E]` in the return annotation.
+        Promises: for each saga it runs to its end once, despite crashes and duplicates. Its state and its events are
+        saved in one write; then the events are published in order. After a crash or a failure it runs again with the
+        same input; steps and updates that are already recorded return their results at once. An event parameter `E |
+        None` is not waited for: it has the event or `None`. It goes with `Later[E]` in the return annotation.
 
         `repeats`: the event that may come several times in a saga, written as its parameter is annotated
         (`repeats=OrderNote`, `repeats=A | B`, `repeats=Change[Order]`); the handler runs for each. A handler of several
-        events keeps the others. The event that starts the saga comes once, so it cannot repeat beside others. Without
-        `repeats` a repetition with the same content is ignored, with a log line, and one with other content becomes a
-        dead letter; of a document's changes those after the first are ignored, with a log line.
-        `retry`: how often and when it is tried again, whatever failed. Left out: as the resource says on which a step
-        failed, else the service. See `Retry` for which rules hold.
-        `timeout_s`: seconds that one attempt may take.
-        `low_priority`: it may wait. While the worker has much in flight a message for such handlers alone yields to
-        others, for half a minute at most, and never to one of its own saga that came later.
-        `version`: of what it does; raise it by one with a release whose handler makes other steps. A run keeps the
-        version under which it began, and `saga.version` tells it: keep the way of before beside the new one, until no
-        run of it is open. A process of the release before leaves what began under a newer version waiting for one that
-        has it.
+        events uses the same other events in each run. The event that starts the saga comes once, so it cannot repeat
+        beside others. Without `repeats`, a second event with the same content is ignored, with a log line, and one with
+        other content becomes a dead letter; of the changes of a document all after the first are ignored, with a log
+        line. `retry`: how often and when it is retried, for all failures. Left out: as the resource declares on which a
+        step failed, else as the service declares. See `Retry` for which rules apply. `timeout_s`: seconds that one
+        attempt may take. `low_priority`: it may wait. While the worker has much in flight, a message for such handlers
+        only is delayed in favour of others, for half a minute at most, and never behind a later message of its own
+        saga. `version`: version of what the handler does; raise it by one with a release whose handler makes other
+        steps. A run keeps the version under which it began, which `saga.version` returns: keep the old code beside the
+        new until no run of the old version is open. A process of the previous release does not continue a run that
+        began under a newer version; it leaves it waiting for a process that can.
 
-        Raises `DeclarationError`: not `async`; a parameter without annotation, or of a type that nothing gives; no
-        event among the parameters, or one in two of them; one event handled by two handlers alone; `Saga[X]` with X not
-        the service's state; an event of another owner returned; events of two kinds of saga; `repeats` that names no
-        parameter, the event that starts the saga beside others, or is used with `E | None`; `E | None` without
-        `Later[E]`, or the other way round; a version that is no whole number from 1 on.
+        Raises `DeclarationError`: a function that is not `async`; a parameter without annotation, or of a type that
+        nothing provides; no event among the parameters, or one in two of them; one event handled by two handlers that
+        take it alone; `Saga[X]` where X is not the service's state; an event of another owner returned; events of two
+        kinds of saga; `repeats` that names no parameter, names the event that starts the saga beside others, or is used
+        with `E | None`; `E | None` without `Later[E]`, or the other way round; a version that is no whole number from 1
+        on.
         """
 
         def declare(function: _Handler) -> _Handler:
@@ -210,20 +214,18 @@ class Service(Generic[_S_co]):
     ) -> Callable[[_Compensation], _Compensation]:
         """Declare what undoes `original`, a handler of this service.
 
-        Its parameters: the outcome `failure` it acts on (or a union of them); the result of `original` that it undoes
-        (an event that `original` may return, or a union: its other results have nothing to undo); events that
-        `original` took, each as there (kept with the result from the release on that names them; of what was done
-        before it is `None`, if the parameter is `E | None`, and else a failure); resources, `Saga`.
+        Its parameters: the outcome `failure` that it reacts to (or a union of them); the result of `original` that it
+        undoes (an event that `original` may return, or a union; its other results have nothing to undo); events that
+        `original` took, with the same types (they are stored with the result by releases that declare them; for older
+        results the parameter is `None` if it is `E | None`, and otherwise the compensation fails); resources, `Saga`.
 
-        Promises: it runs once for each recorded result, newest first: the parameter is one event, with
-        `repeats` too. If `original` has begun it is brought to its end first; if it has not, it never will: from here
-        on it is closed in this saga. A failing compensation is tried again with growing delay and escalated, never
-        dropped.
-        `version`: its own, as that of a handler.
+        Promises: it runs once for each recorded result, newest first: the parameter is one event, with `repeats` too.
+        If `original` has begun, it is finished first; if not, it will never run in this saga. A failing compensation is
+        retried with growing delays and escalated, never dropped. `version`: its own version, as that of a handler.
 
         Raises `DeclarationError`: `original` is no handler of this service, or already has a compensation; the result
         parameter is nothing that `original` returns, or an outcome `success`; the other event is no `failure` outcome,
-        or one that `original` itself reacts to; one more that `original` does not take; it returns an outcome.
+        or one that `original` itself reacts to; a further event that `original` does not take; it returns an outcome.
         """
 
         undone = find_original(self._declared, original)  # at once: `@service.compensation` alone would declare nothing
@@ -245,23 +247,22 @@ class Service(Generic[_S_co]):
         grace: timedelta | None = None,
         version: int = 1,
     ) -> Callable[[_Deadline], _Deadline]:
-        """Declare what happens if the saga has not ended here within a time of an event, its only event parameter.
+        """Declare what happens if the saga has not ended here within a time after an event, its only event parameter.
 
-        Promises: durable; it runs once, at most a second after `within` has passed since the event's recorded time, and
-        after everything that the log held by then, in the saga's partitions of all topics that the service consumes,
-        has been handled here: an answer that came in time counts, however long the service was down or behind. Never
-        once an outcome, or one of `unless`, was emitted or received here, before its event or after it. It waits while
-        another handler of the saga has begun and is not at its end, behind a dead letter, and while a message that may
-        end the saga is held up by a pause, a limit or an open breaker. One that fails is tried again as any handler,
-        and holds up nobody until it has begun. A saga whose event was handled before the deadline was declared gets
-        none. The time of an event that no service and no `Client` published counts from when it is first seen here,
-        unless its contract says `"trusted_time": true`.
-        `grace`: time after which it runs although the log has not been handled that far; left out, it waits as long as
-        that takes.
-        `version`: its own, as that of a handler.
+        Promises: it is durable and runs once, at most a second after `within` has passed since the event's recorded
+        time, and after this service has handled everything that the log held by then, in the saga's partitions of all
+        topics that the service consumes. So an answer that came in time counts, however long the service was down or
+        behind. It never runs once an outcome, or an event of `unless`, was emitted or received here, before its event
+        or after it. It waits while another handler of the saga has begun and has not finished, behind a dead letter,
+        and while a message that may end the saga is delayed by a pause, a limit or an open breaker. If it fails it is
+        retried as any handler, and blocks nothing until it has begun. A saga whose event was handled before the
+        deadline was declared gets no deadline. For an event that neither a service nor a `Client` published, the time
+        counts from when it is first seen here, unless its contract says `"trusted_time": true`. `grace`: time after
+        which it runs although the log has not been handled that far; left out, it waits as long as that takes.
+        `version`: its own version, as that of a handler.
 
         Raises `DeclarationError`: several event parameters, or an outcome; `within` zero, negative or longer than the
-        retention; an event of `unless` that is none; a `grace` that is no time.
+        retention; something in `unless` that is no event; an invalid `grace`.
         """
 
         def declare(function: _Deadline) -> _Deadline:
@@ -301,25 +302,26 @@ class Service(Generic[_S_co]):
         at_once_max: int | None = None,
         rate_per_s: float | None = None,
     ) -> _Opener | Callable[[_Opener], _Opener]:
-        """Declare something outside (a bank, a carrier): an async generator that yields it once, as a pytest fixture.
+        """Declare an external system (a bank, a carrier): an async generator that yields its client once, as a pytest
+        fixture.
 
-        Promises: opened at start, closed after the last handler; given to parameters annotated with the type it
-        yields. In tests an instance of a subclass in `use=` takes its place, and the opener is not called.
+        Promises: it is opened at start and closed after the last handler. Parameters annotated with the type that it
+        yields get it. In tests an instance of a subclass in `use=` takes its place, and the generator is not called.
 
-        `timeout_s`: seconds that one call through `saga.step` may take; longer is a transient failure.
-        `expected_errors`: exceptions by which it answers a call: `saga.step` records them (class and `args`, plain
-        values) and raises them, and a rerun raises them again without calling. All other exceptions are failures.
-        `retry`: how often and when an attempt is made again that failed because of a step on it, in a handler that does
-        not say so itself, a compensation or a deadline.
-        `breaker`: when calls stop for a time because many failed. An attempt that meets an open breaker is not counted:
-        it is made again, at the latest after a minute. With `BreakerOpen` in `expected_errors` the handler sees it
-        instead.
-        `at_once_max`, `rate_per_s`: calls under way at once, and begun a second, at most. Others wait for their turn,
-        as long as that leaves time for the call; an attempt that has none in time is not counted, and made again.
-        All limits are those of one process, and of calls through `saga.step`; a call may have its own, `saga.limited`.
+        `timeout_s`: seconds that one call through `saga.step` may take; a longer one is a transient failure.
+        `expected_errors`: exceptions that are answers of the system: `saga.step` records them (class and `args`, plain
+        values) and raises them, and a rerun raises them again without a call. All other exceptions are failures.
+        `retry`: how often and when an attempt is retried that failed because of a step on this resource, in a handler
+        that declares no `retry` itself, in a compensation or in a deadline. `breaker`: when calls stop for a time
+        because many failed. An attempt that meets an open breaker is not counted; it is repeated after a minute at
+        most. With `BreakerOpen` in `expected_errors` the handler gets the exception instead. `at_once_max`,
+        `rate_per_s`: most calls under way at once, and most calls begun per second. Other calls wait for their turn as
+        long as that leaves time for the call; an attempt that gets no turn in time is not counted, and is repeated. All
+        limits are those of one process, and apply to calls through `saga.step`; a call may have limits of its own, see
+        `saga.limited`.
 
-        Raises `DeclarationError`: two resources of one type; the yielded type is missing; an answer that cannot be made
-        again from its `args`; a retry that names an answer; a limit that is none.
+        Raises `DeclarationError`: two resources of one type; the yielded type is missing; an expected error that cannot
+        be created again from its `args`; a retry that names an expected error; an invalid limit.
         """
 
         def declare(function: _Opener) -> _Opener:
@@ -340,20 +342,23 @@ class Service(Generic[_S_co]):
         return declare if opener is None else declare(opener)
 
     def migrate(self, version: int, /) -> Callable[[_Migration], _Migration]:
-        """Declare how a state of this version becomes one of the next: a plain function from the class that the state
-        was to the class that it became. Versions count from 1, and the state has one more than there are migrations.
+        """Declare how a state of this version is converted to the next version.
+
+        The function takes the class that the state was, and returns the class that it became. Versions count from 1;
+        the version of the state is one more than the number of migrations.
 
             @order.migrate(1)
             def cents(old: OrderStateV1) -> OrderState:
                 return OrderState(total_cents=round(old.total * 100))
 
-        Promises: sagas that are under way go on. A handler is shown the state migrated; with the transition that ends
-        its run the new version stands, once, whatever crashes or is repeated. From then on processes of the release
-        before decide nothing of that saga. A run that began before it goes on with the state that it was shown.
+        Promises: open sagas continue. A handler sees the migrated state; the transition that ends its run stores the
+        new version, once, despite crashes and duplicates. From then on processes of the previous release decide nothing
+        about that saga. A run that began before continues with the state that it saw.
 
-        Raises `DeclarationError`: a service without state; a version that has one; no plain function of one state; a
-        state before or after that is no frozen dataclass with defaults. A chain with a gap, or one that does not end
-        with the state of the service, is refused when the service is started, tried or tested.
+        Raises `DeclarationError`: a service without state; a version that has a migration already; something else than
+        a plain function of one state; a state before or after that is no frozen dataclass with defaults. A chain with a
+        gap, or one that does not end with the state of the service, is refused when the service is started, tried or
+        tested.
         """
 
         def declare(function: _Migration) -> _Migration:
@@ -373,15 +378,15 @@ class Service(Generic[_S_co]):
     ) -> None:
         """Declare a business document: instances of the frozen dataclass `kind` are the JSON documents of `collection`.
 
-        A document's key is the string given to `saga.update` and `saga.read`, as it is. Fields of the JSON that `kind`
-        does not know are kept; fields it lacks need a default.
+        The key of a document is the string given to `saga.update` and `saga.read`, unchanged. Fields of the JSON that
+        `kind` does not know are kept; fields that the JSON lacks need a default.
 
-        `expected_errors`: exceptions by which a pure function refuses a change: recorded, raised again by a rerun, as
-        those of a resource.
-        `saga`: for handlers of `Change[kind]` the field that has the saga id. Left out: it is the document's key.
+        `expected_errors`: exceptions with which a pure function refuses a change. They are recorded, and raised again
+        by a rerun, as those of a resource. `saga`: for handlers of `Change[kind]` the field that holds the saga id.
+        Left out, the saga id is the document's key.
 
-        Raises `DeclarationError`: not a frozen dataclass of plain fields; two kinds for one collection; an answer that
-        cannot be made again from its `args`; a `saga` that is no field of `kind`.
+        Raises `DeclarationError`: no frozen dataclass of plain fields; two kinds for one collection; an expected error
+        that cannot be created again from its `args`; a `saga` that is no field of `kind`.
         """
         self._declared.documents.append(make_document_kind(self._declared, kind, collection, expected_errors, saga))
 

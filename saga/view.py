@@ -1,4 +1,4 @@
-"""View of a saga that a handler gets: the abstract `Saga` that the runtime and plain calls in tests implement."""
+"""`Saga`, the abstract view of a saga that a handler gets. The engine implements it, and so does the test kit."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Recordable: TypeAlias = Union[
     bool, int, float, str, bytes, Decimal, UUID, date, timedelta, Enum,
     "DataclassInstance", Sequence["Recordable"], Mapping[str, "Recordable"], None,
 ]  # fmt: skip
-"""Values that can be written into a progress and read back equal: the result of a step, of an update."""
+"""Types of values that can be written into a progress and read back equal: results of steps and updates."""
 
 _S = TypeVar("_S", bound="DataclassInstance | None", default=None)
 _D = TypeVar("_D", bound="DataclassInstance")
@@ -27,17 +27,18 @@ _R = TypeVar("_R", bound=Recordable, default=None)
 
 
 class Saga(ABC, Generic[_S]):
-    """Run of the business process, as one handler sees it. `Saga` alone where the service has no state."""
+    """The saga as one run of a handler sees it. Written as plain `Saga` if the service has no state."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def state(self) -> _S:
-        """State that this service keeps of this saga; `state()` of the service before the first handler.
+        """Return the state that this service keeps of this saga; before the first handler it is `state()` of the
+        service.
 
-        Assign a new value (`saga.state = replace(saga.state, paid=True)`); it is saved with the handler's transition,
-        so only if the handler comes to its end, and a rerun begins with the value of before.
+        Assign a new value to change it (`saga.state = replace(saga.state, paid=True)`). It is saved with the handler's
+        transition, so only if the handler finishes; a rerun begins with the value from before.
         """
 
     @state.setter
@@ -47,58 +48,70 @@ class Saga(ABC, Generic[_S]):
     @property
     @abstractmethod
     def elapsed(self) -> timedelta:
-        """Time since the handler's first look at its event: zero at the first, then not less than what its `Later`s
-        asked for, when it was time that woke it. From recorded times: once a step has begun, a rerun sees the same."""
+        """Return the time since this handler was first called for its event.
+
+        It is zero in the first turn; after a `Later` whose time has passed it is not less than the time asked for. It
+        is computed from recorded times: once a step has begun, a rerun sees the same value.
+        """
 
     @property
     @abstractmethod
     def principal(self) -> str | None:
-        """Principal that began the saga, as the client or another sender of its start event said; `None` if nobody did.
-        It is no proof: whoever may write to the topic may say so. The same in every handler and rerun."""
+        """Return the principal that began the saga, as given by the sender of its start event; `None` if none was
+        given.
+
+        It is no proof: anyone who may write to the topic may claim it. It is the same in every handler and rerun.
+        """
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """Version of the handler under which this run began: `@payment.handler(version=2)` of the release of then, and
-        1 where that said none. From its first step or update on a rerun sees the same, whichever release runs it, and
-        so do all turns of a run that goes on later: `if saga.version >= 2: ...` beside the way of before."""
+        """Return the version of the handler under which this run began: `@payment.handler(version=2)` of that release,
+        or 1 if it declared none.
+
+        From its first step or update on, a rerun sees the same version under any release, and so do all turns of a run
+        that returned `Later`. Write `if saga.version >= 2: ...` and keep the old code beside it.
+        """
 
     @abstractmethod
     def idempotency_key(self, name: str, /) -> str:
-        """Idempotency key to hand to the outside: the same for the same name in every rerun of this handler on this
-        message, different for any other handler, message, turn (after a `Later`) or saga. At most 80 characters of
-        ASCII letters, digits, `-` and `_`."""
+        """Return an idempotency key for calls to external systems.
+
+        It is the same for the same name in every rerun of this handler on this message, and different for any other
+        handler, message, turn (after a `Later`) or saga. At most 80 characters of ASCII letters, digits, `-` and `_`.
+        """
 
     @abstractmethod
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call an external system once.
+        """Call an external system, and record its answer.
 
             charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), order.card, order.total)
 
         Promises: typed as the call itself. The result is durable before the next step or update begins, and a rerun
-        gets it without calling. A crash between call and record calls again with equal arguments: hand over a
-        `saga.idempotency_key` so that the outside sees one call. A step's name is the function's own, counted in order
-        of calls.
+        gets it without another call. After a crash between the call and the record, the call is repeated with equal
+        arguments: pass a `saga.idempotency_key`, so that the external system treats both as one. A step is identified
+        by the name of the function and by its number among the calls of that function.
 
-        Raises what `call` raises. One of the `expected_errors` of this handler's resources is a result like any other.
-        After any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of its resource,
-        this attempt has failed even if the handler catches it: the handler runs again by its `retry`. A rerun that asks
-        for other steps or arguments than recorded is a dead letter "not deterministic".
+        Raises what `call` raises. An exception in the `expected_errors` of this handler's resources is recorded like
+        any other result. After any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of
+        its resource, the attempt has failed even if the handler catches the exception; the handler is retried by its
+        `retry`. A rerun that asks for other steps or arguments than recorded becomes a dead letter "not deterministic".
         """
 
     @abstractmethod
     def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        """Say how to take back what this handler did so far, in case it can never finish.
+        """Register a call that undoes what this handler has done so far, in case the handler can never finish.
 
-        Nothing is called now. Promises: when the saga fails while this handler is a dead letter half done, the calls
-        said so far are made in place of its compensation, newest first, each as a step; when the handler comes to its
-        end they are forgotten. What was begun and has no answer is shown to a person all the same.
-        `call` is a method of a resource, or an `async def` at the top of the handler's module, or imported there by its
-        name: another process, of a later version perhaps, finds it so. One that changes documents takes the saga:
-        `saga.on_abort(give, saga, sku)`.
+        Nothing is called now. Promises: if the saga fails while this handler is a dead letter that had begun, the
+        registered calls are made in place of its compensation, newest first, each as a step. If the handler finishes,
+        they are dropped. A step that began and has no recorded answer is reported to an operator in any case.
 
-        Raises what nothing can be recorded of, as a step does: another function, an argument that is no plain value, a
-        handler without a compensation.
+        `call` is a method of a resource, or an `async def` at the top level of the handler's module or imported there
+        by its name, because another process, perhaps of a later version, has to find it. A call that changes documents
+        takes the saga: `saga.on_abort(give, saga, sku)`.
+
+        Raises for whatever cannot be recorded, as a step does: another kind of function, an argument that is no plain
+        value, a handler without a compensation.
         """
 
     @abstractmethod
@@ -113,32 +126,34 @@ class Saga(ABC, Generic[_S]):
     ) -> _R:
         """Change one business document by a pure function: `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
 
-        `change` gets the document and the arguments, and returns the new document, or the new document and a result
-        to hand back. It may be called several times, when others change the document too.
-        An absent document: if `change` accepts `None` first (`Stock | None`) it is given `None` and what it returns is
-        created; if not, a missing document is a permanent failure that says so.
+        `change` gets the document and the arguments, and returns the new document, or the new document and a result to
+        return from here. It may be called several times if others change the document at the same time. If the document
+        does not exist: if `change` accepts `None` first (`Stock | None`), it gets `None`, and what it returns is
+        created. Otherwise the missing document is a permanent failure that says so.
 
-        Promises: applied exactly once for each cause, without a transaction; durable when this returns; the result, or
-        the refusal, is recorded, and a rerun gets it without applying again.
+        Promises: applied exactly once for each cause, without a transaction; durable when this returns. The result, or
+        the expected error, is recorded, and a rerun gets it without applying the change again.
 
-        Raises an exception declared in the document's `expected_errors` when `change` raises it: nothing was changed.
+        Raises an exception declared in the document's `expected_errors` when `change` raises it; then nothing was
+        changed.
         """
 
     @abstractmethod
     async def flag(self, name: str, /) -> bool:
-        """Ask whether a flag is on for this saga: `if await saga.flag("new_pricing"): ...`.
+        """Return whether a flag is on for this saga: `if await saga.flag("new_pricing"): ...`.
 
-        People set it while services run, for a share of the sagas or for one: `saga control flag`. One that nobody has
-        set is off. A saga that is in a share is in every larger one of that flag.
+        Operators set flags while services run, for a share of the sagas or for one saga: `saga control flag`. A flag
+        that was never set is off. A saga that belongs to a share also belongs to every larger share of the same flag.
 
-        Promises: recorded as `read` is. From the first step or update on, a rerun gets what this run got, whatever was
-        set meanwhile: it takes the path that it began on. Off in a rerun of what began before the code asked for it.
+        Promises: recorded as `read` is. From the first step or update on, a rerun gets the same answer, even if the
+        flag was changed meanwhile, so it takes the same path. In a rerun of a run that began before the code asked for
+        it, it is off.
         """
 
     @abstractmethod
     async def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """Read one business document as it is now, `None` if absent.
+        """Read one business document as it is now; `None` if it does not exist.
 
-        Promises: no write of its own, but recorded with the next one: a rerun sees what this run saw. Others may change
-        the document at any moment: what must hold is decided inside `update`.
+        Promises: it causes no write of its own, but is recorded with the next one, so a rerun sees what this run saw.
+        Others may change the document at any moment: decide what must hold inside `update`.
         """

@@ -1,1 +1,1 @@
-"""What travels: messages and their envelopes, ids and names, timers, operator commands and transition events."""
+"""Messages and their envelopes, ids and names; timers, controls, operator commands and transition events."""

@@ -1,7 +1,9 @@
-"""Controls: what people switch in a service while it runs, as messages, and the book in which all of it stands. Pure.
+"""Controls: flags, pauses, limits and routes that operators set in a running service, as messages and in the control
+log.
 
-The book is one document of the service, which only adds: each entry holds the digest of the one before. So it is the
-audit, and what is switched now is what its entries make of it.
+The control log is one document of the service to which entries are only added; each entry holds the digest of the one
+before, so it serves as the audit trail. The settings in force are computed from its entries. All functions here are
+pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,56 +22,56 @@ from saga.messaging.names import OURS, command_topic
 from saga.support.clock import from_iso, iso
 
 TYPE = f"{OURS}.control"
-"""Type of the message: no contract's name has a dot."""
+"""Type of the message. It cannot be that of an event, because no contract's name contains a dot."""
 OPERATOR = "operator"
 TEXT_MAX = 500
 NAME_MAX = 100
 ENTRIES_MAX = 10_000
-"""Entries of a book, at most: it is read whole."""
+"""Most entries of a control log, because it is always read whole."""
 KINDS = ("flag", "pause", "limit", "route")
-"""Kinds of switches that this version knows."""
+"""Kinds of controls that this version knows."""
 WHOM_OF = {"pause": ("handler",), "limit": ("resource", "handler"), "route": ("handler", "event")}
-"""Things that each kind may be for."""
+"""What each kind may apply to."""
 WHOM = ("handler", "event", "resource")
 PARTS = 10_000
-"""Parts into which the sagas are divided: a percentage is exact to two places."""
+"""Number of buckets into which the sagas are divided, so a percentage is exact to two decimal places."""
 
 encode = msgspec.json.encode
 Target = tuple[str, str, str]
-"""Kind of a switch, and what it is for: `handler`, `event`, `resource` or `service`, with the name."""
+"""Kind of a control, and what it applies to: `handler`, `event`, `resource` or `service`, with the name."""
 
 
 class Switch(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Setting of a flag, for a share of all sagas or for one; or, by its kind, what is paused, limited or routed.
+    """The setting of one control: a flag for a share of all sagas or for one saga, or a pause, a limit or a route.
 
-    One of another kind has a flag without a name: a version that knows flags alone takes it for one for which nobody
-    asks. And whoever meets a kind that it does not know leaves that alone.
+    A setting of a kind other than `flag` has an empty flag name: a version that knows only flags reads it as a flag for
+    which no code asks. A kind that a version does not know has no effect there.
     """
 
-    flag: str = msgspec.field(default_factory=str)  # written even if it is empty: earlier versions ask for it
+    flag: str = msgspec.field(default_factory=str)  # written even if it is empty: earlier versions require it
     percent: float = msgspec.field(default_factory=float)
-    """Share of the sagas for which it is on; of one saga 0 or 100."""
+    """Share of the sagas for which the flag is on; for a single saga 0 or 100."""
     saga: str | None = None
-    """Saga that it is for; `None`: all."""
+    """Saga to which it applies; `None` means all."""
     until: str | None = None
-    """Time from which on it is as if it had never been set; `None`: it stays."""
+    """Time from which on it has no effect, as if it had never been set; `None` means that it stays."""
     kind: str = "flag"
-    """One of `KINDS`, or of a later version."""
+    """One of `KINDS`, or a kind of a later version."""
     off: bool = False
-    """True if it ends what was switched so."""
+    """True if this ends the control of the same kind and target."""
     handler: str | None = None
-    """Handler, compensation or deadline that it is for; `None`, and nothing else named: the whole service."""
+    """Handler, compensation or deadline to which it applies. If nothing is named it applies to the whole service."""
     event: str | None = None
-    """Event whose messages are routed."""
+    """Event whose messages are routed to the dead letters."""
     resource: str | None = None
     """Resource that is limited."""
     at_once_max: int | None = None
-    """Calls of it, or runs, at once; `None`: what is declared."""
+    """Most calls of the resource, or runs of the handler, at once; `None` means as declared."""
     rate_per_s: float | None = None
 
 
 class Control(Message, frozen=True, kw_only=True, gc=False):
-    """Wish of a person about a service."""
+    """An operator's request to change a control of a service."""
 
     switch: Switch
     who: str
@@ -77,7 +79,7 @@ class Control(Message, frozen=True, kw_only=True, gc=False):
 
 
 class ControlEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Entry of the book."""
+    """One entry of the control log."""
 
     id: str
     time: str
@@ -85,20 +87,20 @@ class ControlEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     why: str
     switch: Switch
     previous: str
-    """SHA-256 of the bytes of the entry before; of the first one that of the service's name."""
+    """SHA-256 of the bytes of the previous entry; for the first entry, of the service's name."""
     refused: str | None = None
-    """Why the service does not do so; `None`: it does."""
+    """Reason why the service refused it; `None` if it is in force."""
 
 
 class ControlLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that people have switched in a service."""
+    """All controls that operators have set in a service, in order."""
 
     service: str
     entries: tuple[Raw, ...] = ()
 
 
 class _ControlValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Value of the record."""
+    """Value of the record of a control."""
 
     who: str
     why: str
@@ -106,12 +108,16 @@ class _ControlValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def control_log_key(service: str) -> str:
-    """Key of the book, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
+    """Return the key of the control log in collection `saga-archive`. It cannot be the key of an archive, because no
+    service has a `|` in its name.
+    """
     return f"{service}|controls::{OURS}::book"
 
 
 def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_ms: int) -> Outgoing:
-    """Record of a wish. Said again at another time it is another one. Raises `BadInput` for what can be none."""
+    """Return the record of a control. The same control at another time is a new one. Raises `BadInput` if it is
+    invalid.
+    """
     said = _ControlValue(who=who, why=why, switch=switch)
     _check(said)
     if switch.until is not None and from_iso(switch.until) <= now_ms:
@@ -123,7 +129,7 @@ def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_m
 
 
 def parse_control(record: Record) -> Control:
-    """Wish in a record. Raises `BadInput`: anybody may write to the topic."""
+    """Return the control in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None)
     try:
         said = msgspec.json.decode(message.value, type=_ControlValue)
@@ -155,7 +161,7 @@ def _check(said: _ControlValue) -> None:
 
 
 def find_mistakes(switch: Switch) -> list[str]:
-    """All that is wrong with a switch, whatever the service declares."""
+    """Return all mistakes in a control that can be seen without the service's declarations."""
     if switch.kind not in KINDS:
         return [f"a control of the kind {switch.kind!r} is of a later version: ask again when that runs everywhere"]
     wrong = list[str]()
@@ -178,7 +184,7 @@ def find_mistakes(switch: Switch) -> list[str]:
 
 
 def _find_other_mistakes(switch: Switch) -> list[str]:
-    """The same of what is no flag."""
+    """Return the mistakes in a pause, a limit or a route."""
     wrong = list[str]()
     named = {what: name for what in WHOM if (name := getattr(switch, what)) is not None}
     for what, name in named.items():
@@ -203,11 +209,13 @@ def _find_other_mistakes(switch: Switch) -> list[str]:
     return wrong
 
 
-# -------------------------------------------------------------------- the book
+# -------------------------------------------------------------------- control log
 
 
 def decode_control_log(service: str, content: bytes | None) -> ControlLog:
-    """The book as it was read. Raises `SagaError` for one that cannot be read, down to each entry and its time."""
+    """Decode a control log; absent content is an empty one. Raises `SagaError` if it, or any entry or time in it, is
+    unreadable.
+    """
     if content is None:
         return ControlLog(service=service)
     try:
@@ -221,13 +229,19 @@ def decode_control_log(service: str, content: bytes | None) -> ControlLog:
 
 
 def entries_of(book: ControlLog) -> Sequence[ControlEntry]:
-    """Entries of a book, oldest first."""
+    """Return the entries of a control log, oldest first."""
     return [msgspec.json.decode(raw, type=ControlEntry) for raw in book.entries]
 
 
 def append_control(book: ControlLog, control: Control, refused: str | None = None) -> ControlLog | None:
-    """The book with one more wish; `None` if it is in there. `refused`: why the service does not do so. Raises
-    `BadInput` if there is no room."""
+    """Return the control log with one more entry; `None` if it already contains this control.
+
+    Args:
+        refused: Reason why the service refuses it.
+
+    Raises:
+        BadInput: The control log is full.
+    """
     if any(entry.id == control.id for entry in entries_of(book)):
         return None
     if len(book.entries) >= ENTRIES_MAX:
@@ -249,12 +263,12 @@ def _digest_before(book: ControlLog, n: int) -> str:
 
 
 def digest_of(book: ControlLog) -> str:
-    """Digest of the last entry: whoever notes it elsewhere sees when one behind it goes."""
+    """Return the digest of the last entry. Whoever keeps it elsewhere notices when the last entries are removed."""
     return _digest_before(book, len(book.entries))
 
 
 def verify_control_log(book: ControlLog) -> str | None:
-    """First contradiction in a book; `None` if it is as it was written."""
+    """Return the first contradiction in a control log; `None` if its digests are consistent."""
     for n, entry in enumerate(entries_of(book)):
         if entry.previous != _digest_before(book, n):
             return f"entry {n} is not written behind the one before it: somebody has changed, added or removed one"
@@ -265,14 +279,14 @@ def verify_control_log(book: ControlLog) -> str | None:
 
 
 class Flags(Struct, frozen=True):
-    """Flags as a book has them: the last word on each, for all sagas and for single ones."""
+    """Flags as the control log sets them: the latest setting of each, for all sagas and for single ones."""
 
     for_all: Mapping[str, Switch] = {}
     for_one: Mapping[tuple[str, str], Switch] = {}
 
 
 def flags_of(book: ControlLog) -> Flags:
-    """Flags as the entries of a book make them."""
+    """Compute the flags from the entries of a control log."""
     for_all: dict[str, Switch] = {}
     for_one: dict[tuple[str, str], Switch] = {}
     for entry in entries_of(book):
@@ -287,8 +301,11 @@ def flags_of(book: ControlLog) -> Flags:
 
 
 def is_on(flags: Flags, flag: str, saga: str, now_ms: int) -> bool:
-    """True if a flag is on for a saga: as it was set for this one, else for the share of all to which the saga belongs.
-    A saga that is in a share is in every larger one of the same flag; another flag divides the sagas otherwise."""
+    """Return whether a flag is on for a saga.
+
+    A setting for this saga decides, else the share that is set for all. A saga that belongs to a share also belongs to
+    every larger share of the same flag; another flag divides the sagas differently.
+    """
     for switch in (flags.for_one.get((flag, saga)), flags.for_all.get(flag)):
         if switch is not None and (switch.until is None or now_ms < from_iso(switch.until)):
             return bucket_of(flag, saga) < switch.percent * PARTS / 100
@@ -296,7 +313,7 @@ def is_on(flags: Flags, flag: str, saga: str, now_ms: int) -> bool:
 
 
 def bucket_of(flag: str, saga: str) -> int:
-    """Part of all sagas, by number, to which a saga belongs for a flag.
+    """Return the number of the bucket to which a saga belongs for a flag.
 
     >>> part_of("new_pricing", "order-17") == part_of("new_pricing", "order-17") < PARTS
     True
@@ -308,30 +325,32 @@ def bucket_of(flag: str, saga: str) -> int:
 
 
 class DeclaredNames(NamedTuple):
-    """Names that a service declares: what people may mean."""
+    """Names that a service declares, to which controls may refer."""
 
     handlers: Collection[str]
     compensations: Collection[str]
     deadlines: Collection[str]
     resources: Collection[str]
     events: Mapping[str, Collection[str]]
-    """Each type that it consumes, with the handlers that may be given dead letters of it: no compensation."""
+    """Each consumed event type, with the handlers whose messages of it may be routed to the dead letters; no
+    compensations.
+    """
     flags: Collection[str] | None = None
-    """Flags for which its code asks; `None`: they cannot be told."""
+    """Flags that its code reads; `None` if they are not known."""
 
 
 class ActiveControls(Struct, frozen=True):
-    """All that is switched, those whose time is over included."""
+    """All controls that were set and not ended, including expired ones."""
 
     flags: Flags = Flags()
     others: Mapping[Target, ControlEntry] = {}
-    """Pauses, limits and routes that were not ended, each with who switched it, and why."""
+    """Pauses, limits and routes that were not ended, with who set them and why."""
     unknown: tuple[str, ...] = ()
-    """Kinds of switches that this version does not know, and leaves alone."""
+    """Kinds of controls that this version does not know and ignores."""
 
 
 def read_controls(book: ControlLog) -> ActiveControls:
-    """Controls as the entries of a book make them."""
+    """Compute the controls from the entries of a control log."""
     others: dict[Target, ControlEntry] = {}
     unknown = set[str]()
     for entry in entries_of(book):
@@ -346,28 +365,28 @@ def read_controls(book: ControlLog) -> ActiveControls:
 
 
 def target_of(service: str, switch: Switch) -> Target:
-    """Target of a pause, limit or route."""
+    """Return the target of a pause, limit or route."""
     named = ((what, name) for what in WHOM if (name := getattr(switch, what)) is not None)
     return switch.kind, *next(named, ("service", service))
 
 
 def is_expired(entry: ControlEntry, now_ms: int) -> bool:
-    """True if the time of a switch is over."""
+    """Return whether the time of a control has passed."""
     return entry.switch.until is not None and from_iso(entry.switch.until) <= now_ms
 
 
 def active_entries(controls: ActiveControls, now_ms: int) -> Mapping[Target, ControlEntry]:
-    """Pauses, limits and routes of now."""
+    """Return the pauses, limits and routes that are in force now."""
     return {target: entry for target, entry in controls.others.items() if not is_expired(entry, now_ms)}
 
 
 def find_pause(controls: ActiveControls, service: str, name: str, now_ms: int) -> ControlEntry | None:
-    """Pause because of which a handler or compensation begins nothing: its own, else that of the service."""
+    """Return the pause that stops a handler or compensation from beginning a run: its own, else that of the service."""
     return _first(controls, (("pause", "handler", name), ("pause", "service", service)), now_ms)
 
 
 def find_route(controls: ActiveControls, handler: str, types: Iterable[str], now_ms: int) -> ControlEntry | None:
-    """Route because of which a handler's messages, of these types, are dead letters."""
+    """Return the route that sends a handler's messages of these types to the dead letters."""
     events = [("route", "event", type_) for type_ in types]
     return _first(controls, [("route", "handler", handler), *events], now_ms)
 
@@ -381,7 +400,7 @@ def _first(controls: ActiveControls, targets: Iterable[Target], now_ms: int) -> 
 
 
 def describe_entry(service: str, entry: ControlEntry) -> str:
-    """Reason, for people, that something does not run."""
+    """Return the reason, as text for operators, why something does not run."""
     kind, _, name = target_of(service, entry.switch)
     what = "paused" if kind == "pause" else "routed to the dead letters"
     until = "" if entry.switch.until is None else f", until {entry.switch.until}"
@@ -389,10 +408,10 @@ def describe_entry(service: str, entry: ControlEntry) -> str:
 
 
 def why_refused(service: str, switch: Switch, names: DeclaredNames, controls: ActiveControls) -> str | None:
-    """Why the service does not do what a switch wants, all reasons together; `None` if it does."""
+    """Return all reasons why the service must refuse a control, as one text; `None` if it can apply it."""
     if switch.kind == "flag":
         return _refuse_unused_flag(switch, names, controls)
-    if switch.off:  # what it is for may not be declared any more
+    if switch.off:  # its target may no longer be declared
         if target_of(service, switch) in controls.others:
             return None
         there = [name for kind, _, name in controls.others if kind == switch.kind]
@@ -420,7 +439,7 @@ def why_refused(service: str, switch: Switch, names: DeclaredNames, controls: Ac
 
 
 def _refuse_unused_flag(switch: Switch, names: DeclaredNames, controls: ActiveControls) -> str | None:
-    """Why a flag would switch nothing; `None` if the service asks for it, or it is set already."""
+    """Return why setting a flag would have no effect; `None` if the service's code reads it, or it is already set."""
     known = {*controls.flags.for_all, *(flag for flag, _ in controls.flags.for_one)}
     if names.flags is None or switch.flag in names.flags or switch.flag in known:
         return None
@@ -436,7 +455,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def describe_switch(switch: Switch) -> str:
-    """Switch in words, as `saga control show` prints it."""
+    """Return a control as text, as `saga control show` prints it."""
     until = "" if switch.until is None else f" until {switch.until}"
     if switch.kind != "flag":
         return _describe_other(switch) + until
@@ -446,7 +465,7 @@ def describe_switch(switch: Switch) -> str:
 
 
 def _describe_other(switch: Switch) -> str:
-    """A pause, a limit or a route in words, or that it has ended."""
+    """Return a pause, a limit or a route, or the end of one, as text."""
     _, what, name = target_of("", switch)
     whom = f"of {what} {name}" if name else "of the whole service"
     if switch.off:

@@ -1,7 +1,8 @@
-"""CloudEvents in binary mode over the broker's headers: a message as a record, and a record as a message.
+"""Conversion between messages and records: CloudEvents in binary mode over the broker's headers; structured mode is
+read too.
 
-What a record holds may come from anybody. Only the headers that are needed are looked at; the others, whatever their
-bytes, travel with the message as they came, up to a bound.
+Any sender may have written a record. Only the headers that are needed are interpreted; all others are kept with the
+message unchanged, up to a limit.
 """
 
 import base64
@@ -25,34 +26,34 @@ from saga.support.printable import quote_text
 
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
 SAGA_BYTES_MAX = 1024
-"""Longest saga id: it is in every event of its saga, and in the key of a document."""
+"""Longest saga id, in bytes: it is in every event of its saga, and in document keys."""
 PRINCIPAL = "ce_sagaprincipal"
-"""Header that says who began the saga: an extension attribute of CloudEvents."""
+"""Header that names the principal that began the saga: an extension attribute of CloudEvents."""
 PRINCIPAL_BYTES_MAX = 256
-"""Longest principal: it is in every event of its saga, and in its progress."""
+"""Longest principal, in bytes: it is in every event of its saga, and in its progress."""
 HEADER_BYTES_MAX = 512
-"""Largest header that is looked at: it is kept with the message in the progress."""
+"""Largest value of a header that is interpreted: it is stored with the message in the progress."""
 UNKNOWN_SOURCE = "unknown"
-"""Source of messages that name none."""
+"""Source of messages without a source."""
 FOREIGN_BYTES_MAX = 1 << 14
-"""Most bytes of other people's headers that a message keeps, all together."""
+"""Most bytes of other headers that a message keeps, all together."""
 FOREIGN = "foreign_"
-"""Prefix of the names of other people's headers that could be taken for ours."""
+"""Prefix of the names of other headers that could be mistaken for the toolkit's."""
 
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
 _ALWAYS: Mapping[str, bytes | None] = dict(_FIXED)
 _FIXED_OF_OURS: Headers = (("ce_specversion", VERSION), ("content-type", b"application/json"))
 ALWAYS_OF_OURS: Mapping[str, bytes | None] = dict(_FIXED_OF_OURS)
-"""Headers that records between people or workers and a service always have."""
+"""Headers that timers, controls and operator commands always have."""
 _OURS = frozenset(
     {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", PRINCIPAL}
     | {"traceparent"}
     | {name for name, _ in _FIXED}
 )
 _UNQUOTED = _OURS - {"ce_id", "ce_source"}
-"""Headers that are read without quotes around them; what names a message stays as its sender wrote it."""
+"""Headers that are read without quotes around them. Id and source stay as the sender wrote them."""
 _AS_WRITTEN = ("ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", *dict(_FIXED), "ce_dataschema", "ce_sagastart")
-"""Names of the headers of most messages, as `headers_of` writes them."""
+"""Names of the headers of most messages, in the order in which `headers_of` writes them."""
 _NO_HEADERS: Headers = (("", None),)
 _NAME_END = slice(-HEADER_BYTES_MAX, None)
 _FIXED_VALUES = tuple(dict(_FIXED).values())
@@ -60,22 +61,22 @@ _IS_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[
 _IS_TRACE = re.compile(rb"[0-9a-f-]{55,100}").fullmatch
 _SCHEMA = re.compile(r"(?:.*[/:])?([A-Za-z0-9._-]+/[A-Za-z_][A-Za-z0-9_]*\.v[0-9]+)").fullmatch
 _TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
-"""Milliseconds since 1970 that a time in the log may have."""
+"""Accepted times of a record, in milliseconds since 1970."""
 
 STRUCTURED = "application/cloudevents+json"
 OTHER_MODES = "application/cloudevents"
-"""Beginning of the content types of structured modes that are not read, and of batches."""
+"""Prefix of the content types of batches and of structured modes that are not supported."""
 JSON = "application/json"
 _NEEDED = frozenset(
     {"specversion", "type", "id", "source", "time", "subject", "dataschema", "datacontenttype", "data", "data_base64"}
     | {"sagastart", "sagaprincipal"}
 )
-"""Names of an event that are looked at: all others travel with it as they are, whatever they are."""
+"""Attributes of an event that are interpreted; all others are kept unchanged, whatever they contain."""
 _SHOWN_MAX = 40
 
 
 def headers_of(message: Message, contract: Contract | None) -> Headers:
-    """Envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
+    """Return the envelope of a message as headers. `contract`: that of its type, if it is known."""
     name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
     first, source, last = _of_type(name, base, message.schema, message.source)
     headers: Headers = (
@@ -97,21 +98,22 @@ def headers_of(message: Message, contract: Contract | None) -> Headers:
 
 @lru_cache(maxsize=1024)  # there are not many types
 def _of_type(name: str, base: str, schema: str, source: str) -> tuple[tuple[str, bytes], tuple[str, bytes], Headers]:
-    """The headers that are the same for all messages of one type and source: both, and those behind the message's
-    own."""
-    first = ("ce_type", name.encode())  # it decides whether the rest is looked at
+    """Return the headers that are equal for all messages of one type and source: type, source, and those that come
+    last.
+    """
+    first = ("ce_type", name.encode())  # first, because it decides whether the rest is read
     last = (*_FIXED, ("ce_dataschema", (schema if ":" in schema else base + schema).encode())) if schema else _FIXED
     return first, ("ce_source", source.encode()), last
 
 
 def to_record(message: Message, contract: Contract) -> Outgoing:
-    """Record of a message as it is published; its saga id is the key."""
+    """Return the record with which a message is published; its saga id is the key."""
     headers = headers_of(message, contract)
     return Outgoing(contract.topic, message.saga.encode(), message.value, headers, contract.subject)
 
 
 def type_of(record: Record | Outgoing) -> str | None:
-    """Contract's record name in the header of a record; `None` if it is not there."""
+    """Return the contract's record name from the header of a record; `None` if the header is missing."""
     for name, value in record.headers:
         if name == "ce_type":
             return _last_part(value[_NAME_END]) if value else None
@@ -124,7 +126,7 @@ def _last_part(name: bytes) -> str:
 
 
 def headers_of_ours(type_: str, id_: str, source: str, time: str, saga: str) -> Headers:
-    """Headers of a record between people or workers and a service: no event, its value is JSON."""
+    """Return the headers of a timer, a control or an operator command: it is no event, and its value is JSON."""
     return (
         ("ce_type", type_.encode()),
         ("ce_id", id_.encode()),
@@ -143,10 +145,16 @@ def to_message(
     contract: Contract | None,
     always: Mapping[str, bytes | None] = _ALWAYS,
 ) -> Message:
-    """Message in a record whose type and schema are known. What a foreign sender left out is made up for. `contract`:
-    that of the type, where it is known. `always`: the headers that such a record has if it is one of ours.
+    """Return the message in a record whose type and schema are known, with defaults for what another sender left out.
 
-    Raises `BadInput`: no value; no key, or one that is not the subject; a header that is no text, no time or too long.
+    Args:
+        contract: Contract of the type, if it is known.
+        always: Headers that such a record has if the toolkit wrote it.
+
+    Raises:
+        BadInput: The record has no value, no key, or a key that differs from its subject; or a header is no text, no
+            time,
+            or too long.
     """
     key, value, headers = record.key, record.value, record.headers
     if not value:
@@ -154,7 +162,7 @@ def to_message(
     if not key:
         raise BadInput("the message has no key: its key must be the saga id")
     names, values = zip(*(headers or _NO_HEADERS), strict=True)
-    if names == _AS_WRITTEN and values[5:7] == _FIXED_VALUES and all(values):  # nearly always, and cheap to see
+    if names == _AS_WRITTEN and values[5:7] == _FIXED_VALUES and all(values):  # the usual case, and cheap to check
         _, said_id, said_source, at, subject, _, _, path, began = values
         trace = who = None
         foreign: Headers = ()
@@ -177,7 +185,7 @@ def to_message(
     if began:
         started = time if began == at else _time(began, "ce_sagastart")
     elif contract is not None and contract.starts:
-        started = time  # its sender knows nothing of ours: the saga begins with the event
+        started = time  # its sender does not use the toolkit: the saga begins with the event
     return Message(
         id=identity(source, id_, type_, "" if contract is None else contract.owner)
         if id_ and said_source
@@ -198,9 +206,12 @@ def to_message(
 def _identity_of_others(
     record: Record, type_: str, contract: Contract | None, id_: str | None, source: str | None
 ) -> str:
-    """Name of a message that lacks its id or its source: by what it has of both, by the header that its contract
-    names, or by its place."""
-    if id_ and contract is not None and is_sensitive(contract):  # who has a digest may find what was digested
+    """Return the message id for a message that lacks an id or a source.
+
+    It is made from the one that it has, else from the header that its contract names, else from its position in the
+    log.
+    """
+    if id_ and contract is not None and is_sensitive(contract):  # a value can be guessed from its digest
         return identity_of_declared(record.topic, type_, id_)
     if id_:
         return identity_without_source(id_, record.value or b"")
@@ -212,17 +223,17 @@ def _identity_of_others(
 
 @lru_cache(maxsize=1024)  # there are not many contracts
 def is_sensitive(contract: Contract) -> bool:
-    """True if any version of a contract has a field that people are not to see."""
+    """Return whether any version of a contract has a sensitive field."""
     return any(has_sensitive(version.record) for version in contract.versions)
 
 
 def declared_identity(topic: str, type_: str, source: str | None, id_: str) -> str:
-    """Name of a message that has its id where its contract says. `source`: as it says itself."""
+    """Return the id of a message whose id is where its contract says. `source`: the source that it names itself."""
     return identity_of_declared(topic, type_, id_) if source is None else identity(source, id_, type_, "")
 
 
 def _text_of(id_: bytes, what: str) -> str:
-    """Id in a header of somebody else's, which may be binary."""
+    """Return an id from a header of another sender, which may be binary, as text."""
     try:
         return _decode_key(id_, what)
     except BadInput:
@@ -232,9 +243,12 @@ def _text_of(id_: bytes, what: str) -> str:
 
 
 def check_message(message: Message) -> None:
-    """Check that a message which did not come as a record could have been one: what it says goes out with all that is
-    emitted because of it, and whoever hears of that refuses what no record may say. Raises `BadInput`."""
-    _decode_key(message.id.encode(), "name", 6 * HEADER_BYTES_MAX + 1)  # source and id, with all letters encoded
+    """Check that a message which did not come from a record could have come from one. Raises `BadInput`.
+
+    Its fields are passed on with every event that is emitted because of it, and receivers refuse what no record may
+    contain.
+    """
+    _decode_key(message.id.encode(), "name", 6 * HEADER_BYTES_MAX + 1)  # source and id, with all characters encoded
     for what, text in (("source", message.source), ("type", message.type), ("schema", message.schema)):
         _decode_key(text.encode(), what)
     if not message.id or not message.source or not message.type:
@@ -272,18 +286,18 @@ def _source(given: bytes) -> str:
     return _decode_key(given, "header ce_source")
 
 
-@lru_cache(maxsize=1024)  # it comes with each of a saga's messages, and one who is busy begins many
+@lru_cache(maxsize=1024)  # it is in every message of a saga, and one principal may begin many sagas
 def _principal(given: bytes) -> str:
     return _decode_key(given, f"header {PRINCIPAL}, which says who began the saga,", PRINCIPAL_BYTES_MAX)
 
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(given: bytes, header: str) -> str:
-    """Time of a header in the one form that sorts as the times do."""
+    """Return the time in a header in the one format in which text sorts as time does."""
     text = _decode_key(given, f"header {header}")
     try:
         if _IS_OURS(text):
-            datetime.fromisoformat(text)  # only that it is one: the digits alone do not say so
+            datetime.fromisoformat(text)  # raises if the digits are no valid time
             return text
         return iso(from_iso(text.upper()))
     except (ValueError, OverflowError):
@@ -291,7 +305,7 @@ def _time(given: bytes, header: str) -> str:
 
 
 def _append_time(record: Record) -> str:
-    """Time at which the log took a record: by its own clock, or by its sender's."""
+    """Return the time at which a record was appended: by the broker's clock, or by the sender's."""
     if record.time_ms not in _TIMES_MS:
         raise BadInput(
             f"the message has no ce_time, and its time in the log cannot be one: {record.time_ms} milliseconds since "
@@ -302,22 +316,22 @@ def _append_time(record: Record) -> str:
 
 @lru_cache(maxsize=1024)  # there are not many
 def _path(given: bytes) -> str:
-    """Place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
+    """Return the path of a schema below `contracts/`, from any URI that ends in it; any other schema name unchanged."""
     schema = _decode_key(given, "header ce_dataschema")
     ours = _SCHEMA(schema)
     return ours[1] if ours else schema
 
 
-# ---------------------------------------------------------------- headers of others
+# ---------------------------------------------------------------- headers of other senders
 
 
 def _split_headers(
     record: Record, contract: Contract | None, always: Mapping[str, bytes | None]
 ) -> tuple[Mapping[str, bytes | None], Headers]:
-    """Headers that a message has fields for, by name; and the others. See `to_message`."""
+    """Split a record's headers into those that a message has fields for, by name, and the others. See `to_message`."""
     headers, given = record.headers, dict(record.headers)
     trace = given.get("traceparent")
-    if (  # mostly all of them are ours, and cheap to see
+    if (  # the usual case, and cheap to check: all headers are the toolkit's
         len(given) == len(headers)
         and _OURS.issuperset(given)
         and all(given.values())
@@ -332,7 +346,7 @@ def _split_headers(
 
 
 def _partition_headers(record: Record) -> tuple[dict[str, bytes | None], Headers]:
-    """Headers that a message has fields for, the first of each name; and the others, as they came, up to a bound."""
+    """Return the first header of each name that a message has a field for; and the others, unchanged, up to a limit."""
     given: dict[str, bytes | None] = {}
     foreign: list[tuple[str, bytes | None]] = []
     for header in record.headers:
@@ -347,20 +361,22 @@ def _partition_headers(record: Record) -> tuple[dict[str, bytes | None], Headers
 
 
 def _first(record: Record, name: str) -> bytes | None:
-    """Value of the first header of this name."""
+    """Return the value of the first header with this name."""
     return next((value for said, value in record.headers if said == name), None)
 
 
 def _is_usual(name: str, value: bytes) -> bool:
-    """True if the message says all that this header of ours does."""
+    """Return whether the message's fields hold everything that this header says."""
     if name == "traceparent":
         return not value or _IS_TRACE(value) is not None
     return _ALWAYS.get(name, value) == value
 
 
 def rename_foreign(name: str) -> str:
-    """Name that somebody else's header gets beside ours: none of them passes for one of ours, and each can be told
-    back.
+    """Return the name under which another sender's header is kept, so that it cannot be mistaken for one of the
+    toolkit's.
+
+    The renaming is reversible.
 
     >>> foreign_name("x-shop"), foreign_name("dead_reason"), foreign_name("foreign_dead_reason")
     ('x-shop', 'foreign_dead_reason', 'foreign_foreign_dead_reason')
@@ -370,12 +386,14 @@ def rename_foreign(name: str) -> str:
 
 
 def size_of(headers: Headers) -> int:
-    """Bytes that headers take in a record, at most."""
+    """Return the most bytes that these headers take in a record."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
 def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
-    """Keep all headers that fit, and tell in one more what is left out. `whole`: where all of them are."""
+    """Keep all headers that fit, and add one that says how many were left out. `whole`: where all of them can be
+    found.
+    """
     if size_of(tuple(headers)) <= bytes_max:
         return tuple(headers)
     kept: list[tuple[str, bytes | None]] = []
@@ -392,7 +410,7 @@ def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole
 
 
 def content_type_of(record: Record) -> str:
-    """Content type in the headers of a record; empty if it says none.
+    """Return the content type in the headers of a record; empty if there is none.
 
     >>> content_type_of(Record("t", 0, 0, None, b"{}", (("Content-Type", b"Application/JSON; charset=utf-8"),), 0))
     'application/json'
@@ -404,12 +422,12 @@ def content_type_of(record: Record) -> str:
 
 
 def media_type(header: bytes) -> str:
-    """Type in a header, in small letters and without parameters, or the quotes that some put around it."""
+    """Return the media type in a header, in lower case, without parameters and without quotes around it."""
     return unquote_header(header[:200]).decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 
 def is_json(content_type: str) -> bool:
-    """True if data of this type is JSON.
+    """Return whether data of this content type is JSON.
 
     >>> is_json("application/json"), is_json("application/vnd.shop+json"), is_json("application/avro")
     (True, True, False)
@@ -418,8 +436,11 @@ def is_json(content_type: str) -> bool:
 
 
 def to_binary_mode(record: Record) -> Record:
-    """The same event as a record in binary mode. One that is in binary mode already comes back as it is. Raises
-    `BadInput` for a structured event that is none, and for a mode that is not read."""
+    """Convert a record in structured mode to binary mode; a record in binary mode is returned unchanged.
+
+    Raises:
+        BadInput: The structured event is invalid, or its mode is not supported.
+    """
     content_type = content_type_of(record)
     if not content_type.startswith(OTHER_MODES):
         return record
@@ -438,7 +459,7 @@ def to_binary_mode(record: Record) -> Record:
 
 
 def _event_in(value: bytes) -> dict[str, Any]:
-    """The event in a value. Raises `BadInput`."""
+    """Parse the structured event in a value. Raises `BadInput`."""
     what = f"its content type is {STRUCTURED}, but its value is no CloudEvent:"
     try:
         event, twice = read_objects(value)
@@ -461,7 +482,7 @@ def _event_in(value: bytes) -> dict[str, Any]:
 
 
 def _data(event: dict[str, Any], content_type: str) -> tuple[str, bytes | None]:
-    """Content type and bytes of an event's data. Raises `BadInput`."""
+    """Return the content type and the bytes of an event's data. Raises `BadInput`."""
     if not content_type.isprintable() or not content_type.isascii():
         raise BadInput(f'the event\'s "datacontenttype" is no content type: {_show_name(content_type)}')
     data, packed = event.get("data"), event.get("data_base64")
@@ -480,7 +501,7 @@ def _data(event: dict[str, Any], content_type: str) -> tuple[str, bytes | None]:
 
 
 def _objects_in(data: object) -> Iterator[object]:
-    """All objects in JSON data."""
+    """Yield all objects in JSON data."""
     open_ = [data]
     while open_:
         part = open_.pop()
@@ -492,7 +513,9 @@ def _objects_in(data: object) -> Iterator[object]:
 
 
 def _headers(attributes: dict[str, Any]) -> Headers:
-    """Attributes as binary mode has them. Raises `BadInput` for one that is needed and is none."""
+    """Return an event's attributes as headers of binary mode. Raises `BadInput` if a needed attribute has a wrong
+    type.
+    """
     made = []
     for name, value in attributes.items():
         if value is None:

@@ -1,12 +1,18 @@
-"""Ids by which the toolkit tells messages apart: source and id together, for two senders may use one id.
+"""Message ids: how the toolkit identifies messages, and trace ids derived from them.
 
-What a contract's owner says under its own name has an id that nobody else makes (`saga.progress.ids.event_id`), and
-keeps it. Every other message goes by `source|id`, in which `%`, `|`, `+` and all that is not visible ASCII is
-percent-encoded. One that names no source goes by its content, too; one whose id is where its contract says, by topic
-and type with that id; one that has no id by its place, `|topic/partition/offset@log`: a topic that is created
-again has other records at the same offsets. So no two senders share one, the ids of a
-fan-in's parts, joined with `+`, say which parts they are, and each can be printed. The headers of whatever is published
-hold source and id as their sender wrote them.
+An id combines source and id of the message, because two senders may use the same id.
+
+- An event that its contract's owner emits has an id that no other sender makes (`saga.progress.ids.event_id`), and
+  keeps it.
+- Every other message is identified by `source|id`, in which `%`, `|`, `+` and everything except visible ASCII is
+  percent-encoded.
+- A message without a source is identified by its content and id.
+- A message whose id is where its contract says is identified by topic, type and that id.
+- A message without an id is identified by its position, `|topic/partition/offset@log`. The log id is needed because a
+  topic that was created again has other records at the same offsets.
+
+So no two senders share an id, the ids of the parts of a fan-in can be joined with `+`, and every id can be printed. The
+headers of published messages hold source and id as their sender wrote them.
 """
 
 import re
@@ -20,7 +26,7 @@ from saga.messages import Message
 
 _GONE = "-gone"
 CLIENT = "client"
-"""Source of what a `Client` publishes."""
+"""Source of events that a `Client` publishes."""
 _DIGITS = frozenset("0123456789abcdef")
 _is_plain = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*").fullmatch
 _SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")
@@ -31,7 +37,7 @@ SAMPLED = 0x01
 
 
 def identity(source: str, id_: str, type_: str, owner: str) -> str:
-    """Name in the toolkit of the message with this `id_` from this `source`. `owner`: of its contract.
+    """Return the message id for this `id_` from this `source`. `owner`: the owner of the contract.
 
     >>> identity("payment", "PaymentReserved-0a1b", "PaymentReserved", "payment")
     'PaymentReserved-0a1b'
@@ -40,7 +46,7 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
     >>> identity("https://shop.example/a+b", "17|3", "OrderPlaced", "order")
     'https://shop.example/a%2Bb|17%7C3'
     """
-    if _is_plain(id_):  # nothing to encode, which takes longer than all the rest
+    if _is_plain(id_):  # nothing to encode; encoding takes longer than the rest of this function
         if source == owner and id_.startswith(f"{type_}-"):
             return id_
         if source.isascii() and source.isalnum():
@@ -49,8 +55,10 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
 
 
 def identity_without_source(id_: str, value: bytes) -> str:
-    """Name of a message with this `id_` from nobody knows whom: two senders may use one id for two things, and one who
-    repeats something repeats its bytes.
+    """Return the message id for a message with this `id_` from an unknown sender.
+
+    The content is part of it: two senders may use one id for two things, while a sender that repeats a message repeats
+    its bytes.
 
     >>> identity_without_source("17", b"...")
     'unknown/ed8afa03a2db846a|17'
@@ -59,7 +67,8 @@ def identity_without_source(id_: str, value: bytes) -> str:
 
 
 def identity_of_declared(topic: str, type_: str, id_: str) -> str:
-    """Name of a message that names no source, and has its id where its contract says: no source is empty.
+    """Return the message id for a message without source whose id is where its contract says. It begins with `|`,
+    because no source is empty.
 
     >>> identity_of_declared("accounts", "Topped", "uuid-17")
     '|accounts/Topped#uuid-17'
@@ -68,7 +77,7 @@ def identity_of_declared(topic: str, type_: str, id_: str) -> str:
 
 
 def has_no_id(identity_: str) -> bool:
-    """True if a message goes by its place, for it has no id.
+    """Return whether a message is identified by its position because it has no id.
 
     >>> has_no_id("|orders/3/17"), has_no_id("|accounts/Topped#uuid-17"), has_no_id("shop|17")
     (True, False, False)
@@ -77,7 +86,7 @@ def has_no_id(identity_: str) -> bool:
 
 
 def own_identity(service: str, id_: str, owner: str) -> str:
-    """Name of an event that this service emits: an id that the toolkit makes needs no look at each of its characters.
+    """Return the message id for an event that this service emits. An id that the toolkit made needs no encoding.
 
     >>> identity_of_own("payment", "PaymentReserved-0a1b", "payment")
     'PaymentReserved-0a1b'
@@ -88,7 +97,7 @@ def own_identity(service: str, id_: str, owner: str) -> str:
 
 
 def could_be_own(identity_: str, type_: str) -> bool:
-    """True if services make such names for events of this type, as far as can be seen without the progress.
+    """Return whether a service could have made this id for an event of this type, as far as the id itself shows.
 
     >>> could_be_own("PaymentReserved-8c69b241c603b6c09313b5993635b204", "PaymentReserved")
     True
@@ -100,7 +109,7 @@ def could_be_own(identity_: str, type_: str) -> bool:
 
 
 def identity_of_place(topic: str, partition: int, offset: int, log_id: str = "") -> str:
-    """Name of a message without an id: no source is empty. `log_id`: id of the topic's log, where the broker tells it.
+    """Return the message id for a message without an id. `log_id`: id of the topic's log, if the broker reports it.
 
     >>> identity_of_place("orders", 3, 17)
     '|orders/3/17'
@@ -111,8 +120,8 @@ def identity_of_place(topic: str, partition: int, offset: int, log_id: str = "")
 
 
 def id_of_change(key: str, version: int, *, is_gone: bool) -> str:
-    """Id of a change of a document. SQLite tells a removal with the version that was removed, which the write before it
-    has had.
+    """Return the id of a change of a document. A removal has its own ending: SQLite reports it with the version that
+    was removed, which the write before it had too.
 
     >>> id_of_change("order-17", 4, is_gone=False), id_of_change("order-17", 4, is_gone=True)
     ('order-17@4', 'order-17@4-gone')
@@ -121,7 +130,7 @@ def id_of_change(key: str, version: int, *, is_gone: bool) -> str:
 
 
 def is_removal(identity_: str) -> bool:
-    """True if a change of this name is the removal, or the expiry, of its document.
+    """Return whether the change with this id is the removal, or the expiry, of its document.
 
     >>> is_removal("documents/orders|order-17@4-gone"), is_removal("documents/orders|order-gone@4")
     (True, False)
@@ -130,7 +139,7 @@ def is_removal(identity_: str) -> bool:
 
 
 def id_in(identity: str) -> str:
-    """The id as its sender wrote it.
+    """Return the id as its sender wrote it.
 
     >>> id_in("https://shop.example/a%2Bb|17%7C3")
     '17|3'
@@ -144,23 +153,24 @@ def id_in(identity: str) -> str:
 
 
 class TracePosition(NamedTuple):
-    """Place in a trace: what is next is below it."""
+    """A position in a trace: the parent of the spans that follow."""
 
     trace: str
     """Id of the trace, 32 hexadecimal digits."""
     span: str | None
-    """Id of the span above, 16 hexadecimal digits; `None`: the trace begins here."""
+    """Id of the parent span, 16 hexadecimal digits; `None` if the trace begins here."""
     flags: int | None
-    """Flags as the header said them; `None`: nobody has decided yet whether it is sampled."""
+    """Flags from the header; `None` if it is not decided yet whether the trace is sampled."""
 
     def header(self, span: str, is_sampled: bool) -> str:
-        """Text of `traceparent` for what is below `span` of this trace."""
+        """Return the `traceparent` header for the children of `span` in this trace."""
         flags = (self.flags or 0) & ~SAMPLED | (SAMPLED if is_sampled else 0)
         return f"00-{self.trace}-{span}-{flags:02x}"
 
 
 def parse_traceparent(header: str | None) -> TracePosition | None:
-    """Place that a header `traceparent` names; `None` for none, and for one that is not as W3C wants it.
+    """Return the position that a `traceparent` header names; `None` if there is none, or it is not valid by the W3C
+    standard.
 
     >>> place_in("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     Place(trace='0af7651916cd43dd8448eb211c80319c', span='b7ad6b7169203331', flags=1)
@@ -174,12 +184,14 @@ def parse_traceparent(header: str | None) -> TracePosition | None:
 
 
 def trace_position(message: Message) -> TracePosition:
-    """Place in the trace of a message's saga below which its handling is."""
+    """Return the trace position under which a message is handled: from its trace context, else one derived from its
+    saga id.
+    """
     return parse_traceparent(message.trace) or TracePosition(_digest(message.saga, 16), None, None)
 
 
 def span_of(id_: str) -> str:
-    """Id of the span of what has this id: the same for an event, however often it is published.
+    """Return the span id derived from an id, so that an event has the same span however often it is published.
 
     >>> span_of("PaymentReserved-0a1b") == span_of("PaymentReserved-0a1b") != span_of("PaymentReserved-0a1c")
     True
@@ -188,7 +200,7 @@ def span_of(id_: str) -> str:
 
 
 def span_of_event(event: Message) -> str:
-    """Id of the span of an event's publishing."""
+    """Return the span id of the publishing of an event."""
     return span_of(id_in(event.id))
 
 
@@ -198,15 +210,18 @@ def _digest(text: str, bytes_: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """Choice of what is traced in this process."""
+    """The tracing settings of this process."""
 
     is_sampled: Callable[[TracePosition], bool]
-    """Sampler: it is asked for each message, and goes by the trace, so that all services decide the same."""
+    """Sampler, called for each message. It decides by the trace, so that all services decide the same."""
     process: str
-    """Name of the process: two never give the same id to two spans."""
+    """Name of the process, so that two processes never give the same id to two spans."""
 
     def outgoing_header(self, event: Message) -> str:
-        """Header of an event of ours as it is published: its receivers are below the span of its publishing. Made of
-        the event alone, so that a repeat has the same bytes."""
+        """Return the `traceparent` header of an event as it is published: its receivers are children of the publishing
+        span.
+
+        It is made from the event alone, so that publishing it again gives the same bytes.
+        """
         place = trace_position(event)
         return place.header(span_of_event(event), self.is_sampled(place))

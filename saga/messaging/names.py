@@ -1,23 +1,27 @@
-"""Names of the toolkit's own collections, topics and groups: nobody else writes them down."""
+"""Names of the toolkit's own collections, topics and consumer groups. No other module writes them out."""
 
 OURS = "saga"
-"""Beginning of every name that is the toolkit's, up to the first `-` or `.`: services take no such name."""
+"""First part of every name that belongs to the toolkit, up to the first `-` or `.`. Services may not be called so."""
 PROGRESS, ARCHIVES = OURS, f"{OURS}-archive"
-"""Collections of the toolkit: the progress of each saga; what it outgrew, transitions and pages of messages."""
+"""Collections of the toolkit: the progress of each saga; and its archives and overflow segments, with the control
+log.
+"""
 PROBE = f"{OURS}-probe::"
-"""Beginning of the keys of documents that are written only to see whether that can be done."""
+"""Prefix of the keys of documents that are written only to test whether writing works."""
 PROBED = f"{OURS}.doctor"
-"""Topic to which `saga doctor` writes a record to see whether that can be done."""
+"""Topic to which `saga doctor` writes a record to test whether writing works."""
 TRANSITIONS = f"{OURS}.transitions"
-"""Topic on which services tell their transitions to whoever watches."""
+"""Topic on which services publish their transition events."""
 CLIENTS = "client."
-"""Beginning of the names of clients' groups: no service is called so, so that none of them takes a service's share."""
+"""Prefix of the names of clients' consumer groups. No service name contains a dot, so no client can take a service's
+partitions.
+"""
 
 _DEAD, _COMMANDS, _WAKE, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
 
 
 def is_reserved_collection(collection: str) -> bool:
-    """True for the name of a collection that only the toolkit may have.
+    """Return whether only the toolkit may use a collection of this name.
 
     >>> is_ours("saga-archive"), is_ours("sagas")
     (True, False)
@@ -26,7 +30,7 @@ def is_reserved_collection(collection: str) -> bool:
 
 
 def dead_letter_topic(service: str) -> str:
-    """Topic where a service leaves what people have to see.
+    """Return the topic of a service's dead letters.
 
     >>> dead_letters_of("payment")
     'payment.dead'
@@ -35,7 +39,7 @@ def dead_letter_topic(service: str) -> str:
 
 
 def command_topic(service: str) -> str:
-    """Topic on which people tell a service what to do with its dead letters.
+    """Return the topic of operator commands for a service.
 
     >>> commands_of("payment")
     'payment.commands'
@@ -44,7 +48,8 @@ def command_topic(service: str) -> str:
 
 
 def service_of_commands(topic: str) -> str | None:
-    """Service whose topic of commands this is: each that ever began has one. `None` for any other topic.
+    """Return the service to which a topic of operator commands belongs; `None` for any other topic. Every service that
+    was ever started has one.
 
     >>> service_of_commands("payment.commands"), service_of_commands("payments")
     ('payment', None)
@@ -53,7 +58,7 @@ def service_of_commands(topic: str) -> str | None:
 
 
 def timer_topic(service: str, tier: str) -> str:
-    """Topic of the wakes of a service that lie there for the time of one tier.
+    """Return the topic of a service's timers in one tier.
 
     >>> wakes_of("payment", "4m")
     'payment.wake.4m'
@@ -62,7 +67,7 @@ def timer_topic(service: str, tier: str) -> str:
 
 
 def is_timer_topic(topic: str) -> bool:
-    """True for a topic of wakes: what lies there is not behind, but waits for its time.
+    """Return whether this is a timer topic. Records in it are not lag: they wait for their time.
 
     >>> is_wakes("payment.wake.1m"), is_wakes("payment.commands")
     (True, False)
@@ -71,7 +76,7 @@ def is_timer_topic(topic: str) -> bool:
 
 
 def change_topic(service: str, collection: str) -> str:
-    """Topic on which a service hears of changes of documents.
+    """Return the topic on which a service receives document changes of a collection.
 
     >>> changes_of("intake", "orders")
     'intake.changes.orders'
@@ -80,7 +85,7 @@ def change_topic(service: str, collection: str) -> str:
 
 
 def is_change_topic(topic: str) -> bool:
-    """True for a topic of changes of documents.
+    """Return whether this is a topic of document changes.
 
     >>> is_changes("intake.changes.orders"), is_changes("orders")
     (True, False)
@@ -89,7 +94,7 @@ def is_change_topic(topic: str) -> bool:
 
 
 def is_without_events(topic: str) -> bool:
-    """True for a topic of one service in which no events are: its dead letters, commands for it, its wakes.
+    """Return whether this is a topic of one service that holds no events: dead letters, operator commands or timers.
 
     >>> [is_without_events(topic) for topic in ("payment.dead", "payment.commands", "payment.wake.1m", "payments")]
     [True, True, True, False]
@@ -98,7 +103,7 @@ def is_without_events(topic: str) -> bool:
 
 
 def is_dead_letter_topic(topic: str) -> bool:
-    """True for a topic of dead letters, of whichever service.
+    """Return whether this is the topic of dead letters of any service.
 
     >>> is_dead_letters("payment.dead"), is_dead_letters("payments")
     (True, False)

@@ -1,7 +1,8 @@
-"""Commands: what a person wants done with a dead letter, an escalation or a parked run, as a message and as a record.
+"""Operator commands: what an operator wants done with a dead letter, an escalation or a parked run, as message and
+record.
 
-Nobody but the service writes its progress. So a tool says what is wanted, who wants it and why, and the service does it
-in the saga's own lane: the history has all three.
+Only the service writes its progress. So a tool sends what is wanted, by whom and why, and the service does it in order
+with the other messages of the saga, and records all three in the journal.
 """
 
 from collections.abc import Mapping
@@ -20,47 +21,48 @@ from saga.support.clock import iso
 Wanted: TypeAlias = Literal["replay", "discard", "resolve", "release"]
 WANTED: tuple[Wanted, ...] = ("replay", "discard", "resolve", "release")
 OPERATOR = "operator"
-"""Source of every command."""
+"""Source of every operator command."""
 TEXT_MAX = 500
-"""Most characters of who and of why: both are kept in the progress."""
+"""Most characters of `who` and of `why`: both are stored in the progress."""
 ANSWER_BYTES_MAX = 1 << 16
-"""Largest answer that a person may give in the place of the outside: it is kept in the progress."""
+"""Largest answer that an operator may give in place of an external system: it is stored in the progress."""
 
 
 class StepAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Answer of a person, who knows what the outside did, to one step of a run."""
+    """The answer to one step of a run, given by an operator who knows what the external system did."""
 
     step: str
-    """Name of the function that the handler hands to `saga.step`."""
+    """Name of the function that the handler passes to `saga.step`."""
     number: int = 1
-    """Number of the call among those of this name in the run, from 1."""
+    """Number of the call among those of this function in the run, from 1."""
     value: str = "null"
-    """Value that it gave, as JSON; with `raised` the exception's arguments, as a list."""
+    """Value that it returned, as JSON; with `raised`, the arguments of the exception, as a list."""
     raised: str | None = None
-    """Class name of the declared exception by which it answered."""
+    """Class name of the expected error that it raised."""
 
     def place(self, dead: str) -> str:
-        """Place of the value in the log, for which it is sealed there. `dead`: id of the dead letter."""
+        """Return the place of the value in the log, to which its encryption is bound. `dead`: id of the dead letter."""
         return repr(("answered", dead, self.step, self.number))
 
 
 class OperatorCommand(Message, frozen=True, kw_only=True, gc=False):
-    """Wish of a person about a dead letter, an escalation or a parked run of one saga."""
+    """An operator's command about a dead letter, an escalation or a parked run of one saga."""
 
     wanted: Wanted
     dead: str
-    """Id of the dead letter, or of the escalation; or of the wait that is to end: see `saga.progress.failed_attempts`.
-    A message that is replayed and dies again, or tried and parked again, has another one."""
+    """Id of the dead letter or the escalation, or of the wait that is to end: see `saga.progress.failed_attempts`. A
+    message that is replayed and becomes a dead letter again, or is tried and parked again, has another one.
+    """
     who: str
     why: str
     answered: StepAnswer | None = None
-    """Answer with which a dead letter is resolved; without one an escalation is."""
+    """Answer with which a dead letter is resolved; an escalation is resolved without one."""
     original: Message | None = None
-    """Message that is to be handled as a new one: the service keeps nothing of it."""
+    """Message that is to be handled as a new one, because the service no longer stores it."""
 
 
 class _CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Value of the record."""
+    """Value of the record of a command."""
 
     dead: str
     who: str
@@ -70,7 +72,7 @@ class _CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def type_of(wanted: Wanted) -> str:
-    """Type of the message: no contract's name has a dot.
+    """Return the type of the message. It cannot be that of an event, because no contract's name contains a dot.
 
     >>> type_of("replay")
     'saga.replay'
@@ -94,8 +96,11 @@ def command_to_record(  # all that a command says
     answered: StepAnswer | None = None,
     original: Message | None = None,
 ) -> Outgoing:
-    """Record of a command. Said again at another time it is another command. Raises `BadInput` for a text that is empty
-    or too long, and for an answer that cannot be one."""
+    """Return the record of a command. The same command at another time is a new one.
+
+    Raises:
+        BadInput: A text is empty or too long, or the answer is invalid.
+    """
     said = _CommandValue(dead=dead, who=who, why=why, answered=answered, original=original)
     _check(said, wanted, saga)
     value, time = msgspec.json.encode(said), iso(now_ms)
@@ -105,7 +110,7 @@ def command_to_record(  # all that a command says
 
 
 def parse_command(record: Record) -> OperatorCommand:
-    """Command in a record. Raises `BadInput`: anybody may write to the topic."""
+    """Return the command in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
     name = next((value for header, value in record.headers if header == "ce_type"), None) or b""
     wanted = _BY_TYPE.get(name)
     if wanted is None:

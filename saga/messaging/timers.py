@@ -1,8 +1,9 @@
-"""Wakes: hints to look at a saga again at a time, as messages and as records on `<service>.wake.<tier>`.
+"""Timers: requests to look at a saga again at a time, as messages and as records on `<service>.wake.<tier>`.
 
-A wake has no effect of its own: the progress says what waits for time, and any message of the saga settles what is
-overdue. It lies in the topic of the largest tier that is not longer than what is left, in the order in which wakes were
-published there, which is the order in which their tier ends: so nobody searches for what is due. Then it is sent on.
+A timer has no effect of its own: the progress says what waits for which time, and any message of the saga triggers what
+is overdue. A timer is kept in the topic of the longest tier that is not longer than the remaining time. Within a tier,
+timers are due in the order in which they were published, so no search for due timers is needed. At the end of its tier
+a timer is published to the next one.
 """
 
 from collections.abc import Mapping
@@ -20,19 +21,21 @@ from saga.messaging.names import OURS, timer_topic
 from saga.support.clock import LATEST_MS, iso
 
 TYPE = f"{OURS}.wake"
-"""Type of the message: no contract's name has a dot."""
+"""Type of the message. It cannot be that of an event, because no contract's name contains a dot."""
 
 
 class TimerTier(NamedTuple):
-    """Time for which a wake lies in one topic."""
+    """A topic for timers of about one delay."""
 
     name: str
     seconds: int
     partitions: int = 1
-    """Partitions of its topic. Every one costs a worker on Kafka in each fetch, whether or not anything lies there."""
+    """Partitions of its topic. On Kafka each one adds to the cost of every fetch of a worker, even if it is empty."""
 
     def topic(self, service: str) -> Topic:
-        """Topic of the wakes of a service in this tier. It is never trimmed by time: a wake may lie long."""
+        """Return the topic of a service's timers in this tier. It has no time limit, because a timer may be there for
+        long.
+        """
         return Topic(timer_topic(service, self.name), partitions=self.partitions, retention_days=None)
 
 
@@ -45,33 +48,36 @@ TIERS = (
     TimerTier("6h", 6 * 3600),
     TimerTier("1d", 86400),
 )
-"""All tiers, shortest first. What is due sooner than the second lies in a worker's memory, and in the log.
+"""All tiers, shortest first. A timer that is due sooner than the second one is kept in the memory of a worker, and in
+the log.
 
-The first has as many partitions as topics of events have if nobody says otherwise: so a saga's wakes come to the worker
-that has its events, and its progress in memory. The later an attempt, the rarer: of the other tiers one worker each is
-enough."""
+The first has as many partitions as event topics have by default, so the timers of a saga reach the worker that has its
+events, and its progress in memory. Later attempts are rarer, so one worker is enough for each of the other tiers.
+"""
 LAST_S = TIERS[1].seconds
-"""Seconds before its time from which on a wake is not sent on, but held by the worker that has it."""
+"""Remaining seconds from which on a timer is no longer published to another tier, but kept by the worker that has
+it.
+"""
 assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
 
 
 class SagaTimer(Message, frozen=True, kw_only=True, gc=False):
-    """Hint that something of a saga waits for this time."""
+    """A request to look at a saga at this time."""
 
     due_ms: int
     unknown_ms: int = 0
-    """Time for which it was published first, if a store did not know its saga since; 0: none did."""
+    """Time for which it was first published, if the store has not known its saga since; otherwise 0."""
 
 
 class _TimerValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Value of the record."""
+    """Value of the record of a timer."""
 
     due_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)]
     unknown_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)] = 0
 
 
 def choose_tier(left_ms: int) -> TimerTier:
-    """Tier in which a wake lies that is due in so many milliseconds: the longest that does not make it late.
+    """Return the tier for a timer that is due in so many milliseconds: the longest one that does not make it late.
 
     >>> [tier_for(seconds * 1000).name for seconds in (-5, 59, 60, 900, 3 * 86400)]
     ['now', 'now', '1m', '4m', '1d']
@@ -85,7 +91,7 @@ def choose_tier(left_ms: int) -> TimerTier:
 
 
 def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int, *, unknown_ms: int = 0) -> Outgoing:
-    """Record of a wake, for the topic in which it lies from now on. `unknown_ms`: see `SagaTimer`."""
+    """Return the record of a timer, for the topic of its next tier. `unknown_ms`: see `SagaTimer`."""
     headers = envelope.headers_of_ours(TYPE, id_, service, iso(now_ms), saga)
     topic = timer_topic(service, choose_tier(due_ms - now_ms).name)
     value = msgspec.json.encode(_TimerValue(due_ms=min(due_ms, LATEST_MS), unknown_ms=unknown_ms))
@@ -93,7 +99,7 @@ def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int,
 
 
 def parse_timer(record: Record) -> SagaTimer:
-    """Wake in a record. Raises `BadInput`: anybody may write to the topic."""
+    """Return the timer in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
     if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
         raise BadInput(f"it is no wake: its ce_type is not {TYPE}")
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None, always=envelope.ALWAYS_OF_OURS)
@@ -107,7 +113,7 @@ def parse_timer(record: Record) -> SagaTimer:
         schema="",
         saga=message.saga,
         source=message.source,
-        # As the log tells it, where it has a clock of its own: a sender's may be wrong, and that is looked for.
+        # The log's time, if it has a clock of its own: the sender's clock may be wrong, which is checked for.
         time=iso(record.time_ms) if record.time_ms else message.time,
         value=b"",
         due_ms=said.due_ms,
@@ -116,5 +122,5 @@ def parse_timer(record: Record) -> SagaTimer:
 
 
 def tiers_of(service: str) -> Mapping[str, TimerTier]:
-    """Topics of the wakes of a service, each with its tier."""
+    """Return the timer topics of a service, each with its tier."""
     return {timer_topic(service, tier.name): tier for tier in TIERS}

@@ -1,9 +1,10 @@
-"""Transitions as services tell them to whoever watches: records on the topic `saga.transitions`.
+"""Transition events: reports of each transition of a service on the topic `saga.transitions`, for monitors and the
+history verifier.
 
-A record holds those of several sagas, as JSON, a line each: one record for each would cost a service more than all else
-of telling. All of one saga are under one key, so in order. Each line says that a service has written one transition of
-one saga: which message, what became of it, how long it took, and what the saga waits for there now. Ids, types, names
-and times alone: no payload, and no text of an error.
+One record holds the transitions of several sagas, as JSON, one per line, because a record for each would cost more than
+everything else about reporting. All transitions of a saga are under one key, so they stay in order. Each line says that
+a service has written one transition of one saga: for which message, with which outcome, how long it took, and what the
+saga waits for there now. It holds ids, types, names and times only: no payload and no error text.
 """
 
 from collections import Counter
@@ -20,14 +21,15 @@ from saga.messaging.names import TRANSITIONS
 from saga.support.clock import from_iso
 
 VALUE_BYTES_MAX = 1 << 20
-"""Bytes of a record that is read: a longer one is none of ours."""
+"""Most bytes of a record that is read; the toolkit writes no longer ones."""
 RECORD_BYTES = 32 << 10
-"""Bytes of a record that is written, unless a single line is longer."""
+"""Most bytes of a record that is written, unless a single line is longer."""
 KEYS = 16
-"""Keys under which sagas are told. With fewer, records are fuller; with more, they spread over more partitions. Another
-number would take sagas to other partitions."""
+"""Number of record keys to which sagas are assigned. With fewer keys records are fuller, with more they spread over
+more partitions. Changing the number would move sagas to other partitions.
+"""
 TOPIC = Topic(TRANSITIONS)
-"""Topic of all services, as it is made where nobody says otherwise."""
+"""Topic of the transition events of all services, with its defaults."""
 Result = Literal["success", "failure"]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -35,101 +37,109 @@ _encoder = msgspec.json.Encoder()
 
 
 class TransitionCause(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Message that a transition handled."""
+    """The message that a transition handled."""
 
     id: str
     type: str
     source: str
     topic: str | None = None
-    """Place in the log, with `partition` and `offset`: of a message that came from it and was new to the saga."""
+    """Position in the log, with `partition` and `offset`, if the message came from the log and was new to the saga."""
     partition: int | None = None
     offset: int | None = None
 
 
 class EmittedMessage(Struct, frozen=True, kw_only=True, gc=False):
-    """Event that a transition emitted."""
+    """An event that a transition emitted."""
 
     id: str
     type: str
 
 
 class WaitingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Message that waits here, and the types of events of which it needs one each; or a run that goes on later, and
-    those with any of which it may go on sooner."""
+    """A pending message, with the types of events that it needs one each of; or a suspended run, with the types of
+    events of which any one lets it continue sooner.
+    """
 
     handler: str
     types: tuple[str, ...] = ()
     until: str | None = None
-    """Time at which the run goes on, as it asked for by `Later`; `None`: it is no such run, or a dead letter blocks
-    it."""
+    """Time at which the run continues, as requested with `Later`; `None` if it is no such run, or a dead letter blocks
+    it.
+    """
 
 
 class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="v", tag=1):
     """One transition of one saga in one service.
 
-    Told at least once: `number` and `hash` say which are the same, `previous` is the `hash` of the one before. What is
-    open, awaited and due is as the service knows it when it tells, which is at this transition or later.
+    It is published at least once: `number` and `hash` identify duplicates, and `previous` is the `hash` of the
+    transition before. Fields about what is open, awaited and due describe the saga when the event was made, which is at
+    this transition or later.
     """
 
     service: str
     saga: str
     number: Count
-    """Counted from 0, for each saga in each service."""
+    """Number of the transition, from 0, for each saga in each service."""
     time: str
     """Time at which it was written, RFC 3339 in milliseconds."""
     handler: str
     outcome: str
     """`handled`, `later`, `ignored`, `noted`, `waiting`, `queued`, `retrying`, `compensated`, `dead`, `replayed`,
-    `discarded`, `resolved` or `released`; a later release may say others."""
+    `discarded`, `resolved` or `released`; later releases may report others.
+    """
     error: str | None = None
-    """Class of the exception with which an attempt failed last."""
+    """Class of the exception of the last failed attempt."""
     blame: str | None = None
-    """Who can mend that failure: `code`, who writes the service; `data`, `outside`, `person`; a later release may say
-    others."""
+    """Who can fix that failure: `code` (the authors of the service), `data`, `outside` or `person`; later releases may
+    report others.
+    """
     message: TransitionCause
     attempt: Count = 1
     worker: str = ""
     emitted: tuple[EmittedMessage, ...] = ()
     steps: tuple[str, ...] = ()
-    """Names of the calls to the outside that were made."""
+    """Names of the external calls that were made."""
     queued_ms: Count | None = None
-    """Milliseconds between taking the message and its turn; `None` if it was told again, by one who did not see."""
+    """Milliseconds from receiving the message to the start of its turn; `None` if the transition is reported again by a
+    process that did not measure it.
+    """
     handler_ms: Count | None = None
-    """Milliseconds in the handler, and in others of its message before; `None` likewise."""
+    """Milliseconds in the handler, and in earlier handlers of the same message; `None` likewise."""
     open: bool = False
-    """True if something of the saga is still to happen here."""
+    """True if the saga has unfinished work in this service."""
     kept_s: Count | None = None
-    """Seconds for which the service keeps the saga from `time` on, if nothing more comes; `None` while it is open."""
+    """Seconds from `time` for which the service keeps the saga if no more messages come; `None` while it is open."""
     awaits: tuple[WaitingMessage, ...] = ()
     parked_until: str | None = None
-    """Time of the next attempt of what blocks the saga here; the end of the year 9999 for what a pause, a limit or an
-    open breaker holds up: it is looked at each minute, and nothing is told of it."""
+    """Time of the next attempt of what blocks the saga here. It is the end of the year 9999 if a pause, a limit or an
+    open breaker delays it: that is retried each minute, without a report.
+    """
     due: str | None = None
     """Time of the nearest deadline; the end of the year 9999 likewise."""
     result: Result | None = None
     """Outcome of the saga, if this transition decided it."""
     hash: str
-    """SHA-256 of the transition, as the service has it."""
+    """SHA-256 of the transition as the service stores it."""
     previous: str
-    """`hash` of the transition before; of the first one text that names service and saga."""
+    """`hash` of the transition before; for the first one, a text that names service and saga."""
     anew: str | None = None
-    """Time at which `saga sagas rebuild` made the history anew, of its first transition: what was told of it before
-    counts no
-    more. Only the command says it, and no progress holds it: a forged document cannot excuse itself with it."""
+    """Time at which `saga sagas rebuild` created the history again, on its first transition: earlier reports about the
+    saga no longer count. Only that command sets it, and it is in no progress, so a forged document cannot use it.
+    """
 
 
 _decoder = msgspec.json.Decoder(TransitionEvent)
 
 
 class TransitionLine(NamedTuple):
-    """Transition as it stands in a record."""
+    """A transition as a line of a record."""
 
     key: bytes
     text: bytes
 
 
 def make_line(told: TransitionEvent) -> TransitionLine:
-    """Line of a transition.
+    """Return the line of a transition.
 
     >>> line_of(Told(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z", handler="reserve",
     ...     outcome="handled", message=Cause(id="1", type="OrderPlaced", source="order"), hash="ab", previous="")).key
@@ -139,7 +149,7 @@ def make_line(told: TransitionEvent) -> TransitionLine:
 
 
 def transitions_to_records(lines: Iterable[TransitionLine]) -> list[Outgoing]:
-    """Records of these transitions, in their order for each key."""
+    """Return the records of these transitions, in order for each key."""
     full, begun, sizes = list[Outgoing](), dict[bytes, list[bytes]](), Counter[bytes]()
     for key, text in lines:
         if key in begun and sizes[key] + len(text) > RECORD_BYTES:
@@ -155,7 +165,7 @@ def _key_of(saga: str) -> bytes:
 
 
 def parse_transitions(record: Record) -> list[TransitionEvent]:
-    """Transitions in a record. Raises `BadInput`: anybody may write to the topic."""
+    """Return the transitions in a record. Raises `BadInput` if one is invalid, for anyone may write to the topic."""
     value = record.value
     if value is None:
         raise BadInput("it is no transition: it has no value")
