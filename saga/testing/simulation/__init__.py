@@ -1,1 +1,3 @@
-"""The simulated world: the shipped runtime of several services in one thread, on one virtual clock, and every fault."""
+"""The simulated world: the real runtime of several services in one thread, on one virtual clock, with every kind of
+fault.
+"""

@@ -1,4 +1,4 @@
-"""A broker in memory, behind a network: one for each process, on the cluster that all share."""
+"""An in-memory broker behind the simulated network: one for each process, on the cluster that all share."""
 
 import asyncio
 from asyncio import Future
@@ -18,7 +18,7 @@ from saga.testing.simulation.plan import Planned, What
 
 
 class MemberConnection(Protocol):
-    """Broker of the member's process: the cluster, and the way to it."""
+    """The broker of a member's process: the cluster, and the connection to it."""
 
     process: Process
     cluster: Cluster
@@ -28,7 +28,7 @@ class MemberConnection(Protocol):
 
 
 class SimulatedMember:
-    """See `saga.broker.port.Membership` for the promises."""
+    """A member of a consumer group: see `saga.broker.port.Membership` for the promises."""
 
     def __init__(self, broker: MemberConnection, subscription: Subscription, listener: Listener) -> None:
         self.topics, self.identity = list(subscription.topics), subscription.identity
@@ -40,13 +40,13 @@ class SimulatedMember:
         self._group = broker.cluster.group(subscription.group)
         self._id = 0
         self._at: dict[Partition, int] = {}
-        """Partitions that are ours, with the offset to read next."""
+        """Our partitions, with the offset to read next."""
         self._log_ids: dict[Partition, str] = {}
-        """Id of the log in which each partition is read, as far as this member has looked."""
+        """Id of the log in which each partition is read, as far as this member has checked."""
         self._granted: dict[Partition, int] = {}
         """Grant under which each partition was taken."""
         self._left: set[Partition] = set()
-        """Partitions that were not left in good order before they were ours."""
+        """Partitions whose previous owner did not leave them properly."""
         self._readable: set[Partition] = set()
         self._behind: dict[Partition, None] = {}
         """Partitions with something to read, longest unread first."""
@@ -54,10 +54,10 @@ class SimulatedMember:
         self._changed = asyncio.Event()
         self._woken = False
         self._next_s = 0.0
-        """Time before which no record is given, where they are given one by one."""
+        """Time before which no record is returned, where records are returned one by one."""
         self._broken: BaseException | None = None
         self._placed = False
-        """True once the group has said for the first time what is ours."""
+        """True once the group has assigned partitions for the first time."""
 
     # ---------------------------------------------------------------- the port
 
@@ -81,7 +81,7 @@ class SimulatedMember:
                 self._next_s = loop.time() + every_s
                 topics = tuple(dict.fromkeys(record.topic for record in records))
                 if not self._network.seen(self.process, f"{len(records)} of {', '.join(topics)}", topics):
-                    await loop.create_future()  # it has died, and nothing of it goes on
+                    await loop.create_future()  # the process has died, so nothing after this may run
                 return records
             if loop.time() >= deadline_s:
                 return []
@@ -156,8 +156,10 @@ class SimulatedMember:
         return {partition: committed.get(partition, 0) for partition in ours}
 
     async def _answers(self) -> None:
-        """Wait as long as a question is on its way. Raises `BrokerUnavailable`. It is no operation that a plan counts:
-        asking changes nothing, and a schedule keeps its numbers."""
+        """Wait as long as a request takes. Raises `BrokerUnavailable`.
+
+        A plan does not count it as an operation: it changes nothing, and schedules keep their numbers.
+        """
         self._check()
         arrived = asyncio.Event()
         self._network.later(HOP_S_FIRST, arrived.set)
@@ -183,7 +185,7 @@ class SimulatedMember:
             if begins > at:
                 self._listener.on_expired(partition, at, begins)
                 at = begins
-            # As on Kafka: until the member has looked, it takes what lies there for records of the log that it knows.
+            # As on Kafka: until the member has checked, it believes that these are records of the log that it knows.
             log_id = self._log_ids[partition]
             read = self._cluster.read(partition, at, records_max - len(records))
             some = [each if each.log_id == log_id else each._replace(log_id=log_id) for each in read]
@@ -191,7 +193,7 @@ class SimulatedMember:
             records += some
             del self._behind[partition]
             if self._cluster.broken.get(partition) == self._at[partition]:
-                self.wake()  # to be told; it is read again when it is mended
+                self.wake()  # so that the caller sees the stall; reading continues when the partition is readable again
             elif self._cluster.has_more(partition, self._at[partition]):
                 self._behind[partition] = None  # at the end: the others come first
             if len(records) >= records_max:
@@ -204,13 +206,13 @@ class SimulatedMember:
         return self._cluster.partitions_of(topic)
 
     def has_news(self, partition: Partition) -> None:
-        """Note that there is more to read in the partition."""
+        """Record that there is more to read in the partition."""
         if partition in self._readable:
             self._behind[partition] = None
             self._news.set()
 
     def told(self) -> None:
-        """Note that the group has changed: look, when the word has come through."""
+        """Check the assignment when the broker's notice of a change has arrived."""
         cut_s = self._network.cut_for_s(self.process, "broker")
         if self.process.alive:
             self._network.later(cut_s + HOP_S_FIRST, self.told if cut_s else self._changed.set)
@@ -228,12 +230,12 @@ class SimulatedMember:
                 self._changed.clear()
                 await self._step()
                 self._placed = True
-        except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
+        except Exception as why:  # noqa: BLE001 - a listener's error is raised by the next poll or commit
             self._broken = why
             self._news.set()
 
     async def leave(self) -> None:
-        """Give back all partitions, and go."""
+        """Give back all partitions, and leave the group."""
         await self._revoke(list(self._at))
         await self._reached()
         self._group.leave(self._id)
@@ -250,9 +252,9 @@ class SimulatedMember:
             await heals.wait()
 
     async def _step(self) -> None:
-        """Bring our partitions in line with the group's decision."""
+        """Bring our partitions in line with the group's assignment."""
         await self._reached()
-        if self._id not in self._group.members:  # taken for dead
+        if self._id not in self._group.members:  # the group considers it dead
             self._lose(list(self._at))
             self.enter()
             return
@@ -275,7 +277,7 @@ class SimulatedMember:
             self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.told)
 
     async def _look_at_logs(self) -> None:
-        """Begin anew with partitions whose topic was deleted and created again."""
+        """Restart from the beginning in partitions whose topic was deleted and created again."""
         for partition, at in list(self._at.items()):
             log_id = self._cluster.log_id(partition.topic)
             if log_id != self._log_ids[partition]:
@@ -309,7 +311,7 @@ class SimulatedMember:
         if not partitions:
             return
         self._unread(partitions)
-        with suppress(TimeoutError):  # they are taken
+        with suppress(TimeoutError):  # the partitions are taken away regardless
             async with asyncio.timeout(DRAIN_S):
                 await self._listener.on_revoked(partitions)
         for partition in partitions:
@@ -331,24 +333,26 @@ class SimulatedMember:
     # ---------------------------------------------------------------- taken for dead
 
     def silent_for(self, time_s: float) -> None:
-        """Fall silent for so long: if that is too long, the group goes on without this member."""
+        """Send no heartbeats for this time; if it is too long, the group continues without this member."""
         if time_s > SILENCE_S:
             self._network.later(SILENCE_S, self.gone)
 
     def gone(self) -> None:
-        """Be taken for dead by the group."""
+        """Leave the group as a member that is considered dead."""
         self._group.leave(self._id)
         self.told()
 
 
 LAG_S_MAX = 3600.0
-"""Longest time by which readers of a partition are behind."""
+"""Maximum delay after which readers of a partition see a record."""
 DELIVERED_S = 0.002
-"""Longest time from appending to readers, without faults."""
+"""Maximum time from appending a record until readers see it, without faults."""
 
 
 class SimulatedBroker:
-    """See `saga.broker.port.Broker` for the promises. One for each process; all have one cluster."""
+    """A broker for one process, on the cluster that all processes share: see `saga.broker.port.Broker` for the
+    promises.
+    """
 
     record_bytes_max = RECORD_BYTES_MAX
     creates_topics = True
@@ -356,7 +360,7 @@ class SimulatedBroker:
     def __init__(
         self, cluster: Cluster, process: Process, network: Network, retention_s: float = 30 * 86_400.0
     ) -> None:
-        """`retention_s`: time after which the services have forgotten a saga."""
+        """Create a broker that is not open yet. `retention_s`: time after which the services have forgotten a saga."""
         self.cluster, self.process, self.network = cluster, process, network
         self.members: list[SimulatedMember] = []
         self._retention_s = retention_s
@@ -395,7 +399,7 @@ class SimulatedBroker:
         self._publishing = [publish for publish in self._publishing if not publish.done()]
         asked = self.asks("publish", where, topics, lambda planned, draws: self._appended(batch, planned, draws))
         self._publishing.append(asked)
-        await asyncio.shield(asked)  # whoever is cancelled here does not take back what is on its way
+        await asyncio.shield(asked)  # cancelling the caller does not undo a publish that was sent
 
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[SimulatedMember]:
@@ -421,7 +425,7 @@ class SimulatedBroker:
             yield record
 
     def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]":
-        """Ask the cluster. Raises `SagaError` when this is not open."""
+        """Send an operation to the cluster. Raises `SagaError` if this broker is not open."""
         if not self._open:
             raise SagaError("the broker is not open: use it inside `async with`")
         return self.network.ask(self.process, self._backend, what, where, names, effect)
@@ -472,11 +476,13 @@ def _type_of(message: Outgoing) -> str:
 
 
 NEWER = b"\xc3\x01" + bytes(range(8))
-"""The head of a single object whose schema is in no contracts folder."""
+"""Header of a single-object encoding whose schema is in no contracts folder."""
 
 
 def spoiled(message: Outgoing, planned: Planned, drawn: float) -> Outgoing:
-    """Another message of the same saga and type: of a schema that is not known yet, or of bytes that are none."""
+    """Return another message of the same saga and type that no service can handle: of an unknown schema, or of bytes
+    that are not Avro.
+    """
     value = message.value or b""
     headers = [(name, text) for name, text in message.headers if name != "ce_id"]
     headers.append(("ce_id", f"spoiled-{planned.process}-{planned.number}".encode()))

@@ -1,4 +1,4 @@
-"""Logs, positions and groups of a simulated broker: one cluster, which the brokers of all processes share."""
+"""Logs, positions and consumer groups of a simulated broker: one cluster, shared by the brokers of all processes."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,13 +13,13 @@ from saga.testing.simulation.loop import BEGINNING_MS
 from saga.testing.simulation.network import Network
 
 DRAIN_S = 5.0
-"""Time that a partition waits for `Listener.on_revoked` of the member that is to lose it."""
+"""Time that a partition waits for `Listener.on_revoked` of the member that loses it."""
 SILENCE_S = 10.0
-"""Silence after which a member is taken for dead."""
+"""Time without heartbeats after which a member is considered dead."""
 
 
 class JoinedMember(Protocol):
-    """Member of a group, as the broker sees it."""
+    """A member of a group, as the broker sees it."""
 
     topics: list[str]
     identity: MemberIdentity | None
@@ -35,48 +35,52 @@ class JoinedMember(Protocol):
 
 @dataclass(slots=True)
 class SimulatedGroup:
-    """One group, as the broker knows it. Nothing here takes time: members and network do what does."""
+    """One consumer group, as the broker knows it. Its methods take no time: delays are those of members and network."""
 
     name: str
     members: dict[int, JoinedMember] = field(default_factory=dict)
     """Members by id, in the order in which they joined."""
     owner: dict[Partition, int] = field(default_factory=dict)
-    """Member that has a partition now. Without an entry nobody has it."""
+    """Current owner of each partition. A partition without an entry has none."""
     target: dict[Partition, int] = field(default_factory=dict)
-    """Member that is to have a partition."""
+    """Member that each partition is assigned to, and that becomes its owner."""
     committed: dict[Partition, int] = field(default_factory=dict)
     committed_in: dict[Partition, str] = field(default_factory=dict)
-    """Id of the log in which each position counts."""
+    """Id of the log that each position belongs to."""
     since_s: float = 0.0
-    """Time at which the targets last changed."""
+    """Time at which the assignment last changed."""
     rotation: int = 0
     grants: dict[Partition, int] = field(default_factory=dict)
-    """Times that a partition was given to somebody: a commit that was sent under an earlier grant is refused."""
+    """How often each partition was granted to a member: a commit that was sent under an earlier grant is rejected."""
     in_hand: set[Partition] = field(default_factory=set)
-    """Partitions whose messages may be in hand: noted by their owner, until it leaves them in good order."""
+    """Partitions with messages that may be in progress: marked by their owner, and cleared when it leaves them
+    properly.
+    """
     _joined: int = 0
 
     def enter(self, member: JoinedMember) -> int:
-        """Take in another member; its id."""
+        """Add a member, and return its id."""
         self._joined += 1
         self.members[self._joined] = member
         self.balance()
         return self._joined
 
     def leave(self, id_: int) -> None:
-        """Remove a member, whether it knows or not."""
+        """Remove a member, whether or not it has noticed."""
         if self.members.pop(id_, None) is not None:
             self.owner = {partition: owner for partition, owner in self.owner.items() if owner != id_}
             self.balance()
 
     def balance(self) -> None:
-        """Share the partitions among the members: ranges, topic by topic, so that equal numbers go together."""
+        """Assign the partitions to the members: by ranges, topic by topic, so that partitions of equal number go
+        together.
+        """
         target: dict[Partition, int] = {}
         ids = list(self.members)
         topics = dict.fromkeys(topic for member in self.members.values() for topic in member.topics)
         for index, topic in enumerate(topics):
             takers = [id_ for id_ in ids if topic in self.members[id_].topics]
-            # After two moves partitions of equal number part, for as long: that they go together is only for speed.
+            # After two moves partitions of equal number are apart for two moves: only speed depends on it.
             shift = (self.rotation + self.rotation // 2 * index) % len(takers)
             takers = takers[shift:] + takers[:shift]
             count = self.members[takers[0]].partitions_of(topic)
@@ -86,7 +90,7 @@ class SimulatedGroup:
         self.tell()
 
     def tell(self) -> None:
-        """Tell each member to look: something has changed."""
+        """Notify each member that something has changed."""
         for member in self.members.values():
             member.told()
 
@@ -94,14 +98,17 @@ class SimulatedGroup:
         return {partition for partition, owner in self.owner.items() if owner == id_}
 
     def wanted_by(self, id_: int) -> list[Partition]:
-        """Partitions that a member is to have, in the order of the topics."""
+        """Return the partitions assigned to a member, in the order of the topics."""
         return [partition for partition, target in self.target.items() if target == id_]
 
     def take(
         self, id_: int, partitions: Sequence[Partition], begins: Callable[[Partition], int]
     ) -> dict[Partition, int]:
-        """Give the member its share of these partitions; each with the position from which on to read. `begins`: where
-        the group begins in one in which it has none."""
+        """Make the member the owner of those partitions that are assigned to it. Return each with the position to read
+        from.
+
+        `begins`: start position of a partition in which the group has none.
+        """
         if id_ not in self.members:
             return {}
         taken = [p for p in partitions if self.target.get(p) == id_]
@@ -126,7 +133,7 @@ class SimulatedGroup:
         grants: Mapping[Partition, int | None],
         log_ids: Mapping[Partition, str],
     ) -> None:
-        """Move the positions, under the grants that the member had when it asked. Raises `Fenced`."""
+        """Commit positions under the grants that the member had when it sent the request. Raises `Fenced`."""
         self._check(id_, offsets, grants)
         self.committed.update(offsets)
         self.committed_in.update(log_ids)
@@ -140,7 +147,7 @@ class SimulatedGroup:
         *,
         in_hand: bool,
     ) -> None:
-        """Commit these positions, and note whether something of the partitions may be in hand. Raises `Fenced`."""
+        """Commit these positions, and record whether messages of the partitions may be in progress. Raises `Fenced`."""
         self.commit(id_, offsets, grants, log_ids)
         if in_hand:
             self.in_hand.update(offsets)
@@ -156,40 +163,40 @@ class SimulatedGroup:
 
 
 LOOK_S = 5.0
-"""Longest time until a member looks whether a topic has been created again."""
+"""Maximum time until a member checks whether a topic has been created again."""
 
 
 @dataclass(slots=True)
 class PartitionLog:
-    """One partition of the log."""
+    """The log of one partition."""
 
     id: str = ""
-    """Id of the topic's log: another one each time that the topic is created."""
+    """Id of the topic's log: a new one each time that the topic is created."""
     records: list[Record] = field(default_factory=list)
     begins: int = 0
     """Offset of the first record that is still there."""
     visible: int = 0
-    """Number of records that have reached readers."""
+    """Number of records that are visible to readers."""
     due_s: float = 0.0
-    """Time at which the last record reaches readers: none overtakes another."""
+    """Time at which the last record becomes visible: none overtakes another."""
 
 
 class Cluster:
-    """Logs and groups, which all processes share."""
+    """Logs and groups, shared by all processes."""
 
     def __init__(self, network: Network, began_ms: int = BEGINNING_MS) -> None:
-        """`began_ms`: time of day when the event loop's time was 0."""
+        """Create an empty cluster. `began_ms`: time of day when the event loop's time was 0."""
         self.topics: dict[str, list[PartitionLog]] = {}
         self.groups: dict[str, SimulatedGroup] = {}
         self.log: list[Record] = []
         """Everything that was appended, in that order."""
         self.spoiled: set[str] = set()
-        """Sagas that got a message that nobody can handle."""
+        """Sagas that got a message that no service can handle."""
         self.broken: dict[Partition, int] = {}
         """Partitions with a record that cannot be read, and its offset."""
         self._network, self._began_ms = network, began_ms
         self._creations: dict[str, int] = {}
-        """Times that a topic was created."""
+        """How often each topic was created."""
 
     def ensure(self, topics: Sequence[Topic]) -> None:
         for topic in topics:
@@ -202,17 +209,20 @@ class Cluster:
                 )
 
     def _created(self, topic: str, partitions: int) -> list[PartitionLog]:
-        """New logs of a topic, which no log was before."""
+        """Return new logs of a topic, with an id that no earlier log had."""
         number = self._creations[topic] = self._creations.get(topic, 0) + 1
         return [PartitionLog(id=f"{topic}-{number}") for _ in range(partitions)]
 
     def log_id(self, topic: str) -> str:
-        """Id of the log of a topic."""
+        """Return the id of a topic's log."""
         return self._logs(topic)[0].id
 
     def recreate(self, topic: str, *, kept: bool) -> None:
-        """Delete a topic and create it again. `kept`: what not every group had finished with is published again, so
-        that nothing but positions has lost its meaning: the same records lie at other offsets."""
+        """Delete a topic and create it again.
+
+        `kept`: records that not every group had finished with are published again, so that nothing is lost but the
+        meaning of positions: the same records are at other offsets.
+        """
         old, new = self._logs(topic), self._created(topic, len(self._logs(topic)))
         self.topics[topic] = new
         self.broken = {partition: at for partition, at in self.broken.items() if partition.topic != topic}
@@ -225,7 +235,7 @@ class Cluster:
                 self._network.later(LOOK_S * self._network.chance.draw(f"{topic} {new[0].id}"), member.told)
 
     def _finished(self, partition: Partition, log: PartitionLog) -> int:
-        """Offset below which every group that reads a partition has finished with it; 0 if none reads it."""
+        """Return the offset below which every group that reads a partition has finished; 0 if none reads it."""
         groups = [each for each in self.groups.values() if partition in each.target]
         ends = [
             each.committed.get(partition, 0) if each.committed_in.get(partition) == log.id else 0 for each in groups
@@ -239,11 +249,13 @@ class Cluster:
         return self.groups.setdefault(name, SimulatedGroup(name))
 
     def ends(self) -> dict[Partition, int]:
-        """End of each partition: the offset that the next record would get."""
+        """Return the end of each partition: the offset of the next record."""
         return {Partition(t, n): len(log.records) for t, logs in self.topics.items() for n, log in enumerate(logs)}
 
     def end(self, partition: Partition) -> int:
-        """Offset that the next record of the partition would get, whether or not readers have all before it."""
+        """Return the offset of the partition's next record, whether or not all records before it are visible to
+        readers.
+        """
         return len(self.topics[partition.topic][partition.number].records)
 
     def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
@@ -253,22 +265,24 @@ class Cluster:
         ]
 
     def remove(self, before: Mapping[Partition, int]) -> None:
-        """Remove the records below these offsets, read or not."""
+        """Remove the records below these offsets, whether or not they were read."""
         for (topic, number), offset in before.items():
             self.topics[topic][number].begins = offset
 
     def begins(self, partition: Partition) -> int:
-        """Offset of the first record that is still there."""
+        """Return the offset of the first record that is still there."""
         return self.topics[partition.topic][partition.number].begins
 
     def since(self, partition: Partition, time_ms: int) -> int:
-        """Offset of the first record that was appended then or later; of 0 the beginning of the log."""
+        """Return the offset of the first record that was appended at this time or later; for time 0 the beginning of
+        the log.
+        """
         records = self.topics[partition.topic][partition.number].records
         later = (record.offset for record in records if record.time_ms >= time_ms)
         return next(later, len(records)) if time_ms else 0
 
     def mend(self, partition: Partition) -> None:
-        """Let all of the partition be read again."""
+        """Make all records of the partition readable again."""
         self.broken.pop(partition, None)
         for group in self.groups.values():
             for member in group.members.values():
@@ -276,15 +290,15 @@ class Cluster:
                 member.wake()
 
     def has_more(self, partition: Partition, offset: int) -> bool:
-        """True if there is something to read from that offset on."""
+        """Return True if there is something to read from that offset on."""
         return offset < self.topics[partition.topic][partition.number].visible
 
     def behind(self, partition: Partition, offset: int) -> int:
-        """Number of records to read from that offset on."""
+        """Return the number of records to read from that offset on."""
         return max(0, self.topics[partition.topic][partition.number].visible - offset)
 
     def check(self, messages: Sequence[Outgoing]) -> None:
-        """Check the messages. Raises `BrokerError` for one that no broker takes."""
+        """Check the messages. Raises `BrokerError` for one that no broker accepts."""
         for message in messages:
             self._logs(message.topic)
             if (size := record_size(message)) > RECORD_BYTES_MAX:
@@ -293,7 +307,9 @@ class Cluster:
                 )
 
     def append(self, message: Outgoing, delay_s: float, beside: int = 0) -> None:
-        """Append to the partition of its key, or so many beside it; readers get it `delay_s` later."""
+        """Append to the partition of the key, or `beside` partitions after it; readers see the record
+        `delay_s` later.
+        """
         logs = self._logs(message.topic)
         number = (partition_of(message.key, len(logs)) + beside) % len(logs)
         now_s = asyncio.get_running_loop().time()
@@ -301,7 +317,7 @@ class Cluster:
         self._append(logs[number], record, now_s + delay_s)
 
     def _append(self, log: PartitionLog, record: Record, due_s: float) -> None:
-        """Append a record with what its place in the log and the time make of it; readers get it at `due_s`."""
+        """Append a record with its offset, time and log id; readers see it at `due_s`."""
         now_s = asyncio.get_running_loop().time()
         time_ms = self._began_ms + int(now_s * 1000)
         record = record._replace(offset=len(log.records), time_ms=time_ms, log_id=log.id)

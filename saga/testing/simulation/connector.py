@@ -1,8 +1,8 @@
-"""Kafka connector of Couchbase in a simulated world: a process that reads what changed in a service's store, and writes
-it to the topics from which the service takes it.
+"""A simulated Kafka connector for Couchbase: a process that reads the changes of a service's store and writes them to
+the topics that the service consumes.
 
-As the real one it tells of quick writes of one document the last alone, goes on from a position that it has saved now
-and then, and so tells a stretch again after its death. What it has merged once it never tells apart again.
+Like the real connector it merges rapid writes of one document into the last, restarts from a position that it saves now
+and then, and so delivers a range of changes again after its death. Writes that it has merged once stay merged.
 """
 
 import asyncio
@@ -32,24 +32,26 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
 
     key: str
     cas: int
-    """Version: nanoseconds since 1970, and unlike any other of the document."""
+    """Version: nanoseconds since 1970, unique among the versions of the document."""
     number: int
-    """Place in its part of the bucket."""
+    """Sequence number in its part of the bucket."""
     revision: int
     """Number of this version among those of its document, removals counted."""
     content: bytes | None
-    """JSON of the document; `None`: it is gone."""
+    """JSON of the document; `None` if it was removed."""
     expired: bool = False
 
     def raw(self) -> bytes:
-        """Record of `RawJsonWithMetadataSourceHandler`."""
+        """Return the record as `RawJsonWithMetadataSourceHandler` writes it."""
         told = self._metadata()
         if self.content is not None:
             told["content"] = Raw(self.content)
         return msgspec.json.encode(told)
 
     def default(self, *, enveloped: bool) -> bytes:
-        """Record of `DefaultSchemaSourceHandler` through `JsonConverter`. `enveloped`: with schemas."""
+        """Return the record as `DefaultSchemaSourceHandler` writes it through `JsonConverter`. `enveloped`: with
+        schemas.
+        """
         told = self._metadata()
         told["content"] = None if self.content is None else b64encode(self.content).decode()
         if not enveloped:
@@ -73,14 +75,15 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
 
 
 READ_MAX = 20
-"""Most mutations that are read together."""
+"""Maximum number of mutations that are read together."""
 LAG_S_MAX = 2.0
-"""Longest time until it looks: whatever is written meanwhile may be merged."""
+"""Maximum time until it reads: writes that happen meanwhile may be merged."""
 AGAIN_S = 0.5
 """Pause after a failure."""
 TAKEN_OVER_S = 6.0
-"""Shortest time after which another process goes on for a dead one: what that had sent has arrived by then. Kafka
-Connect waits for minutes."""
+"""Minimum time after which another process takes over from a dead one: everything that the dead one sent has arrived by
+then. Kafka Connect waits for minutes.
+"""
 
 
 class LoggedMutation(NamedTuple):
@@ -98,12 +101,12 @@ class LoggedMutation(NamedTuple):
 
 
 class SimulatedConnector:
-    """Connector of one service: what outlives its process."""
+    """The connector of one service: the state that outlives its process."""
 
     def __init__(self, service: str, disk: Disk, network: Network, now_s: Callable[[], float]) -> None:
         self._service, self._network, self._now_s = service, network, now_s
         self.collections: set[str] = set()
-        """Collections whose changes it tells."""
+        """Collections whose changes it delivers."""
         self._backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
         self._own = Backend("broker", BrokerUnavailable, BrokerUnavailable)
         self._kept: list[LoggedMutation] = []
@@ -128,7 +131,7 @@ class SimulatedConnector:
     # ---------------------------------------------------------------- its process
 
     async def run(self, process: Process, broker: SimulatedBroker, clock: Clock, stop: asyncio.Event) -> None:
-        """Tell changes from the saved position on, until `stop`."""
+        """Deliver changes from the saved position on, until `stop`."""
         position = self._saved
         while await self._has_news(position, stop):
             await clock.sleep(LAG_S_MAX * clock.chance() ** 4)
@@ -140,7 +143,7 @@ class SimulatedConnector:
             while told:
                 try:
                     await broker.publish(told)
-                except BrokerUnavailable:  # the same again: to read anew would merge what may be on its way
+                except BrokerUnavailable:  # publish the same again: reading again would merge what may have been sent
                     await clock.sleep(AGAIN_S)
                     continue
                 break
@@ -149,7 +152,7 @@ class SimulatedConnector:
                     await self._save(process, position)
 
     async def _has_news(self, position: int, stop: asyncio.Event) -> bool:
-        """Wait for something to tell; false if it is to stop."""
+        """Wait for a change to deliver; return False if the process must stop."""
         while not stop.is_set() and not (self._kept and self._kept[-1].number > position):
             loop = asyncio.get_running_loop()
             waiting: Future[None] = loop.create_future()
@@ -161,7 +164,7 @@ class SimulatedConnector:
         return not stop.is_set()
 
     async def _read(self, process: Process, position: int) -> tuple[list[Outgoing], int]:
-        """Read what comes after a position: its records, and the position behind them."""
+        """Read the changes after a position. Return their records, and the position behind them."""
 
         def land(planned: Planned | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
             after = position

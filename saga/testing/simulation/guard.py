@@ -1,11 +1,12 @@
-"""Guard of a simulated world: notices real time, chance, threads, processes and network, and names the line that asked.
+"""Guard of a simulated world: detects use of real time, randomness, threads, processes and the network, and names the
+line that used it.
 
-Nothing is patched: while the guard watches, the interpreter tells it (`sys.setprofile`) of every C function that Python
-code calls in this thread, and all of these end in a few of them: `uuid.uuid4` in `os.urandom`, `Thread.start` in
-`_thread.start_new_thread`. A thread that is started is noticed, what runs in it is not.
+Nothing is patched: while the guard watches, the interpreter reports (`sys.setprofile`) every C function that Python
+code calls in this thread, and all such use ends in a few of them: `uuid.uuid4` in `os.urandom`, `Thread.start` in
+`_thread.start_new_thread`. Starting a thread is detected; what runs in it is not.
 
-Not seen is what C code calls by itself: `map(f, ...)`, `functools.partial(f)` and `defaultdict(f)` with such a function
-as `f`, and libraries written in C. `time.localtime()` is not counted: with a time given it is innocent.
+Not detected are calls by C code itself: `map(f, ...)`, `functools.partial(f)` and `defaultdict(f)` with such a function
+as `f`, and libraries written in C. `time.localtime()` is not reported, because with an explicit time it is harmless.
 """
 
 import _socket
@@ -13,7 +14,7 @@ import datetime
 import gc
 import inspect
 import os
-import random  # noqa: TID251 - names its functions, to notice them; draws nothing
+import random  # noqa: TID251 - names its functions, to detect calls of them; draws nothing
 import socket
 import sys
 import sysconfig
@@ -31,11 +32,11 @@ from saga.errors import SagaError
 Profiler: TypeAlias = Callable[[FrameType, str, object], None]
 
 CAUGHT_MAX = 20
-"""Most strays that are kept; one is enough to fail a test."""
+"""Maximum number of strays that are kept; one is enough to fail a test."""
 
 
 class StrayKind(NamedTuple):
-    """Kind of stray: a thing that a simulated world gives otherwise, or not at all."""
+    """A kind of stray call: something that a simulated world replaces, or does not have."""
 
     why: str
     remedy: str
@@ -62,7 +63,7 @@ class Stray:
     file: str
     line: int
     function: str
-    """Function that called it, or called the one that called it."""
+    """Function that called it, directly or through another one."""
     remedy: str
     why: str
     through: str | None = None
@@ -78,13 +79,14 @@ class Stray:
 
 @dataclass(slots=True)
 class Guard:
-    """Watcher between `with guard:` and its end, as often as that is entered; `caught` keeps what it noticed."""
+    """A context manager that watches for stray calls and collects them in `caught`. It can be entered again."""
 
     caught: list[Stray] = field(default_factory=list)
-    """Strays that were noticed, at most one for each function called and line that calls it."""
+    """Strays that were detected, at most one for each function called and line that calls it."""
     active: bool = False
-    """True while it watches, or if it did when it was last entered. Not when a profiler was there already: that one
-    stays."""
+    """True while it watches, or if it did when it was last entered. False if another profiler was set:
+    that one stays.
+    """
     _entered: int = 0
     _profiler: Profiler | None = None
 
@@ -105,12 +107,12 @@ class Guard:
             self._profiler = None
 
     def check(self) -> None:
-        """Raise `SagaError` for the first that was caught."""
+        """Raise `SagaError` for the first stray that was caught."""
         if self.caught:
             raise SagaError(str(self.caught[0]))
 
     def _look(self, frame: FrameType, called: object) -> None:
-        """Note a call that leads out of the world. `called`: `None` for a socket that is made."""
+        """Record a call that leads out of the world. `called` is `None` when a socket is created."""
         if len(self.caught) < CAUGHT_MAX and (call := _call_of(called, frame)) and (who := _culprit(frame)):
             stray = Stray(call.what, who.file, who.line, who.function, call.kind.remedy, call.kind.why, who.through)
             if all((stray.what, stray.file, stray.line) != (s.what, s.file, s.line) for s in self.caught):
@@ -118,9 +120,10 @@ class Guard:
 
 
 def _telling(look: Callable[[FrameType, object], None]) -> Profiler:
-    """Profiler, which the interpreter calls for every call and return in this thread, so nearly all must end here.
+    """Return the profiler. The interpreter calls it for every call and return in this thread, so it must return at once
+    for nearly all of them.
 
-    A function of its own because a method costs a quarter more.
+    It is a plain function because a method costs a quarter more.
     """
 
     def profiler(frame: FrameType, event: str, called: object) -> None:
@@ -137,7 +140,7 @@ def _telling(look: Callable[[FrameType, object], None]) -> Profiler:
 
 
 class Call(NamedTuple):
-    """Name of a C function in messages, and its kind of stray."""
+    """Name of a C function as shown in messages, and its kind of stray."""
 
     what: str
     kind: StrayKind
@@ -148,7 +151,7 @@ _IN_MODULES: tuple[tuple[StrayKind, str, str], ...] = (
     (TIME, "time", "thread_time thread_time_ns clock_gettime clock_gettime_ns"),
     (SLEEP, "time", "sleep"),
     (CHANCE, "os", "urandom getrandom"),
-    (CHANCE, "random", "random getrandbits"),  # of the hidden instance: one of your own is another function
+    (CHANCE, "random", "random getrandbits"),  # of the shared instance: one of your own has other functions
     (CHANCE, "_uuid", "generate_time_safe"),
     (CHANCE, "_ssl", "RAND_bytes"),
     (THREAD, "_thread", "start_new_thread start_joinable_thread"),
@@ -177,13 +180,13 @@ _OF_SOCKETS = frozenset({"connect", "connect_ex", "bind", "listen", "_accept", "
 _POLLS = frozenset({"epoll", "poll", "kqueue", "devpoll"})
 _NAMES = frozenset({f.__name__ for f in _FUNCTIONS} | set(_OF_DATES) | _OF_SOCKETS | {"seed", "poll", "control"})
 _SOCKET_MADE = socket.socket.__init__.__code__
-"""Code of the Python function around the making of a socket: of its C part the interpreter tells nobody."""
+"""Code of the Python function that creates a socket: the interpreter does not report its C part."""
 _SEEDED = random.Random.seed.__code__
 
 
 def _call_of(called: object, frame: FrameType) -> Call | None:
-    """The call, if it leads out of the world. Runs nothing of the code that calls."""
-    if called is None:  # the one Python function that is looked for
+    """Return the call, if it leads out of the world. Runs none of the caller's code."""
+    if called is None:  # the only Python function that is watched
         return Call("socket.socket", NETWORK)
     assert isinstance(called, BuiltinFunctionType)
     if (call := _FUNCTIONS.get(called)) is not None:
@@ -202,8 +205,9 @@ def _call_of(called: object, frame: FrameType) -> Call | None:
 
 
 def _seeding(owner: object, frame: FrameType) -> Call | None:
-    """The call if it seeds the instance that all share, `random.seed(...)`, or makes a `random.Random()` without a
-    seed."""
+    """Return the call if it seeds the shared instance, `random.seed(...)`, or creates a `random.Random()` without a
+    seed.
+    """
     if owner is random._inst:
         return Call("random.seed", CHANCE)
     unseeded = frame.f_code is _SEEDED and frame.f_locals.get("a", owner) is None
@@ -226,7 +230,7 @@ class CodeOwner(Enum):
 
 
 class Caller(NamedTuple):
-    """A line that is to be mended."""
+    """A line that must be changed."""
 
     file: str
     line: int
@@ -235,8 +239,9 @@ class Caller(NamedTuple):
 
 
 _INNOCENT = frozenset({"hypothesis", "importlib", "linecache", "logging", "structlog", "traceback", "warnings"})
-"""Libraries whose use of time and chance a run does not see: they say when a line was logged, load a module, or have a
-seed of their own."""
+"""Libraries whose use of time and chance does not affect a run: they record when a line was logged, load a module, or
+have a seed of their own.
+"""
 _SAGA = Path(__file__).parents[2]
 _FOLDERS = (
     *((str(_SAGA / "testing") + os.sep, CodeOwner.TESTING), (str(_SAGA) + os.sep, CodeOwner.OURS)),
@@ -248,7 +253,9 @@ _FOLDERS = (
 
 @lru_cache(maxsize=1024)
 def _owner_of(file: str) -> CodeOwner:
-    """Owner of a file's code; the first folder counts, as site-packages lie inside the standard library's."""
+    """Return the owner of a file's code. The first matching folder counts, because site-packages is inside the standard
+    library's folder.
+    """
     if file.startswith("<frozen "):
         return CodeOwner.STANDARD
     if file == "<string>" or file.startswith("<attrs "):
@@ -263,10 +270,10 @@ def _owner_of(file: str) -> CodeOwner:
 
 
 def _culprit(frame: FrameType | None) -> Caller | None:
-    """The nearest line of those who use the toolkit; `None` if the call is none of theirs and does no harm.
+    """Return the nearest line of the user's own code; `None` if the call is harmless and not the user's.
 
-    Where the world itself begins, the search ends: the test that runs it is not to blame. Without a line of theirs it
-    is one of a library of theirs, or a mistake of the toolkit.
+    The search ends where the world itself begins: the test that runs it is not to blame. Without a line of the user's
+    code, the line is in a library that the user chose, or in the toolkit by mistake.
     """
     hooks = [getattr(hook, "__code__", None) for hook in gc.callbacks]  # run in the middle of anything
     path: list[tuple[FrameType, CodeOwner]] = []
@@ -287,8 +294,9 @@ def _culprit(frame: FrameType | None) -> Caller | None:
 
 
 def _next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
-    """Index of the frame to name where none is theirs: the nearest first, and outermost in what a library calls of
-    itself."""
+    """Return the index of the frame to name where none is the user's: the nearest one; of frames in which a library
+    calls itself the outermost.
+    """
     of = {owner: [i for i, (_, there) in enumerate(path) if there is owner] for owner in CodeOwner}
     for i in of[CodeOwner.GENERATED]:
         if _owner_of(str(path[i][0].f_globals.get("__file__", "<string>"))) is CodeOwner.THEIRS:
@@ -323,5 +331,5 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _short(code: CodeType) -> str:
-    """Name without the functions around it: `pay` also for a function that another one defines."""
+    """Return the name without enclosing functions: `pay` also for a function defined inside another one."""
     return code.co_qualname.rpartition("<locals>.")[2]

@@ -1,4 +1,6 @@
-"""Keys of a simulated world: the same in each run of a seed, in memory, and seen by all of its processes at once."""
+"""Encryption keys of a simulated world: in memory, the same in each run of a seed, and visible to all processes at
+once.
+"""
 
 from hashlib import blake2b
 
@@ -25,10 +27,10 @@ class SimulatedKeys:
         return self._known[name]
 
     def forget(self, subject: str) -> None:
-        """Remove the key of a subject for good."""
+        """Erase the key of a subject for good."""
         self._known[subject_key_name(subject)] = None
 
     @property
     def has_forgotten(self) -> bool:
-        """True if a subject was forgotten."""
+        """True if the key of a subject was erased."""
         return None in self._known.values()

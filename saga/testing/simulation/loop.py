@@ -1,7 +1,8 @@
-"""An event loop without a clock, threads or network: time jumps to the next timer, and chance picks who runs next.
+"""An event loop without a real clock, threads or network: time jumps to the next timer, and the seed decides which task
+runs next.
 
-Under it asyncio works as it is: tasks, futures, locks, timeouts. It knows which process each callback belongs to, so a
-process can die in the middle of anything, without any of its `finally` blocks, or freeze and go on later.
+asyncio works on it unchanged: tasks, futures, locks, timeouts. The loop knows which process each callback belongs to,
+so a process can die in the middle of anything, without running its `finally` blocks, or freeze and continue later.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from random import Random  # noqa: TID251 - seeded: the one source of who runs next
+from random import Random  # noqa: TID251 - seeded: the one source of which task runs next
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from saga.errors import SagaError
@@ -22,7 +23,7 @@ from saga.testing.simulation.plan import Chance
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """One life of a worker, or of an application. Whatever it begins in the event loop carries it in its context."""
+    """One life of a worker, or of an application. Whatever it starts on the event loop carries it in its context."""
 
     name: str
     """Name, the same in each of its lives: `payment-1`."""
@@ -34,11 +35,11 @@ class Process:
     skew_ms: int = 0
     """Error of its clock."""
     deferred: list[tuple[Handle, int]] = field(default_factory=list)
-    """Callbacks that came while it was frozen, with the task's number for a task's next step."""
+    """Callbacks that became ready while it was frozen; for the next step of a task with the task's number."""
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
-"""Process whose code runs; `None`: the world's own."""
+"""Process whose code is running; `None` for the world itself."""
 
 
 def _refuses(what: str) -> Any:  # any signature: the method only raises
@@ -57,7 +58,7 @@ _ENDLESS = _refuses("a simulated world is run by its test: services neither run 
 
 
 class LoopWithoutSystem(AbstractEventLoop):
-    """Methods that would ask the operating system for something: each raises `SagaError`."""
+    """Methods that would need the operating system: each raises `SagaError`."""
 
     add_reader = add_writer = remove_reader = remove_writer = _NETWORK
     create_connection = create_server = create_datagram_endpoint = create_unix_connection = _NETWORK
@@ -75,21 +76,21 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLBACKS_MAX = 1_000_000
-"""Most callbacks of a run: one with more does not come to an end."""
+"""Maximum number of callbacks of a run: one with more will not come to an end."""
 TASKS_MAX = 2_000
-"""Number of tasks beyond which those that have ended are forgotten."""
+"""Number of tasks beyond which ended ones are dropped."""
 
 
 class NotQuiet(SagaError):
-    """Raised when the world goes on and on."""
+    """Raised when the world does not become quiet."""
 
 
 class WorldEnded(BaseException):
-    """Thrown into all that was still running when its world ended, or had died in it."""
+    """Thrown into every coroutine that was still running, or had died, when its world ended."""
 
 
 class SimulatedTimer(TimerHandle):
-    """A timer, with its process and whether anybody waits for it."""
+    """A timer, with its process and whether a run waits for it."""
 
     __slots__ = ("idle", "pending", "process")
 
@@ -102,7 +103,7 @@ class SimulatedTimer(TimerHandle):
 
 
 class NumberedTask(Task[T]):
-    """A task that knows how many were made before it."""
+    """A task that knows how many were created before it."""
 
     def __init__(self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], number: int, **given: Any) -> None:
         self.number = number  # first: a task asks for its first step while it is made
@@ -110,17 +111,17 @@ class NumberedTask(Task[T]):
 
 
 class SimulatedLoop(LoopWithoutSystem):
-    """See the module. Whatever would ask the operating system for something raises."""
+    """The event loop of a simulated world: see the module. Whatever would need the operating system raises."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
         self._ready: deque[tuple[Process | None, Handle, int]] = deque()
-        """Callbacks that are ready: process, handle, and the task's number for a task's next step."""
+        """Ready callbacks: process, handle, and for the next step of a task the task's number."""
         self._timers: list[tuple[float, int, SimulatedTimer]] = []
         self._now_s = 0.0
         self._number = 0
         self._awaited = 0
-        """Number of timers for whose sake a run goes on."""
+        """Number of timers that keep a run going."""
         self._tasks: list[tuple[Process | None, Task[Any]]] = []
         self._tasks_max = TASKS_MAX
         self._made = 0
@@ -128,15 +129,14 @@ class SimulatedLoop(LoopWithoutSystem):
         self._running = False
         self.callbacks = 0
         self.after: Callable[[], None] | None = None
-        """Function called after each callback: it looks at things all the time. Anything that it raises ends the
-        run."""
+        """Function called after each callback, to check invariants. Anything that it raises ends the run."""
         self.failure: BaseException | None = None
         """Error that ends the run, and is raised by it."""
 
     # ---------------------------------------------------------------- what a world does with it
 
     def run(self, until_s: float | None = None) -> None:
-        """Go on until there is nothing left to do but to wait for nothing, or until that time.
+        """Run until only idle timers are left, or until that time.
 
         Raises `NotQuiet`, and what `after` raises.
         """
@@ -158,7 +158,7 @@ class SimulatedLoop(LoopWithoutSystem):
             self._now_s = max(self._now_s, until_s)
 
     def inside(self, act: Callable[[], object]) -> None:
-        """Do something at once that needs a running loop."""
+        """Call a function at once that needs a running loop."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -167,11 +167,13 @@ class SimulatedLoop(LoopWithoutSystem):
             asyncio._set_running_loop(before)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
-        """Call later, as `call_later`, but nobody waits for it: a run that has nothing else to do ends before."""
+        """Call later, as `call_later`, but without keeping the run going: a run that has nothing else to do ends
+        before.
+        """
         return self._timer(self._now_s + delay_s, callback, (), None, idle=True)
 
     def kill(self, process: Process) -> None:
-        """Kill a process at once. Operations that it asked of others go on."""
+        """Kill a process at once. Operations that it has sent to others continue."""
         process.alive = False
         process.deferred.clear()
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
@@ -180,24 +182,24 @@ class SimulatedLoop(LoopWithoutSystem):
                 self._forget(timer)
 
     def freeze(self, process: Process) -> None:
-        """Freeze a process: nothing of it runs until it is thawed; calls from others are kept."""
+        """Freeze a process: none of its callbacks runs until it is thawed; they are kept until then."""
         process.frozen = True
         process.deferred += [(handle, step) for owner, handle, step in self._ready if owner is process]
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
 
     def thaw(self, process: Process) -> None:
-        """Let a frozen process go on as if no time had passed."""
+        """Let a frozen process continue as if no time had passed."""
         process.frozen = False
         deferred, process.deferred = process.deferred, []
         self._ready.extend((process, handle, step) for handle, step in deferred)
 
     def pending(self) -> list[str]:
-        """Names of the tasks of living processes that have not ended, each once."""
+        """Return the names of unfinished tasks of living processes, each once."""
         living = (task for process, task in self._tasks if process is None or process.alive)
         return sorted({task.get_name() for task in living if not task.done()})
 
     def end(self) -> None:
-        """Throw out whatever still runs or has died: nothing of it is left, and nothing complains."""
+        """End every coroutine that still runs or has died, so that nothing is left and Python prints no warning."""
         self._closed = True
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="coroutine .* was never awaited")  # those that never began
@@ -206,7 +208,7 @@ class SimulatedLoop(LoopWithoutSystem):
         self._timers.clear()
 
     def _throw_out(self) -> None:
-        while self._tasks:  # one may begin others on its way out
+        while self._tasks:  # a coroutine may start others while it ends
             _, task = self._tasks.pop()
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it itself
@@ -215,7 +217,7 @@ class SimulatedLoop(LoopWithoutSystem):
     # ---------------------------------------------------------------- one callback
 
     def _turn(self, until_s: float | None) -> bool:
-        """Run one callback; `False` if there is none to run."""
+        """Run one callback; return False if there is none to run."""
         if not self._ready and not self._advance(until_s):
             return False
         ready = self._ready
@@ -223,7 +225,7 @@ class SimulatedLoop(LoopWithoutSystem):
             steps = 1
             while steps < len(ready) and ready[steps][2]:
                 steps += 1
-            # Tasks have no order among themselves; what asyncio does between their steps has.
+            # Tasks have no order among themselves, so the seed picks one. asyncio's own callbacks keep theirs.
             chosen = self._chosen(steps)
             _, handle, _ = ready[chosen]
             del ready[chosen]
@@ -237,13 +239,16 @@ class SimulatedLoop(LoopWithoutSystem):
         return True
 
     def _chosen(self, steps: int) -> int:
-        """Index of the ready task that goes on. They came in the order of their numbers or in another one: asyncio has
-        sets in places, whose order is of no run's making."""
+        """Return the index of the ready task that runs next.
+
+        The tasks are sorted by number first: asyncio iterates over sets in places, so their order of arrival can differ
+        between runs of one seed.
+        """
         by_number = sorted(range(steps), key=lambda at: self._ready[at][2])
         return by_number[int(self._random.random() * steps)]
 
     def _advance(self, until_s: float | None) -> bool:
-        """Jump to the next timer that is due; true if something is ready then."""
+        """Jump to the next timer that is due; return True if something is ready then."""
         timers = self._timers
         while not self._ready:
             while timers and not timers[0][2].pending:
@@ -355,8 +360,9 @@ class SimulatedLoop(LoopWithoutSystem):
         return ended.result()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run on an error in a callback that belongs to no task. An answer that nobody waits for is none: the
-        step's caller has died."""
+        """End the run on an error in a callback that belongs to no task. An answer that no task awaits is no error: the
+        step's caller has died.
+        """
         why = context.get("exception")
         if isinstance(why, Exception) and "handle" in context and self.failure is None:
             self.failure = why
@@ -394,11 +400,11 @@ class SimulatedLoop(LoopWithoutSystem):
 
 
 def _thrown_out(coroutine: Any) -> None:
-    """End a coroutine wherever it is. Nothing that it does on its way out reaches anybody any more."""
-    for _ in range(100):  # it may await something in a `finally`, and there is nobody who would answer
+    """End a coroutine wherever it is. Nothing that it does on its way out has an effect."""
+    for _ in range(100):  # it may await something in a `finally`, and nothing would answer
         try:
             coroutine.throw(WorldEnded())
-        except BaseException:  # noqa: BLE001 - whatever it says now
+        except BaseException:  # noqa: BLE001 - its errors no longer matter
             return
 
 
@@ -407,7 +413,7 @@ BEGINNING_MS = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 class SimulatedClock:
-    """See `saga.support.clock.Clock` for the promises."""
+    """The virtual clock of one process: see `saga.support.clock.Clock` for the promises."""
 
     __slots__ = ("_chance", "_draws", "_process")
 

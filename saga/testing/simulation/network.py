@@ -1,7 +1,7 @@
-"""Network between processes and all that they use: each operation is on its way for a while, and may come to grief.
+"""Network between the processes and the systems that they use. Each operation takes time, and a fault may hit it.
 
-An operation is sent, lands (there it takes effect, or is refused), and its answer comes back. Whoever asked may be dead
-by then: what is on its way lands all the same. This is the one place where faults are planted.
+An operation is sent, lands (there it takes effect, or is rejected), and its answer comes back. If the caller dies in
+between, the operation lands all the same. This is the one place where faults are injected.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from saga.testing.simulation.plan import READS, WRITES, Chance, Operation, Plan,
 
 
 class OperationRecord(NamedTuple):
-    """An operation took effect, or was refused."""
+    """Trace line: an operation took effect, or was rejected."""
 
     time_s: float
     operation: Operation
@@ -27,7 +27,7 @@ class OperationRecord(NamedTuple):
 
 
 class InjectedFault(NamedTuple):
-    """A fault happened."""
+    """Trace line: a fault happened."""
 
     time_s: float
     operation: Operation
@@ -36,7 +36,7 @@ class InjectedFault(NamedTuple):
 
 
 class TraceNote(NamedTuple):
-    """Something else: a process began, was thawed, a service reported."""
+    """Trace line: anything else, as when a process starts or is thawed, or a service reports a telemetry event."""
 
     time_s: float
     process: str
@@ -52,11 +52,13 @@ class Trace:
 
     @property
     def faults(self) -> list[InjectedFault]:
-        """Faults that were planted, in order."""
+        """Faults that were injected, in order."""
         return [line for line in self.lines if isinstance(line, InjectedFault)]
 
     def fingerprint(self) -> str:
-        """Text that is the same for two runs in which the same happened, at the same times, in the same order."""
+        """Return a digest that is equal for two runs in which the same happened, at the same times, in
+        the same order.
+        """
         digest = blake2b(digest_size=16)
         for line in self.lines:
             digest.update("\n".join(_as_text(line)).encode())
@@ -77,61 +79,61 @@ def _as_text(line: OperationRecord | InjectedFault | TraceNote) -> Iterator[str]
 
 
 HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
-"""Shortest time that a message is on its way, and the most that chance adds."""
+"""Minimum time of a message on the network, and the maximum that chance adds."""
 SLOW_HOP_S = 0.04
-"""Most that one message in fifty takes longer."""
+"""Maximum extra time of the slowest fiftieth of all messages."""
 RESTART_S = 2.0
-"""Longest time until another process is there instead of a dead one."""
+"""Maximum time until a dead process is replaced by another one."""
 OUTAGE_S_FIRST, OUTAGE_S_MAX = 60.0, 3 * 3600.0
 """Bounds of an outage of a service: longer than most deadlines."""
 MINUTES_S, DAYS_S, YEARS_S = 600.0, 20 * 86_400.0, 3 * 365 * 86_400.0
-"""Most by which clocks are wrong: nearly always, seldom, and more seldom."""
+"""Maximum errors of clocks: in nearly all cases, in a few, and in very few."""
 OUT_OF_REACH = "cannot be reached"
-"""Refusal that is heard of late: nobody answers."""
+"""A rejection that the caller learns of late, because nothing answers."""
 
 Effect: TypeAlias = Callable[[Planned | None, tuple[float, float, float, float]], Any]
-"""Effect of an operation when it lands; given its fault, and four draws of chance."""
+"""Effect of an operation when it lands; called with its fault and four random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Backend that processes use: the broker, a service's store, the outside."""
+    """A system that processes use: the broker, a service's store, or external systems."""
 
     name: str
     unavailable: Callable[[str], Exception]
     """Error for an operation that has not happened and will not."""
     unsure: Callable[[str], Exception]
-    """Error for an operation that may have happened, or may yet."""
+    """Error for an operation that may have happened, or may happen later."""
 
 
 class Disruptions:
-    """Effects of faults beyond their operation. The world overrides them; by itself this does nothing."""
+    """Effects of faults beyond their operation. The world overrides these methods, which do nothing here."""
 
     def crash(self, process: Process, after_s: float) -> None:
-        """Kill the process now; another one begins after a while."""
+        """Kill the process now, and start another one after a delay."""
 
     def freeze(self, process: Process, time_s: float) -> None:
-        """Have the process stand still for a while."""
+        """Freeze the process for a while."""
 
     def anew(self) -> None:
-        """Have every worker restarted in good order: much time has passed since."""
+        """Restart every worker gracefully, after a long time has passed."""
 
     def silent(self, who: str, time_s: float) -> None:
-        """Have the broker hear nothing of this process, or of this service, for a while."""
+        """Cut the broker off from this process, or from all processes of this service, for a while."""
 
     def outage(self, service: str, time_s: float) -> None:
-        """Have all processes of the service die, and others begin after that time."""
+        """Kill all processes of the service, and start others after that time."""
 
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        """Move the partitions of its service, or restart it; in words."""
+        """Move the partitions of the process's service, or restart the process. Return a description."""
         return ""
 
     def move(self, process: Process, times: int, every_s: float) -> str:
-        """Move the partitions of its service so often; in words."""
+        """Move the partitions of the process's service this many times. Return a description."""
         return ""
 
     def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        """Restart the process as another release of its service, for a while; in words."""
+        """Restart the process as another release of its service, for a while. Return a description."""
         return ""
 
 
@@ -142,24 +144,26 @@ class Network:
         self.chance, self.plan, self.trace = chance, plan, trace
         self.disruptions = Disruptions()
         self.context: Context = copy_context()
-        """Context of the world's own: a callback that lands in it goes on whoever dies."""
+        """The world's own context: a callback that runs in it survives the death of any process."""
         self._numbers: dict[str, int] = {}
         self._cut: dict[tuple[str, str], float] = {}
-        """Time until which a process or service does not reach a backend."""
+        """Time until which a process or service cannot reach a backend."""
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """Time until which a backend is slow, and seconds that each operation takes more."""
+        """Time until which a backend is slow, and the extra seconds of each operation."""
         self._few: dict[str, tuple[float, float]] = {}
-        """Time until which a service is given one record at a time, and the seconds between two."""
+        """Time until which a service gets one record at a time, and the seconds between two."""
         self.wrong_ms = 0
-        """Most milliseconds by which the clock of any process was ever wrong."""
+        """Largest error of any process's clock so far, in milliseconds."""
 
     # ---------------------------------------------------------------- asking
 
     def ask(
         self, process: Process, backend: Backend, what: What, where: str, names: tuple[str, ...], effect: Effect
     ) -> "Future[Any]":
-        """Send an operation; its result or error. The future of one who died meanwhile is never done."""
+        """Send an operation, and return a future with its result or error. If the caller dies in between, the future is
+        never done.
+        """
         loop = asyncio.get_running_loop()
         answer: Future[Any] = loop.create_future()
         operation = self.numbered(process, what, where, names)
@@ -201,12 +205,12 @@ class Network:
         return answer
 
     def numbered(self, process: Process, what: What, where: str, names: tuple[str, ...]) -> Operation:
-        """The next operation of a process."""
+        """Return the next operation of a process."""
         number = self._numbers[process.name] = self._numbers.get(process.name, 0) + 1
         return Operation(process.name, process.service, number, what, where, names)
 
     def seen(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
-        """Note that a poll gives something; true if the process lives to see it."""
+        """Record that a poll returns records; return True if the process survives it."""
         operation = self.numbered(process, "poll", where, names)
         planned = None if self.plan is None else self.plan.at(operation, asyncio.get_running_loop().time())
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, "done"))
@@ -219,11 +223,11 @@ class Network:
         return process.alive
 
     def later(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """Call later, in the world's own name."""
+        """Call a function later in the world's own context."""
         asyncio.get_running_loop().call_later(delay_s, callback, context=self.context)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Start a timer of the process that asks, which keeps no world going."""
+        """Start a timer of the calling process that does not keep the world running."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimulatedLoop):
             return loop.idle_later(delay_s, callback)
@@ -234,14 +238,14 @@ class Network:
         self.trace.lines.append(TraceNote(asyncio.get_running_loop().time(), process, what))
 
     def cut_for_s(self, process: Process, backend: str) -> float:
-        """Seconds until the process reaches the backend again; 0: it does."""
+        """Return the seconds until the process reaches the backend again; 0 if it does now."""
         if not self._cut:
             return 0.0
         until_s = max(self._cut.get((name, backend), 0.0) for name in (process.name, process.service))
         return max(0.0, until_s - asyncio.get_running_loop().time())
 
     def every_s(self, process: Process) -> float:
-        """Seconds between two records that the process is given; 0: it gets as many as it takes."""
+        """Return the seconds between two records that the process gets; 0 if it gets as many as it takes."""
         until_s, every_s = self._few.get(process.service, (0.0, 0.0))
         return every_s if asyncio.get_running_loop().time() < until_s else 0.0
 
@@ -250,7 +254,7 @@ class Network:
     def _given(
         self, operation: Operation, planned: Planned | None, effect: Effect, draws: tuple[float, float, float, float]
     ) -> Any:
-        """Result of the operation; an exception is given, too."""
+        """Return the result of the operation; an exception is returned too, not raised."""
         try:
             given, said = effect(planned, draws), "done"
         except Exception as why:  # noqa: BLE001 - whatever the backend answers is on its way back
@@ -258,7 +262,7 @@ class Network:
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, said))
         return given
 
-    def _answers(  # an operation on its way: who asked whom for what
+    def _answers(  # the state of one operation in progress
         self,
         process: Process,
         backend: Backend,
@@ -268,13 +272,13 @@ class Network:
         lost: bool,
         done: "Future[Any]",
     ) -> None:
-        """Send back an answer to which the outside has come."""
+        """Send back the answer of an external system."""
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
         said = type(given).__name__ if isinstance(given, Exception) else "answered"
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, said))
         self._comes_back(process, backend, operation, answer, back_s, lost, given)
 
-    def _comes_back(  # an operation on its way: who asked whom for what
+    def _comes_back(  # the state of one operation in progress
         self,
         process: Process,
         backend: Backend,
@@ -310,7 +314,7 @@ class Network:
     # ---------------------------------------------------------------- faults
 
     def _refusal(self, process: Process, backend: Backend, what: What, planned: Planned | None) -> str | None:
-        """Reason that the operation has not happened and will not; `None` without one."""
+        """Return the reason why the operation has not happened and will not; `None` if there is none."""
         if planned is not None and planned.kind == "throttle":
             return "too many requests"
         if self._cut and self.cut_for_s(process, backend.name):
@@ -328,9 +332,9 @@ class Network:
         planned: Planned,
         draws: tuple[float, float, float, float],
     ) -> None:
-        """Do the part of a fault that goes beyond its operation."""
+        """Apply the part of a fault that goes beyond its operation."""
         if planned.kind == "crash" and planned.after:
-            return  # once it has taken effect
+            return  # it crashes after the operation has taken effect
         now_s, details = asyncio.get_running_loop().time(), ""
         where = "broker" if backend is None else backend.name
         match planned.kind:
@@ -384,12 +388,14 @@ class Network:
 
 
 def _slow_s(draws: tuple[float, float, float, float]) -> float:
-    """Seconds that a slow call takes more: less than calls are given, or it would be tried again for that."""
+    """Return the extra seconds of a slow call: fewer than the timeout of calls, so that it is not retried for that
+    reason.
+    """
     return 1 + 3 * draws[2]
 
 
 def _wrong_ms(draws: tuple[float, float, float, float]) -> int:
-    """Error of a clock: minutes, seldom days, more seldom years; ahead or behind."""
+    """Return the error of a clock: minutes, in a few cases days, in very few years; ahead or behind."""
     way = 1 if draws[2] >= 0.5 else -1
     rare, much = abs(2 * draws[2] - 1), draws[3]
     most_s = YEARS_S if rare > 0.97 else DAYS_S if rare > 0.9 else MINUTES_S

@@ -1,4 +1,4 @@
-"""Faults of operations: drawn from the seed at the rates asked for, or as a schedule says."""
+"""Fault plans: the fault of each operation, drawn from the seed at the requested rates, or taken from a schedule."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,9 @@ from saga.testing.fault_kinds import KINDS, FaultKind, FaultRule, Faults
 
 
 class Chance:
-    """All draws of one run."""
+    """The random numbers of one run, each derived from the seed and a text, so that draws do not
+    depend on their order.
+    """
 
     __slots__ = ("_key", "seed")
 
@@ -20,7 +22,7 @@ class Chance:
         self._key = seed.to_bytes(8, "little", signed=True)
 
     def draw(self, what: str) -> float:
-        """A number from 0 to 1, not 1 itself.
+        """Return a number from 0 up to but not including 1.
 
         >>> Chance(1).draw("payment-1#3") == Chance(1).draw("payment-1#3") != Chance(2).draw("payment-1#3")
         True
@@ -30,7 +32,7 @@ class Chance:
         return drawn
 
     def draws(self, what: str) -> tuple[float, float, float, float]:
-        """Four numbers at once: cheaper than four questions."""
+        """Return four numbers at once, which is cheaper than four calls of `draw`."""
         a, b, c, d = unpack("<IIII", blake2b(what.encode(), digest_size=16, key=self._key).digest())
         return a / (1 << 32), b / (1 << 32), c / (1 << 32), d / (1 << 32)
 
@@ -67,35 +69,36 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "backlog": EVERY,
     "other partitioner": PUBLISH,
 }
-"""Operations that each kind can happen to."""
+"""Operations that each kind of fault can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {
     "crash": (" before", " after"),
     "partition": (" of the service", " of the process"),
 }
-"""Kinds that come in two ways, with the names of these in a schedule."""
+"""Kinds of faults with two variants, and the names of these in a schedule."""
 APPLICATION = "application"
-"""Process that publishes from outside: it does not crash."""
+"""Name of the process that publishes from outside the services: it does not crash."""
 OF_APPLICATION: frozenset[FaultKind] = frozenset({"duplicate", "expiry", "poison", "newer schema", "other partitioner"})
-"""Kinds that happen to what the application publishes; the last one to nothing else, for services have our
-partitioner."""
+"""Kinds of faults that happen to what the application publishes. `other partitioner` happens to nothing else, because
+services use our partitioner.
+"""
 
 
 class Operation(NamedTuple):
-    """One thing that a process asks of the outside."""
+    """One request of a process to a store, the broker or an external system."""
 
     process: str
     service: str
     number: int
-    """Number among the operations of this process, its earlier lives counted."""
+    """Number among the operations of this process, including its earlier lives."""
     what: What
     where: str
-    """Subject of the operation, for people."""
+    """What the operation is about, as shown to people."""
     names: tuple[str, ...]
-    """Names by which a fault's target may mean it: the topics of a publish, `service.handler` of a step."""
+    """Names that a fault's target is compared with: the topics of a publish, `service.handler` of a step."""
 
 
 class Planned(NamedTuple):
-    """A fault and the operation that it meets. The seed says the rest, how long and how much."""
+    """A fault and the operation that it hits. Its duration and extent follow from the seed."""
 
     process: str
     number: int
@@ -108,7 +111,7 @@ class Planned(NamedTuple):
 
     @classmethod
     def parsed(cls, text: str) -> "Planned":
-        """Read a text that `str` made. Raises `SagaError`.
+        """Parse a text that `str` made. Raises `SagaError`.
 
         >>> Planned.parsed("payment-1#12 crash after")
         Planned(process='payment-1', number=12, kind='crash', after=True)
@@ -123,15 +126,15 @@ class Planned(NamedTuple):
 
 
 class Plan(Protocol):
-    """Decision on the fault of each operation."""
+    """Decides on the fault of each operation."""
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
-        """Fault of this operation, if any."""
+        """Return the fault of this operation, if any."""
 
 
 @dataclass(slots=True)
 class RandomPlan:
-    """Plan that draws for each operation: at most one fault each."""
+    """A plan that draws for each operation: at most one fault each."""
 
     faults: Faults
     chance: Chance
@@ -166,35 +169,37 @@ class RandomPlan:
 
 
 class ScheduledPlan:
-    """Plan of these faults and no others."""
+    """A plan with exactly these faults."""
 
     def __init__(self, planned: Sequence[Planned]) -> None:
         self._planned = {(p.process, p.number): p for p in planned}
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
         planned = self._planned.get((operation.process, operation.number))
-        # Where less went wrong before, another operation may have this number.
+        # In a run with fewer faults before, another operation may have this number.
         return planned if planned is not None and operation.what in POSSIBLE[planned.kind] else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Schedule of one run, to be had again at any time. Without `drawn`, exactly the planted faults happen."""
+    """The schedule of one run, with which it can be repeated at any time. Without `drawn`, exactly the planted faults
+    happen.
+    """
 
     seed: int
     drawn: Faults | None = None
-    """Faults to be drawn from the seed, instead of planted ones."""
+    """Rules for faults that are drawn from the seed, instead of planted ones."""
     planted: tuple[Planned, ...] = ()
     without: frozenset[int] = frozenset()
-    """Numbers of the events of the test that are left out."""
+    """Numbers of the test's events that are left out."""
 
     @classmethod
     def parsed(cls, seed: int, faults: Iterable[str], without: Iterable[int]) -> Self:
-        """Read a schedule from a regression test. Raises `SagaError` for a text that is no fault."""
+        """Parse a schedule from a regression test. Raises `SagaError` for a text that is no fault."""
         return cls(seed=seed, planted=tuple(map(Planned.parsed, faults)), without=frozenset(without))
 
     def plan(self) -> Plan | None:
-        """Plan that decides, operation by operation."""
+        """Return the plan that decides on the fault of each operation; `None` if there are no faults."""
         if self.drawn is not None:
             return RandomPlan(self.drawn, Chance(self.seed)) if self.drawn.rules else None
         return ScheduledPlan(self.planted) if self.planted else None

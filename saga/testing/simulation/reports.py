@@ -1,4 +1,4 @@
-"""Report of a failing run: seed, invariant, faults, timeline, and how to have it again."""
+"""Report of a failing run: seed, invariant, faults, timeline, and how to repeat it."""
 
 import inspect
 import re
@@ -28,13 +28,13 @@ from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
 from saga.testing.world import DocumentWrite
 
 DEAD_MAX, REASON_MAX = 3, 160
-"""Reasons of dead letters that are told at most, and characters of each."""
+"""Maximum number of dead letter reasons in a summary, and of characters of each."""
 SAGAS_MAX = 3
-"""Most sagas for one timeline: of more it shows those that the failure names."""
+"""Maximum number of sagas for one timeline of all: with more it shows those that the failure names."""
 
 
 def report(failed: FailedScenario, name: str) -> str:
-    """Report for a person, complete: nothing has to be run again to understand it."""
+    """Return a complete report for people: nothing has to be run again to understand it."""
     small, first = failed.shrunk.run, failed.first
     lines = [f"seed {first.schedule.seed} of {name} fails: {_said(small.failure)}"]
     counts = [
@@ -60,7 +60,7 @@ def report(failed: FailedScenario, name: str) -> str:
 
 
 def summary(tally: Tally) -> str:
-    """One line about all runs."""
+    """Return one line about all runs."""
     parts = [counted(tally.runs, "run")]
     if tally.events or not tally.documents:
         parts.append(f"{counted(tally.events, 'event')} published")
@@ -80,7 +80,8 @@ def summary(tally: Tally) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """
+    """Return a count with its noun, in the plural if need be.
+
     >>> counted(1, "run"), counted(1200, "run")
     ('1 run', '1,200 runs')
     """
@@ -97,13 +98,13 @@ def _published(run: Run) -> list[int]:
 
 
 def _kind_of_said(run: Run) -> str:
-    """Word for one of all that the test has said."""
+    """Return the noun for what the test has published or written."""
     written = [isinstance(each, DocumentWrite) for each in run.world.published]
     return "document" if written and all(written) else "event or document" if any(written) else "event"
 
 
 def _sagas(run: Run) -> Collection[str]:
-    """Sagas that the timeline is to be about; none: all."""
+    """Return the sagas that the timeline shows; none means all."""
     if isinstance(run.failure, CheckFailed) and run.failure.saga:
         return [run.failure.saga]
     sagas = run.world.sagas()
@@ -116,7 +117,7 @@ LINES_MAX = 200
 
 
 def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
-    """Lines of these sagas, of all of them by default; every fault is told."""
+    """Return the lines of these sagas, by default of all. Every fault is shown."""
     lines = list(_lines(world, sagas))
     if len(lines) > LINES_MAX:
         half = LINES_MAX // 2
@@ -143,7 +144,7 @@ def _lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[str]:
 
 
 def _asked(world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
-    """Meaning of an operation for people; most mean nothing."""
+    """Describe an operation for people; most operations need no line."""
     operation = line.operation
     if operation.what == "publish" and operation.process == APPLICATION and line.said == "done":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
@@ -160,7 +161,7 @@ def _asked(world: SimulatedWorld, line: OperationRecord, sagas: Collection[str],
 
 
 def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> bool:
-    """True if a document may be of any saga: its key does not tell."""
+    """Return True if a document may belong to any saga, because its key does not say which."""
     collection = document.partition("/")[0]
     return any(kind.collection == collection and kind.saga for kind in world.declared[service].documents)
 
@@ -168,7 +169,7 @@ def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> 
 def _written(
     world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
 ) -> Iterator[str]:
-    """Meaning of a write of a progress."""
+    """Describe a write of a progress."""
     key = line.operation.where.removeprefix(f"{PROGRESS}/")
     service, _, saga = key.partition("::")
     if sagas and saga not in sagas:
@@ -180,7 +181,7 @@ def _written(
     versions = world.workers.disks[service].versions[PROGRESS, key]
     before = decode_progress(versions[number - 1]) if number else SagaProgress(service=service, saga=saga)
     after = decode_progress(versions[number])
-    if after.n < before.n:  # forgotten, and begun anew
+    if after.n < before.n:  # the saga was forgotten, and started again
         before = SagaProgress(service=service, saga=saga)
     for raw in after.transitions[max(0, before.n - after.first) :]:
         entry = decode_transition(raw)
@@ -196,13 +197,13 @@ def _written(
 
 
 def _name(world: SimulatedWorld, service: str, intent: Intent) -> str:
-    """Name of the handler that runs: a compensation is a handler of its own."""
+    """Return the name of the handler that runs: a compensation is a handler of its own."""
     undoing = world.declared[service].compensations if intent.kind == "undo" else ()
     return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
 
 
 def _moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
-    """TelemetryEvent in words; nothing for one of another saga."""
+    """Describe a telemetry event; return an empty text for one of another saga."""
     if sagas and getattr(moment, "saga", None) not in (None, *sagas):
         return ""
     match moment:
@@ -229,7 +230,7 @@ def _moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
 
 
 WHY_MAX = 110
-"""Most characters about why it failed: one line."""
+"""Maximum number of characters about the failure: one line."""
 _TEST = '''"""A run of {name} that failed once, kept.
 
 {why}
@@ -251,9 +252,9 @@ def test_{stem}(world: World) -> None:
 
 
 def saved(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
-    """Write the test; its path. The same schedule gives the same file.
+    """Write the schedule as a test, and return its path. The same schedule gives the same file.
 
-    Raises `SagaError` for a test in a class, or one that takes more than a world: another could not call it.
+    Raises `SagaError` for a test in a class, or one that takes more than a world: another test could not call it.
     """
     name = scenario.__qualname__
     if not name.isidentifier():
@@ -279,6 +280,6 @@ def saved(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path
 
 
 def _as_list(literals: Iterable[str]) -> str:
-    """List in source, as the formatter leaves it."""
+    """Return the source of a list, as the formatter leaves it."""
     lines = "".join(f"        {literal},\n" for literal in literals)
     return f"[\n{lines}    ]" if lines else "[]"

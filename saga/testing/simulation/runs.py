@@ -1,4 +1,6 @@
-"""All runs of a scenario: one for each seed, or with a crash at every point; the first failure is shrunk and told."""
+"""All runs of a scenario: one for each seed, or one with a crash at each point. The first failure is shrunk and
+reported.
+"""
 
 import gc
 from collections import Counter
@@ -31,14 +33,15 @@ class Run:
     """Result of one run."""
 
     schedule: Schedule
-    """Schedule of the same run again: the faults that happened are planted in it."""
+    """Schedule that repeats this run: the faults that happened are planted in it."""
     failure: BaseException | None
     world: SimulatedWorld
 
     @property
     def signature(self) -> tuple[type, str]:
-        """Signature that tells one failure from another while a run is shrunk: its kind, and the invariant or the
-        line."""
+        """Key by which shrinking recognises the same failure: its class, and the invariant or the line
+        that raised it.
+        """
         assert self.failure is not None
         if isinstance(self.failure, CheckFailed):
             return CheckFailed, self.failure.invariant
@@ -48,14 +51,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Care with which a run is watched: each part costs time."""
+    """Checks that a run makes besides the invariants: each costs time."""
 
     guarded: bool = False
-    """True to notice stray real time, chance, threads and network."""
+    """True to detect accidental use of real time, randomness, threads and the network."""
     rerun: bool = False
-    """True to make each transition again, which must have the same bytes."""
+    """True to repeat each transition, which must give the same bytes."""
     failures: tuple[type[BaseException], ...] = FAILURES
-    """Exceptions that count as a failure of the scenario, beside a broken invariant."""
+    """Exceptions that count as a failure of the scenario, besides a broken invariant."""
 
 
 def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
@@ -73,8 +76,9 @@ def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Block without Python's cyclic collector, which takes a sixth of a run's time, and finds little before the world
-    has ended."""
+    """Disable Python's cyclic garbage collector in the block: it takes a sixth of a run's time, and finds little before
+    the world has ended.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -85,9 +89,9 @@ def _no_collector() -> Iterator[None]:
 
 
 def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
-    """Make the same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
+    """Repeat the run. Raises `SagaError` if it takes another course, or fails only the second time."""
     if first.failure is not None:
-        return  # told as what it is
+        return  # reported as a failure of the scenario
     again = run(scenario, schedule, RunOptions())
     if first.world.fingerprint() != again.world.fingerprint():
         said = _parted(schedule.seed, first.world.trace.lines, again.world.trace.lines)
@@ -98,7 +102,7 @@ def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None
 
 
 def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
-    """Place where two runs of one seed part, in words."""
+    """Describe where two runs of one seed diverge."""
     for one, two in zip(ones, twos, strict=False):
         if one != two:
             return f"seed {seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}"
@@ -110,30 +114,30 @@ def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
 
 Item = TypeVar("Item")
 Sought: TypeAlias = tuple[str, str, str]
-"""Identity of an operation whatever its number: its service, what it does, to what."""
+"""Identity of an operation independent of its number: its service, its kind, and what it is about."""
 
 RUNS_MAX = 300
-"""Most runs for shrinking; it ends then with the smallest that it has found."""
+"""Maximum number of runs for shrinking; it then returns the smallest run that it has found."""
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """The smallest run found."""
+    """The smallest failing run found."""
 
     run: Run
     runs: int
-    """Number of runs that it took."""
+    """Number of runs that shrinking took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedSchedule(Schedule):
-    """Schedule whose planted faults happen to the same operations as before, though these may have other numbers now.
+    """A schedule whose planted faults hit the same operations as before, even if these have other numbers now.
 
-    Whatever is left out of a run gives other numbers to all that follows it.
+    Leaving out a fault or an event changes the numbers of all later operations.
     """
 
     places: tuple[tuple[Sought, int], ...]
-    """Identity of the operation that each planted fault meets, and how many such operations come before."""
+    """Identity of the operation that each planted fault hits, and how many such operations come before it."""
 
     def plan(self) -> Plan:
         return _Recognising(dict(zip(self.places, self.planted, strict=True)))
@@ -161,8 +165,11 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
     calm: dict[frozenset[int], bool] = {frozenset(): True}
 
     def is_calm(without: frozenset[int]) -> bool:
-        """True if all is well without these events, and without faults. A scenario that says what becomes of an event
-        fails without it, whatever else is the matter: such a run would explain nothing."""
+        """Return True if the scenario passes without these events, and without faults.
+
+        A scenario that asserts what becomes of an event fails when that event is left out, whatever else is wrong: such
+        a run would explain nothing.
+        """
         if without not in calm:
             if found.runs >= runs_max:
                 return False
@@ -171,7 +178,7 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
         return calm[without]
 
     def fails(planted: Sequence[Planned], without: frozenset[int]) -> bool:
-        """True if it fails with the faults at the same numbers, or at the same operations."""
+        """Return True if it fails with the faults at the same numbers, or at the same operations."""
         if not isinstance(failing.failure, CheckFailed) and not is_calm(without):
             return False
         by_number = Schedule(seed=failing.schedule.seed, planted=tuple(planted), without=without)
@@ -199,7 +206,7 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
 
 
 def _moved(of: Run, schedule: Schedule) -> MovedSchedule:
-    """A schedule whose faults are some of this run's."""
+    """Return a schedule whose faults are some of this run's."""
     places = _places(of)
     return MovedSchedule(
         seed=schedule.seed,
@@ -210,7 +217,7 @@ def _moved(of: Run, schedule: Schedule) -> MovedSchedule:
 
 
 def _places(of: Run) -> dict[Planned, tuple[Sought, int]]:
-    """Operation that each fault of a run meets."""
+    """Return the operation that each fault of a run hit."""
     numbers: dict[tuple[str, int], int] = {}
     seen: Counter[Sought] = Counter()
     places: dict[Planned, tuple[Sought, int]] = {}
@@ -232,7 +239,7 @@ def _sought(operation: Operation) -> Sought:
 
 
 def _without(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:
-    """Leave out halves, quarters and so on, down to single ones. `items` gives what is left."""
+    """Leave out halves, then quarters and so on, down to single items. `items` returns what is left."""
     size = len(items())
     while size:
         at = 0
@@ -244,16 +251,16 @@ def _without(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item
 
 
 CAREFUL = 3
-"""Number of first runs that are guarded, and made again transition by transition."""
+"""Number of first runs that are guarded, and in which each transition is repeated."""
 PAIRS_POINTS_MAX = 60
-"""Most points of a short run: in one with no more, pairs of crashes are tried, too."""
+"""Maximum number of crash points of a run for which pairs of crashes are tried by default."""
 PAIRS_MAX = 2_000
-"""Most pairs that are tried; the seed says which."""
+"""Maximum number of pairs that are tried; the seed selects them."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of all runs: published events, written documents, faults, dead letters."""
+    """Counts over all runs: published events, written documents, faults, dead letters."""
 
     runs: int = 0
     events: int = 0
@@ -264,10 +271,10 @@ class Tally:
     pairs: int = 0
     pairs_in_all: int = 0
     dead: Counter[str] = field(default_factory=Counter)
-    """Reasons that messages were given up: a saga that stands still because of one is no failure, but it is told."""
+    """Reasons of dead letters: a saga that one of them blocks is no failure, but it is reported."""
 
     ended: bool = False
-    """True if any saga has come to an outcome, or none is there to come to."""
+    """True if any saga has reached an outcome, or if no service decides one."""
 
     def add(self, done: Run) -> None:
         self.runs += 1
@@ -282,7 +289,9 @@ class Tally:
 
 
 def _why_dead(letter: DeadLettered) -> str:
-    """Reason of a dead letter without the saga's name, so that those of different sagas are one."""
+    """Return the reason of a dead letter without the saga's name, so that those of different sagas are counted
+    together.
+    """
     if letter.reason.startswith(TOO_OLD):
         return f"{TOO_OLD}, after an expiry"
     return f"{letter.service}.{letter.handler or letter.type}: {letter.reason}"
@@ -299,9 +308,9 @@ class FailedScenario:
 def run_all(
     scenario: Scenario, mode: Mode, tally: Tally, care: RunOptions, seeds: Sequence[int] | None = None
 ) -> FailedScenario | None:
-    """Run a scenario as its decorator says, or under these seeds only; `None`: all is well.
+    """Run a scenario as its decorator says, or under these seeds only. Return `None` if it never fails.
 
-    Raises `SagaError` if no saga ended at all, but for dead letters.
+    Raises `SagaError` if no saga ended at all and dead letters are the cause.
     """
     for schedule in _schedules(scenario, mode, seeds, tally, care):
         careful = tally.runs < CAREFUL
@@ -338,7 +347,7 @@ def _schedules(
 def _crashes(
     scenario: Scenario, schedule: Schedule, pairs: bool | None, tally: Tally, care: RunOptions
 ) -> Iterator[Schedule]:
-    """Schedules of `crash_everywhere`: without a crash, then with one at each point, then with two."""
+    """Yield the schedules of `crash_everywhere`: without a crash, then with one at each point, then with two."""
     yield schedule
     points = points_of(run(scenario, schedule, care))
     tally.points += len(points)
@@ -357,7 +366,7 @@ def _crashes(
 
 
 def points_of(done: Run, since: Planned | None = None) -> list[Planned]:
-    """Points at which a process can die in such a run: before and after each operation, in order."""
+    """Return the points at which a process can die in such a run: before and after each operation, in order."""
     points: dict[Planned, None] = {}
     begun = since is None
     for line in done.world.trace.lines:

@@ -1,4 +1,4 @@
-"""The simulated world itself: the actions of a test in it, and all that is left to look at when it is quiet."""
+"""The simulated world itself: the actions of a test in it, and the evidence that it leaves when it is quiet."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _D = TypeVar("_D", bound="DataclassInstance")
 
 PARTITIONS = 4
-"""Partitions of every topic, whatever its contracts say: few, so that sagas meet."""
+"""Maximum number of partitions of a topic, whatever its contracts say: few, so that sagas share partitions."""
 WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class AlwaysCheck:
-    """An invariant of the user's own."""
+    """An invariant added by the test."""
 
     what: str
     holds: Callable[[], bool]
@@ -61,25 +61,28 @@ class CheckFailed(AssertionError):
 
 
 class _PublishedEvent(NamedTuple):
-    """Event that the test publishes, and who begins a saga with it."""
+    """An event that the test publishes, and the principal on whose behalf it starts a saga."""
 
     event: Event
     principal: str | None
 
 
 class _ApplicationWrite(NamedTuple):
-    """Document that the test has an application write into a service's store, or remove."""
+    """A document that the test writes into a service's store as an application, or removes."""
 
     service: str
     written: DocumentWrite
 
 
 class SimulatedWorld(World):
-    """See `World` for the promises."""
+    """The simulated world: see `World` for the promises."""
 
     def __init__(self, seed: int = 0, plan: Plan | None = None, *, guarded: bool = True, tells: bool = False) -> None:
-        """`guarded`: notice a stray call of real time, chance, threads or network; it takes its time. `tells`: services
-        tell their transitions, as `saga run` has them do."""
+        """Create a world in which no service runs yet.
+
+        `guarded`: detect accidental use of real time, randomness, threads or the network, which takes time. `tells`:
+        services publish their transition events, as under `saga run`.
+        """
         self.seed = seed
         self.trace = Trace()
         self.declared: dict[str, Declared] = {}
@@ -93,20 +96,21 @@ class SimulatedWorld(World):
             self.workers.tells = TOPIC._replace(partitions=PARTITIONS)
             self.cluster.ensure([self.workers.tells])
         self.published: list[Event | DocumentWrite] = []
-        """All that the test has published, and written into stores, in order."""
+        """Everything that the test has published, and written into stores, in order."""
         self.left_out: frozenset[int] = frozenset()
-        """Numbers of events and documents of the test that are left out: a run is shrunk so."""
+        """Numbers of the test's events and documents that are left out, to shrink a run."""
         self._said: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
         self._saying: asyncio.Task[None] | None = None
-        """Task of the application, which says one thing after another, however much time a test lets pass in
-        between."""
+        """Task of the application, which publishes one event after another, however much time a test lets pass in
+        between.
+        """
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
         self._always: list[AlwaysCheck] = []
         self._use: tuple[object, ...] = ()
         self._real: tuple[type, ...] = ()
         self.saving: Callable[[], Path] | None = None
-        """Function that writes the schedule of this run, given by code that knows the test."""
+        """Function that writes the schedule of this run, set by code that knows the test."""
 
     def __enter__(self) -> Self:
         return self
@@ -183,7 +187,7 @@ class SimulatedWorld(World):
 
     def publish(self, *events: Event, principal: str | None = None) -> None:
         for event in events:
-            to_record(event, BEGINNING_MS)  # what may not be said is told where it is said
+            to_record(event, BEGINNING_MS)  # an event that cannot be published raises here, in the test's own line
             if len(self.published) not in self.left_out:
                 self._said.append(_PublishedEvent(event, principal))
             self.published.append(event)
@@ -220,9 +224,9 @@ class SimulatedWorld(World):
         return None
 
     def disturb(self, worker: str, accident: Accident) -> None:
-        """Have it happen to a worker (`payment-1`) at this moment. Raises `SagaError` for one that there is not.
+        """Make an accident happen to a worker (`payment-1`) at this moment. Raises `SagaError` for an unknown worker.
 
-        A schedule does not tell of it: the test itself says when.
+        It is not part of a schedule: the test itself decides when it happens.
         """
         if worker not in self.workers.names():
             raise SagaError(f"there is no worker {worker!r}: {', '.join(self.workers.names()) or 'none has started'}")
@@ -240,19 +244,21 @@ class SimulatedWorld(World):
     # ---------------------------------------------------------------- what is left to look at
 
     def progress(self, service: str, saga: str) -> SagaProgress | None:
-        """The last progress that a service wrote of a saga, expired or not."""
+        """Return the last progress that a service wrote of a saga, expired or not."""
         versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
         return decode_progress(versions[-1]) if versions else None
 
     def evidence(self) -> Evidence:
-        """Everything that the services of this world wrote and said."""
+        """Return everything that the services of this world wrote and published."""
         return replace(evidence_of(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
 
     def verify(self, *, rerun: bool = False) -> None:
-        """Check the invariants of the kit, now that the world is quiet. `rerun`: each transition is made again, too;
-        not where somebody was forgotten, for it would see other values now.
+        """Check the invariants of the kit, now that the world is quiet.
 
-        Raises `Broken` for the first that does not hold.
+        `rerun`: repeat each transition, too; skipped if a subject's key was erased, because a rerun would see other
+        values.
+
+        Raises `CheckFailed` for the first invariant that does not hold.
         """
         self._check_started()
         evidence = self.evidence()
@@ -269,13 +275,14 @@ class SimulatedWorld(World):
             raise CheckFailed(first.invariant, f"{first.what}{of_saga}{where}{more}", first.saga)
 
     def schedule(self) -> Schedule:
-        """Schedule of this run, to have it again."""
+        """Return the schedule that repeats this run."""
         planted = tuple(fault.planned for fault in self.trace.faults)
         return Schedule(seed=self.seed, planted=planted, without=self.left_out)
 
     def fingerprint(self) -> str:
-        """Text that is the same for two runs in which the same happened at the same times, with the same bytes in every
-        document and in the log."""
+        """Return a digest that is equal for two runs in which the same happened at the same times, with the same bytes
+        in every document and in the log.
+        """
         whole = blake2b(self.trace.fingerprint().encode(), digest_size=16)
         for record in self.cluster.log:
             whole.update(repr(record).encode())
@@ -285,12 +292,12 @@ class SimulatedWorld(World):
         return whole.hexdigest()
 
     def sagas(self) -> list[str]:
-        """Sagas that were published to, in order."""
+        """Return the sagas that have records in the log, in order."""
         return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
 
     @property
     def decides(self) -> bool:
-        """True if a service here says outcomes."""
+        """True if a service here emits outcomes."""
         handlers = [h for d in self.declared.values() for h in d.reactions]
         return any(contract_of(event).outcome for handler in handlers for event in handler.emits)
 
@@ -334,7 +341,7 @@ class SimulatedWorld(World):
                     await self.workers.changes(self._application, said.service, said.written)
                     continue
                 record = said if isinstance(said, Outgoing) else await self._record_of(*said)
-                if record.topic not in self.cluster.topics:  # of a service that is not here
+                if record.topic not in self.cluster.topics:  # of a service that does not run here
                     self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
                 await _insist(broker, record)
 
@@ -375,7 +382,7 @@ def _topics(declared: Declared) -> list[Topic]:
 
 
 async def _insist(broker: SimulatedBroker, record: Outgoing) -> None:
-    """Publish as an application does, until it is acknowledged: the same event each time."""
+    """Publish the same record again until it is acknowledged, as an application does."""
     while True:
         try:
             await broker.publish([record])

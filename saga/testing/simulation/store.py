@@ -1,4 +1,6 @@
-"""A store in memory, behind a network: the same promises as the adapters, and every content that ever was."""
+"""An in-memory store behind the simulated network: the same promises as the adapters, with every version of each
+document.
+"""
 
 import asyncio
 from asyncio import Future
@@ -26,14 +28,14 @@ from saga.testing.simulation.plan import What
 from saga.testing.world import with_marks_of
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""Most bytes of a document: the bound of that real store which takes least."""
+"""Maximum size of a document: the smallest limit of any real store."""
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 WRITES_MAX = 100
-"""Number of writes beyond which those that have come to their end are forgotten."""
+"""Number of writes beyond which finished ones are dropped."""
 
 
 class StoredDocument(NamedTuple):
-    """A document."""
+    """A stored document."""
 
     content: bytes
     cas: int
@@ -47,21 +49,21 @@ class Mutation(NamedTuple):
     collection: str
     key: str
     cas: int
-    """Version that it made, or removed."""
+    """Version that it created, or removed."""
     before: bytes | None
     after: bytes | None
 
 
 @dataclass(slots=True)
 class Disk:
-    """Documents of one service, which its workers share."""
+    """Documents of one service, shared by its workers."""
 
     documents: dict[tuple[str, str], StoredDocument] = field(default_factory=dict)
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     """Every content that took effect, oldest first."""
     document_bytes_max: int = DOCUMENT_BYTES_MAX
     told: list[Callable[[Mutation], None]] = field(default_factory=list)
-    """Functions that are told of each change of a document."""
+    """Functions that are called with each change of a document."""
     _cas: int = 0
 
     def there(self, collection: str, key: str, now_s: float) -> StoredDocument | None:
@@ -88,8 +90,9 @@ class Disk:
         return self._cas
 
     def write(self, collection: str, key: str, content: bytes | None, expires: timedelta | None, now_s: float) -> None:
-        """Write or remove a document as a program does that knows nothing of the toolkit: its marks stay, and what is
-        not there needs no removal."""
+        """Write or remove a document as a program does that does not know the toolkit: markers stay, and removing an
+        absent document does nothing.
+        """
         kept = self.there(collection, key, now_s)
         if content is not None:
             content = content if kept is None else with_marks_of(kept.content, content)
@@ -98,7 +101,7 @@ class Disk:
             self.remove(collection, key)
 
     def remove(self, collection: str, key: str) -> None:
-        """Remove a document that is there."""
+        """Remove an existing document."""
         self._gone("delete", collection, key)
 
     def _gone(self, kind: Literal["delete", "expiry"], collection: str, key: str) -> None:
@@ -111,7 +114,9 @@ class Disk:
 
 
 class SimulatedStore:
-    """See `saga.store.port.Store` for the promises. One for each process; all of a service have one disk."""
+    """A store for one process; all processes of a service share one disk. See `saga.store.port.Store`
+    for the promises.
+    """
 
     def __init__(self, disk: Disk, process: Process, network: Network) -> None:
         self._disk, self._process, self._network = disk, process, network
@@ -191,7 +196,7 @@ class SimulatedStore:
                 yield key, Document(kept.content, kept.cas)
 
     def _of(self, collection: str, key: str, cas: int) -> StoredDocument:
-        """The version with this `cas`. Raises `Conflict`."""
+        """Return the version with this `cas`. Raises `Conflict`."""
         kept = self._disk.there(collection, key, _now_s())
         if kept is None or kept.cas != cas:
             raise Conflict(f"{key!r} in {collection!r} is another version by now")
@@ -206,7 +211,7 @@ class SimulatedStore:
         if len(self._writing) > WRITES_MAX:
             self._writing = [write for write in self._writing if not write.done()]
         self._writing.append(asked)
-        return asyncio.shield(asked)  # whoever is cancelled here does not take back what is on its way
+        return asyncio.shield(asked)  # cancelling the caller does not undo a write that was sent
 
 
 def _check(expiry_s: float | None) -> None:
@@ -219,16 +224,16 @@ def _now_s() -> float:
 
 
 class RecordedChanges:
-    """Changes that one disk has noted, for each service that watches some of its collections."""
+    """Changes that one disk has recorded, for each service that watches some of its collections."""
 
     def __init__(self, disk: Disk, now_s: Callable[[], float]) -> None:
         self._disk, self._now_s, self._number = disk, now_s, 0
         self.watched: dict[str, set[str]] = {}
         self.noted: dict[str, list[RecordedChange]] = {}
         self.leaders: dict[str, ChangeRecordingStore] = {}
-        """Store of the process that takes the changes on, for each service."""
+        """Store of the process that publishes the changes, for each service."""
         self.waiting: list[Future[None]] = []
-        """Futures of those that wait until something is noted."""
+        """Futures that are done when something is recorded."""
         disk.told.append(self._note)
 
     def watch(self, service: str, collections: Collection[str], from_beginning: bool) -> None:
@@ -264,7 +269,7 @@ class RecordedChanges:
 
 
 class ChangeRecordingStore(SimulatedStore):
-    """See `saga.change.ChangeSource` for the promises. One for each process; all of a service have one disk."""
+    """A store for one process that records changes. See `saga.change.ChangeSource` for the promises."""
 
     def __init__(self, disk: Disk, process: Process, network: Network, notes: RecordedChanges) -> None:
         super().__init__(disk, process, network)
@@ -297,8 +302,9 @@ class ChangeRecordingStore(SimulatedStore):
         await self._ask("remove", "changes", service, land)
 
     async def pause(self, seconds: float) -> None:
-        """Wait until something is noted; no longer than `seconds` where something lies there already. That keeps the
-        world going only if it is for this process to take it on."""
+        """Wait until something is recorded; at most `seconds` if recorded changes exist already. In that case the wait
+        keeps the world running only if it is for this process to publish them.
+        """
         waiting: Future[None] = asyncio.get_running_loop().create_future()
         self._notes.waiting.append(waiting)
         lying = [service for service, noted in self._notes.noted.items() if noted]
@@ -316,6 +322,6 @@ class ChangeRecordingStore(SimulatedStore):
 
 
 def wake(waiting: "Future[None]") -> None:
-    """Let whoever waits for something to be noted go on."""
+    """Complete the future of a process that waits for recorded changes."""
     if not waiting.done():
         waiting.set_result(None)

@@ -1,5 +1,6 @@
-"""Workers of a simulated world: each is a process that serves, dies, freezes, is restarted; only the world watches over
-them."""
+"""Workers of a simulated world: processes that run a service, die, freeze and restart. The world alone
+supervises them.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -37,15 +38,17 @@ if TYPE_CHECKING:  # its library is an extra
 
 
 NOTICED_S = 10.0
-"""Longest time until a group notices that a member has died."""
+"""Maximum time until a group notices that a member has died."""
 PURGED_S = 60.0
-"""Longest time until a document whose time is over is removed, if nobody asks for it."""
+"""Maximum time until an expired document is removed if nothing reads it."""
 ROLLOUT_S = 3.0
-"""Longest time until a worker is restarted as a release that is deployed; most are much sooner."""
+"""Maximum time until a worker is restarted as a newly deployed release; most are restarted much sooner."""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
-"""Moments that a timeline leaves out."""
+"""Telemetry events that a timeline leaves out."""
 LIMITS = FlowLimits(deaths_max=1000)
-"""Limits of the workers. Processes die of the world here, not of their messages, and more often than any other."""
+"""Limits of the workers. Processes die here because of injected faults, more often than any other, and not because of
+their messages, so hardly any message counts as poison.
+"""
 OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
 Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
@@ -54,10 +57,10 @@ Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
 
 @dataclass(slots=True, eq=False)
 class DeployedRelease:
-    """Release of a service."""
+    """One release of a service."""
 
     number: int
-    """Its number among those of the service in this world, from 1 on."""
+    """Its number among the releases of the service in this world, starting at 1."""
     prepared: PreparedService
     """The service as prepared, once for all its lives."""
     fakes: Sequence[object]
@@ -85,12 +88,12 @@ class Workers(Disruptions):
         chance: Chance,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`failed`: called when a worker ends by itself, which none does."""
+        """Create a world without workers. `failed`: called when a worker ends with an error, which must not happen."""
         self.disks: dict[str, Disk] = {}
         self.connected = False
-        """True if connectors tell the changes of documents; else the stores note them."""
+        """True if connectors deliver document changes; otherwise the stores record them."""
         self._notes: dict[str, RecordedChanges] = {}
-        """Changes that stores have noted, by service."""
+        """Changes that stores have recorded, by service."""
         self._connectors: dict[str, SimulatedConnector] = {}
         """Connectors by the names of their processes."""
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
@@ -100,16 +103,16 @@ class Workers(Disruptions):
         self.newest: dict[str, DeployedRelease] = {}
         """Release of each service that was deployed last."""
         self.tells: Topic | None = None
-        """Topic on which they tell their transitions."""
+        """Topic on which they report their transitions."""
         self._next: dict[str, DeployedRelease] = {}
-        """Release as which each worker begins its next life."""
+        """Release that each worker runs in its next life."""
         self.keys: SimulatedKeys | None = None
-        """Keys of sealed values; `None`: nothing is sealed."""
+        """Encryption keys; `None` if nothing is encrypted."""
         self._lives: dict[str, WorkerLife] = {}
-        """Present life of each worker, by the process's name."""
+        """Current life of each worker, by the name of its process."""
 
     def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
-        """Begin so many workers of a service."""
+        """Start `count` workers of a service."""
         first = self.newest[declared.name] = DeployedRelease(1, prepare(declared), use)
         self.releases[declared.name] = [first]
         self.disks[declared.name] = Disk()
@@ -120,8 +123,9 @@ class Workers(Disruptions):
         self._take_changes(first)
 
     def deploy(self, declared: Declared, use: Sequence[object]) -> None:
-        """Have the workers of a service restarted as this release, one after another; one that was there already is
-        rolled back to."""
+        """Restart the workers of a service as this release, one after another. Deploying a release that was there
+        before is a rollback.
+        """
         known = self.releases[declared.name]
         release = next((each for each in known if each.prepared.declared is declared), None)
         if release is None:
@@ -135,7 +139,7 @@ class Workers(Disruptions):
                 self._network.later(after_s, partial(self._rolled_out, name, release))
 
     def _take_changes(self, release: DeployedRelease) -> None:
-        """Have changes of documents told to a service that takes them."""
+        """Start delivering document changes to a service that consumes them."""
         service, name = release.prepared.name, f"{release.prepared.name}-connector"
         collections = {kind.collection for event in release.prepared.changes.values() if (kind := kind_of(event))}
         if name in self._connectors:
@@ -149,7 +153,7 @@ class Workers(Disruptions):
             self._notes[service] = RecordedChanges(self.disks[service], self._loop.time)
 
     async def changes(self, application: Process, service: str, written: DocumentWrite) -> None:
-        """Have an application write or remove a document, until the store has taken it."""
+        """Write or remove a document as an application, retrying until the store has accepted it."""
         disk, where = self.disks[service], f"{written.collection}/{written.key} of {service}"
         backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
 
@@ -169,11 +173,11 @@ class Workers(Disruptions):
             return
 
     def _rolled_out(self, name: str, release: DeployedRelease) -> None:
-        if self.newest[self._lives[name].process.service] is release:  # else the next one came in between
+        if self.newest[self._lives[name].process.service] is release:  # else another release was deployed in between
             self._become(name, release)
 
     def _become(self, name: str, release: DeployedRelease) -> None:
-        """Restart a worker in good order as this release, if it is another one."""
+        """Restart a worker gracefully as this release, if it runs another one."""
         self._next[name] = release
         life = self._lives[name]
         if life.process.alive and life.release is not release:
@@ -213,8 +217,8 @@ class Workers(Disruptions):
                     transitions_topic=self.tells,
                     call_external=lambda step: self._outside(process, step),
                     reload_contracts=reload_now,
-                    compares_logs=False,  # its broker keeps positions whose topics are gone
-                    waits_for_schemas=False,  # else a world with a schema of nobody would never be quiet
+                    compares_logs=False,  # the simulated broker keeps positions whose topics are gone
+                    waits_for_schemas=False,  # else a world with an unknown schema would never be quiet
                     keys=self.keys,
                     record=ServiceRecord(service=process.service, store=process.service, starts={}),
                 ),
@@ -234,12 +238,12 @@ class Workers(Disruptions):
             self._again(life, 0.5)
 
     def _again(self, life: WorkerLife, after_s: float) -> None:
-        """Begin another life after a while."""
+        """Start another life after a delay."""
         process = life.process
 
         def begin() -> None:
             if self._lives[process.name] is not life:
-                return  # it ended in good order, and died of a call that was still under way: it begins once
+                return  # it ended gracefully, and died of a call that was still in progress: it restarts once
             self._network.note(process.name, "begins again")
             self._begin(process.name, process.service, process.life + 1)
 
@@ -250,7 +254,7 @@ class Workers(Disruptions):
             self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))
 
     def _outside(self, process: Process, step: ExternalCall) -> Awaitable[Any]:
-        """Make the call of a step: it goes on when its caller dies."""
+        """Make the call of a step. It continues even if its caller dies."""
 
         async def made() -> Any:
             return await step.make()
@@ -268,15 +272,16 @@ class Workers(Disruptions):
     # ---------------------------------------------------------------- disruptions
 
     def names(self) -> list[str]:
-        """Names of all workers, service by service: `payment-1`."""
+        """Return the names of all workers, service by service: `payment-1`."""
         return list(self._lives)
 
     def meets(self, name: str, accident: Accident) -> None:
-        """Have it happen to a worker now. To one that is dead nothing happens, and to one that is frozen only a
-        crash."""
+        """Make an accident happen to a worker now. Nothing happens to a dead worker, and only a crash
+        to a frozen one.
+        """
         life = self._lives[name]
         process = life.process
-        ended = life.task is None or life.task.done()  # in good order, and not begun again
+        ended = life.task is None or life.task.done()  # gracefully, and not restarted
         if ended or not process.alive or (process.frozen and accident != "crash"):
             return
         draws = self._chance.draws(f"{name} {accident} at {self._loop.time()}")
@@ -362,7 +367,7 @@ class Workers(Disruptions):
 
 
 def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
-    """Everything that the services of these workers wrote and said."""
+    """Return everything that the services of these workers wrote and published."""
     return Evidence(
         services={
             name: replace(
