@@ -7,12 +7,14 @@ SEED = 0x9747B28C
 FACTOR = 0x5BD1E995
 MASK = 0xFFFFFFFF
 REMEMBERED = 16_384
-"""Most keys whose hash is kept: a saga's key comes back with each of its messages, and hashing costs microseconds."""
+"""Largest number of keys whose hash is cached. A saga's key occurs in each of its messages, and hashing takes
+microseconds."""
 
 
 @lru_cache(maxsize=REMEMBERED)
 def murmur2(key: bytes) -> int:
-    """Hash a key by Kafka's 32-bit murmur2, unsigned (`org.apache.kafka.common.utils.Utils.murmur2`).
+    """Return the 32-bit murmur2 hash of a key, unsigned, as Kafka computes it
+    (`org.apache.kafka.common.utils.Utils.murmur2`).
 
     >>> murmur2(b"foobar") - 2**32
     -790332482
@@ -29,7 +31,7 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Number of the partition, from 0.
+    """Return the number of the key's partition, from 0.
 
     >>> partition_of(b"foobar", 12)
     6

@@ -58,7 +58,7 @@ class EmbeddedAdapter:
         return None if file.exists() else file
 
     def required_replicas(self, settings: ChosenSettings) -> Copies:
-        return Copies()  # on one disk there are none, whatever is asked for
+        return Copies()  # a single file has no replicas
 
 
 EMBEDDED = EmbeddedAdapter()
@@ -71,8 +71,9 @@ def _read_timing(settings: ChosenSettings) -> "Timing":
 
 
 def embedded_path(url: str) -> Path:
-    """Path of an embedded broker's file; three slashes begin a path relative to the current folder. Raises
-    `ValueError`.
+    """Return the path of an embedded broker's file. Raises `ValueError`.
+
+    Three slashes begin a path relative to the current folder, four an absolute one.
 
     >>> embedded_path("embedded:///.saga/broker.db")
     PosixPath('.saga/broker.db')

@@ -44,16 +44,16 @@ from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 RECORDS_MAX = 2000
-"""Most records that one transaction takes."""
+"""Largest number of records in one transaction."""
 LOOK_S_FIRST, LOOK_S_MAX = 0.002, 0.02
-"""Pauses before looking again whether another process wrote: at first and after it did, and when nothing happens for
-long."""
+"""Pauses between checks for writes of other processes: the shortest, used at first and after such a write, and the
+longest, when nothing happens."""
 LOOK_GROWTH = 1.1
 NAMES_EVERY_S = 0.25
-"""Pause before looking again whether the file is still the one of its name."""
+"""Pause between checks that the path still leads to the open file."""
 TRIM_EVERY_S = 60.0
 PAGE = 500
-"""Records that `scan` reads at a time."""
+"""Number of records that `scan` reads at a time."""
 
 
 class EmbeddedBroker:
@@ -75,16 +75,19 @@ class EmbeddedBroker:
         bytes_max: int | None = None,
         record_bytes_max: int = RECORD_BYTES_MAX,
     ) -> None:
-        """Note the file; nothing is opened yet. `path`: the file, made with its folder if missing. `lock_s`: how long
-        to wait for another process that holds the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the
-        file's size; reaching it is like a full disk."""
+        """Store the parameters; nothing is opened yet.
+
+        `path`: the file, which is created with its folder if missing. `lock_s`: how long to wait for another process
+        that holds the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the file's size; reaching it is
+        like a full disk.
+        """
         self.path = path.absolute()
         self._clock, self._lock_s, self._bytes_max = clock, lock_s, bytes_max
         self.record_bytes_max = record_bytes_max
         self._timing = timing or Timing()
         self._members: list[EmbeddedMember] = []
         self._readers: list[EmbeddedReader] = []
-        """Readers in no group."""
+        """Readers outside of groups."""
         self._versions: dict[str, int] = {}
         self._closing = AsyncExitStack()
         self._shared: BrokerFile | None = None
@@ -112,7 +115,7 @@ class EmbeddedBroker:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close. Raises `BrokerBroken` if the file was removed or replaced and nobody was told yet."""
+        """Close. Raises `BrokerBroken` if the file was removed or replaced and no caller has got that error yet."""
         try:
             await self._closing.aclose()
         finally:
@@ -127,7 +130,10 @@ class EmbeddedBroker:
     # ---------------------------------------------------------------- the port
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        """Create topics as promised; records are kept for as long as whoever wants them for longest."""
+        """Create missing topics as the port promises.
+
+        An existing topic keeps the longest retention that was ever requested here.
+        """
         log = self._open.log
         await self._open.writer.do(lambda: log.ensure_topics(topics))
 
@@ -146,14 +152,18 @@ class EmbeddedBroker:
         return ()
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Publish as promised; what is handed over (at a time: 2,000 records) is appended even if the caller is
-        cancelled."""
+        """Publish as the port promises.
+
+        A batch of up to 2,000 records that was queued is appended even if the caller is cancelled.
+        """
         shared = self._open
         try:
             entries = shared.log.make_entries(messages)
         except sqlite3.Error as why:
             raise shared.file.make_error(why, FileOperation.READ) from why
-        while len(entries) > RECORDS_MAX:  # one after another: what follows a failure must not overtake
+        while (
+            len(entries) > RECORDS_MAX
+        ):  # one after another: later records must not be appended after a failure of earlier ones
             some, entries = entries[:RECORDS_MAX], entries[RECORDS_MAX:]
             await shared.writer.do(partial(shared.transaction.append, some), len(some))
         if entries:
@@ -161,7 +171,8 @@ class EmbeddedBroker:
 
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
-        """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
+        """Join a group as the port promises. An error that the listener raises is raised by the next `poll` or
+        `commit`."""
         shared = self._open
         try:
             seat = MemberLock(self.path)
@@ -170,12 +181,14 @@ class EmbeddedBroker:
         member = EmbeddedMember(subscription, listener, seat, shared)
         try:
             await member.join()
-        except BaseException:  # who is cancelled while he joins, too, leaves his seat
+        except BaseException:  # a member that is cancelled while it joins must release its lock, too
             seat.release()
             raise
         self._members.append(member)
         try:
-            async with _run_in_background(member.send_heartbeats(), member.watch_members()):  # it stirs while it drains
+            async with _run_in_background(
+                member.send_heartbeats(), member.watch_members()
+            ):  # heartbeats go on while it drains
                 try:
                     async with _run_in_background(member.follow_group()):
                         yield member
@@ -209,12 +222,15 @@ class EmbeddedBroker:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """Connection that all goes through, for tests and for looking; never in the middle of a transaction."""
+        """The connection for all statements, for tests and inspection. Not to be used inside a transaction."""
         return self._open.file.connection()
 
     async def trim(self) -> None:
-        """Remove what is past its topic's retention, and give back the room; done every minute anyhow. Raises
-        `BrokerUnavailable`."""
+        """Remove records that are older than the retention of their topic, and shrink the file. Raises
+        `BrokerUnavailable`.
+
+        This also happens every minute by itself.
+        """
         log, groups, clock, writer = self._open.log, self._open.groups, self._clock, self._open.writer
         await writer.do(lambda: groups.record_absences(clock.now_ms(), self._is_alive))
         while await writer.do(lambda: log.trim(clock.now_ms(), self._find_lost_groups())):
@@ -223,14 +239,14 @@ class EmbeddedBroker:
             continue
 
     def _find_lost_groups(self) -> Collection[str]:
-        """Groups for which retention does not wait any more."""
+        """Return the groups for which retention no longer waits."""
         away_ms = self._open.groups.read_absences()
         return {group for group, ms in away_ms.items() if ms > self._timing.away_s_max * 1000}
 
     def _is_alive(self, seat: str) -> bool:
         return not is_dead(self.path.parent / seat)
 
-    # ---------------------------------------------------------------- what changed
+    # ---------------------------------------------------------------- notifications
 
     def _list_watched(self) -> Watched:
         logs = {log for member in self._members for log in member.logs}
@@ -243,8 +259,8 @@ class EmbeddedBroker:
             reader.update_heads(heads)
 
     def _announce_others(self) -> None:
-        """Tell members that another process wrote, and that what `log` knows is new."""
-        if self._shared is None:  # it is being opened: nobody is a member yet, and its log is read once more
+        """Notify members that another process wrote and that `log` was reloaded."""
+        if self._shared is None:  # still opening: there are no members yet, and the log is read again
             return
         log = self._shared.log
         self._announce_heads(log.heads)
@@ -254,7 +270,7 @@ class EmbeddedBroker:
         self._versions = dict(log.versions)
 
     def _fail_members(self, why: Broken) -> None:
-        """Tell whoever polls that the file is broken."""
+        """Make all polls raise this error: the file is broken."""
         for member in self._members:
             member.fail(why)
         for reader in self._readers:
@@ -266,7 +282,7 @@ class EmbeddedBroker:
                 member.changed.set()
 
     async def _watch_file(self) -> None:
-        """Notice what other processes write. Our own writes tell by themselves."""
+        """Detect what other processes write. Our own writes notify members directly."""
         pause_s, names_at_s = LOOK_S_FIRST, 0.0
         while True:
             await self._clock.sleep(pause_s)
@@ -278,34 +294,34 @@ class EmbeddedBroker:
                 self._check_names()
             try:
                 others = self._open.log.catch_up()
-            except (sqlite3.Error, Broken):  # whoever polls or publishes is told; here it is tried again
+            except (sqlite3.Error, Broken):  # reported by `poll` and `publish`; retried here
                 others = False
             if others:
                 self._announce_others()
             pause_s = LOOK_S_FIRST if others else min(pause_s * LOOK_GROWTH, LOOK_S_MAX)
 
     def _check_names(self) -> None:
-        """Check the file's name: somebody may have removed the file while nothing is written."""
+        """Check that the path still leads to the open file, which may be removed while nothing is written."""
         try:
             self._open.file.check_names()
         except Broken as why:
             self._fail_members(why)
-        except BrokerUnavailable:  # whoever writes is told
+        except BrokerUnavailable:  # reported by the next write
             return
 
     async def _trim_regularly(self) -> None:
         while True:
             await self._clock.sleep(TRIM_EVERY_S)
-            with suppress(BrokerUnavailable, Broken):  # whoever polls or publishes is told
+            with suppress(BrokerUnavailable, Broken):  # reported by `poll` and `publish`
                 await self.trim()
 
 
 @asynccontextmanager
 async def _run_in_background(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Run the work in the background inside the block; it has ended when the block has.
+    """Run coroutines in the background inside the block; they have ended when the block ends.
 
-    No TaskGroup: it would wrap the block's own exceptions, and it would cancel the task that entered, which for a
-    fixture is not the one that leaves.
+    This is no TaskGroup: a TaskGroup would wrap the block's own exceptions, and would cancel the task that entered,
+    which for a test fixture is not the task that leaves.
     """
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(each) for each in work]
@@ -329,7 +345,7 @@ class EmbeddedAdministration(EmbeddedBroker):
     """The embedded broker with the port for tools. See `saga.broker.administration.Administration` for the promises."""
 
     can_add_partitions = False
-    """False: a topic's partitions are neighbours in the file."""
+    """False: a topic's partitions have consecutive numbers in the file."""
 
     async def list_topics(self) -> Collection[str]:
         return list(self._read_topics())
@@ -348,11 +364,12 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: log.set_retention(topic, kept, retention_ms))
 
     async def use_log_append_time(self, topic: str) -> None:
-        """Do nothing: this log dates all records, as does every process that writes it, by the machine's clock."""
+        """Do nothing: this log assigns all timestamps, by the machine's clock, as does every process that writes it."""
         self._find_topic(topic)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
-        """Refuse: keys would change their partition, and there is no room beside those that are there."""
+        """Raise `BrokerError`: keys would change their partition, and the file has no free numbers beside the existing
+        partitions."""
         raise BrokerError(
             f"topic {topic!r} of the embedded broker keeps its {self._find_topic(topic).partitions} partitions: to "
             f"have {partitions}, let the services handle what is there, then begin with another file"
@@ -360,7 +377,7 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     async def describe_group(self, name: str) -> GroupDescription:
         members, positions = self._list_live_members(name), self._read_positions(name)
-        # Who joins begins at a position, so each topic that is read has one.
+        # A member gets a position when it joins, so each topic that is read has one.
         reads = frozenset({p.topic for p in positions} if members else ())
         return GroupDescription(members, positions, reads, self._read_identities(name))
 
@@ -394,7 +411,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         shared = self._open
         with shared.file.translate_errors():
             shared.log.reload()
-        here = shared.log.id  # a position of another file counts for nothing
+        here = shared.log.id  # a position in another file is meaningless here
         reader = EmbeddedReader(
             {p: at if log_ids.get(p.topic, here) == here else 0 for p, at in positions.items()}, shared
         )
@@ -419,7 +436,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: self._move(group, rows))
 
     def _move(self, group: str, rows: list[tuple[str, int, int, int]]) -> None:
-        """Move positions inside a transaction: nobody joins meanwhile."""
+        """Move positions inside a transaction, so that no member joins meanwhile."""
         if members := self._list_live_members(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self.connection.executemany(
@@ -443,7 +460,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: self._forget(group))
 
     def _forget(self, group: str) -> None:
-        """Forget a group inside a transaction: nobody joins meanwhile."""
+        """Forget a group inside a transaction, so that no member joins meanwhile."""
         if members := self._list_live_members(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self._open.groups.forget(group)
@@ -452,11 +469,11 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: None)  # a transaction: the file can be written
         return None
 
-    # ---------------------------------------------------------------- what the tables say
+    # ---------------------------------------------------------------- queries
 
     def _read_topics(self) -> Mapping[str, TopicExtent]:
-        """Topics as the file has them, not as the log remembers them: another process may have changed a topic's
-        retention."""
+        """Read the topics from the file. The log's cached copy may be outdated, because another process may have
+        changed a retention."""
         with self._open.file.translate_errors():
             return dict(sorted(load_topics(self.connection).items()))
 
@@ -467,7 +484,8 @@ class EmbeddedAdministration(EmbeddedBroker):
         return kept[topic]
 
     def _list_live_members(self, group: str) -> tuple[str, ...]:
-        """Members that may be alive: a frozen one holds its seat, a dead one does not, and is in nobody's way."""
+        """Return the members that may be alive. A frozen process keeps its lock file; a dead one does not, and prevents
+        nothing."""
         return tuple(fellow.seat for fellow in self._find_live_members(group))
 
     def _read_identities(self, group: str) -> frozenset[MemberIdentity]:
@@ -492,7 +510,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         }
 
     def _query(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
-        """Rows that SQLite finds."""
+        """Run a query and return its rows."""
         with self._open.file.translate_errors():
             return self.connection.execute(statement, given).fetchall()
 
@@ -504,7 +522,7 @@ class EmbeddedReader:
     """Reader on the broker's file. See `saga.broker.administration.PartitionReader` for the promises."""
 
     def __init__(self, positions: Mapping[Partition, int], shared: BrokerFile) -> None:
-        """Begin at these positions. Raises `BrokerError` for a partition that is not there."""
+        """Start at these positions. Raises `BrokerError` for a partition that does not exist."""
         self._shared, self._positions = shared, dict(positions)
         self._logs: dict[Partition, int] = {}
         for partition in positions:
@@ -513,7 +531,7 @@ class EmbeddedReader:
                 raise BrokerError(f"topic {partition.topic} has {kept.partitions} partitions: none is {partition}")
             self._logs[partition] = kept.first_log + partition.number
         self._order = list(positions)
-        """Partitions, longest unread first."""
+        """Partitions, the one that was read least recently first."""
         self._standstills: dict[Partition, StalledPartition] = {}
         self._news = asyncio.Event()
         self._broken: BaseException | None = None
@@ -525,7 +543,7 @@ class EmbeddedReader:
             if self._broken is not None:
                 raise self._broken
             self._news.clear()
-            await clock.sleep(0)  # a reader that never runs dry would never let anybody else run
+            await clock.sleep(0)  # a reader with constant input would never let other tasks run
             try:
                 if records := self._read(records_max):
                     return records
@@ -538,7 +556,7 @@ class EmbeddedReader:
 
     @property
     def logs(self) -> Collection[int]:
-        """Logs that are read here."""
+        """The logs that this reader reads."""
         return self._logs.values()
 
     def positions(self) -> Mapping[Partition, int]:
@@ -551,11 +569,11 @@ class EmbeddedReader:
         return list(self._standstills.values())
 
     def update_heads(self, heads: Mapping[int, int]) -> None:
-        """Take note that some logs have new ends."""
+        """Wake the poll: some logs have new ends."""
         self._news.set()
 
     def fail(self, why: BaseException) -> None:
-        """Tell whoever polls so, from now on."""
+        """Make every poll raise this error from now on."""
         self._broken = self._broken or why
         self._news.set()
 
@@ -575,7 +593,7 @@ class EmbeddedReader:
                 self._standstills[partition] = told
                 continue
             self._standstills.pop(partition, None)
-            # A log has no gaps: what lay between was removed.
+            # A log has no gaps: records in between were removed by retention.
             self._positions[partition] = read[-1].offset + 1 if read else ends[number]
             records += read
             if len(records) >= records_max:

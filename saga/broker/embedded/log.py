@@ -22,27 +22,29 @@ from saga.support.clock import Clock
 
 DAY_MS = 86_400_000
 TIMERS_KEPT_MS = DAY_MS
-"""Time for which timers stay that their service is done with: somebody may want to look."""
+"""How long records of timers stay after their service has processed them, so that they can be inspected."""
 TRIMMED_MAX = 200
-"""Most records of one partition that one transaction of retention removes."""
+"""Largest number of records of one partition that one transaction of retention removes."""
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Headers).decode
 _new_record: Callable[[type[Record], Iterable[object]], Record] = tuple.__new__
-"""Makes a record of its fields; by its name there would be a function around this, and it is made for each."""
+"""Constructor of a record from its fields, without the wrapper function of `Record(...)`: it is called for each
+record."""
 NO_HEADERS = _pack(())
 UNREADABLE = (msgspec.MsgspecError, TypeError, UnicodeDecodeError)
-"""Errors of a row that is not as we write them."""
+"""Errors of decoding a row that this log did not write."""
 Row: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, int, int]
-"""Row of a log: offset, key, value, packed headers, time, checksum. Of a damaged one any may be of another type."""
+"""Row of a log: offset, key, value, packed headers, time, checksum. In a damaged row any of them may have another
+type."""
 Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 """Entry to append: log, key, value, packed headers."""
 Ints: TypeAlias = Sequence[int]
 Nulls: TypeAlias = Sequence[bytes | None]
-"""Columns of rows: of numbers, and of bytes that may be null."""
+"""Columns of rows: integers, and bytes that may be null."""
 
 
 class TopicExtent(NamedTuple):
-    """The logs of a topic in the file, and how long its records are kept."""
+    """A topic in the file: its logs and its retention."""
 
     first_log: int
     partitions: int
@@ -50,7 +52,7 @@ class TopicExtent(NamedTuple):
 
     @property
     def logs(self) -> range:
-        """Logs of its partitions, in their order."""
+        """The logs of its partitions, in order of the partitions."""
         return range(self.first_log, self.first_log + self.partitions)
 
 
@@ -58,27 +60,29 @@ _AS_WRITTEN = (
     "offset, CAST(key AS BLOB), CAST(value AS BLOB), CAST(headers AS BLOB), CAST(time_ms AS INTEGER),"
     " CAST(sum AS INTEGER)"
 )
-"""Columns of a record: a damaged bit of a row may make text of bytes, and text that is none ends a whole query."""
+"""Columns of a record. The casts are for damaged rows: one changed bit may turn bytes into text, and text that is not
+UTF-8 would fail the whole query."""
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
-"""Id of the file's logs. It is created when the file is opened: files of before have none."""
+"""Table with the id of the file's logs. It is created when the file is opened, because files of earlier releases have
+none."""
 Watched: TypeAlias = tuple[Iterable[int], Iterable[str]]
 """Logs and groups that a process follows."""
 
 
 def watch_nothing() -> Watched:
-    """Watch nothing: the default of `RecordLog`."""
+    """Return nothing to watch: the default of `RecordLog`."""
     return (), ()
 
 
 class Undecodable(Exception):
-    """A record is not in our format: another program wrote it, or the file is damaged."""
+    """A record has not the format of this log: another program wrote it, or the file is damaged."""
 
     def __init__(self, offset: int, why: Exception) -> None:
         super().__init__(str(why))
         self.offset = offset
 
     def describe(self, partition: Partition, path: Path) -> str:
-        """Describe the record for operators, and what they can do."""
+        """Return a text for operators about the record and what they can do."""
         return (
             f"{partition.topic}/{partition.number} is stalled at offset {self.offset}, which cannot be read: its row "
             f"in {path} is damaged ({self}): restore a copy of the file, or skip the record with `saga offsets skip`"
@@ -86,7 +90,7 @@ class Undecodable(Exception):
 
 
 class RecordLog:
-    """The records in the file, and what this process knows about them. No method waits."""
+    """The records in the file, and what this process has cached of them. No method waits."""
 
     def __init__(
         self,
@@ -94,25 +98,28 @@ class RecordLog:
         record_bytes_max: int = RECORD_BYTES_MAX,
         watched: Callable[[], Watched] = watch_nothing,
     ) -> None:
-        """Begin with nothing known. `watched`: what this process follows: of that alone it learns when others write, so
-        that each write of one process costs the others the same however many there are."""
+        """Start with an empty cache.
+
+        `watched` returns the logs and groups that this process follows. Only these are reloaded when other processes
+        write, so the cost does not grow with the number of logs.
+        """
         self._connection, self._record_bytes_max, self._watched = connection, record_bytes_max, watched
         self._seen = -1
         self.id = ""
-        """Id of all logs of the file: none of its topics is ever deleted. Set by `identify`."""
+        """Id of all logs of the file, set by `identify`. There is one for all, because topics are never deleted."""
         self._newest = -1
-        """Newest log of which the topic is known."""
+        """Highest log number when the topics were last loaded."""
         self.topics: dict[str, TopicExtent] = {}
         self.heads: dict[int, int] = {}
-        """Ends of logs as last committed: of those that were read since another process wrote."""
+        """Committed ends of the logs that were read since another process last wrote."""
         self.versions: dict[str, int] = {}
         """Version of each group that is watched."""
         self._moved: dict[int, int] = {}
         self._checked: dict[int, tuple[int, int]] = {}
-        """Ends with their checksums, as they were when they were last compared."""
+        """Ends with their checksums when these were last verified."""
 
     def catch_up(self) -> bool:
-        """Read again what others may have changed; true if anything of the file did change by another's hand."""
+        """Reload what other processes may have changed. Return whether another connection wrote to the file."""
         (seen,) = self._connection().execute("PRAGMA data_version").fetchone()
         if seen == self._seen:
             return False
@@ -121,7 +128,7 @@ class RecordLog:
         return True
 
     def reload(self) -> None:
-        """Read the ends and versions that are watched, and topics if there are new ones."""
+        """Reload the watched ends and versions, and the topics if there are new logs."""
         execute = self._connection().execute
         (newest,) = execute("SELECT coalesce(max(id), 0) FROM logs").fetchone()
         if newest != self._newest:
@@ -133,30 +140,30 @@ class RecordLog:
         self.versions = {name: row[0] for name, row in found if row is not None}
 
     def read_end(self, log: int) -> int:
-        """Offset that the next record of a log gets, as last committed. Raises `Damage`."""
+        """Return the offset that the next record of a log gets, as last committed. Raises `Damage`."""
         return self.heads[log] if log in self.heads else self.read_ends((log,))[log]
 
     def read_ends(self, logs: Iterable[int]) -> Mapping[int, int]:
-        """The same of each of these logs. Raises `Damage`."""
+        """Return the committed end of each of these logs. Raises `Damage`."""
         logs = list(logs)
         if unknown := sorted({log for log in logs if log not in self.heads}):
             statement = f"SELECT id, next, next_sum FROM logs WHERE id IN ({', '.join(map(str, unknown))})"
             for log, end, sum_ in self._connection().execute(statement):
-                if self._checked.get(log) != (end, sum_):  # most are as they were, whoever wrote
+                if self._checked.get(log) != (end, sum_):  # most are unchanged, even if another process wrote
                     check_end(log, end, sum_)
                     self._checked[log] = end, sum_
                 self.heads[log] = end
         return {log: self.heads[log] for log in logs}
 
     def make_entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
-        """Make messages ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is
-        too large."""
+        """Encode messages for `append`, each with its log. Raises `BrokerError` for an unknown topic or a record that
+        is too large."""
         made: list[Entry] = []
         for message in messages:
             topic, key, value, headers, _ = message
             kept = self.topics.get(topic) or self.find_topic(topic)
             packed = _pack(headers) if headers else b""
-            # Never less than the size: a header, packed, has four bytes at least that are not its own.
+            # An upper bound of the size: each packed header has at least four bytes of overhead.
             if len(key) + len(value or b"") + 3 * len(packed) + FRAME_BYTES > self._record_bytes_max:
                 self._check_size(message)
             made.append((kept.first_log + partition_of(key, kept.partitions), key, value, packed or None))
@@ -168,7 +175,7 @@ class RecordLog:
             raise BrokerError(f"a record of {size} bytes for {message.topic} is too large: {limit} bytes at most")
 
     def find_topic(self, topic: str) -> TopicExtent:
-        """Find a topic. Raises `BrokerError` for one that nobody has made."""
+        """Return a topic. Raises `BrokerError` if it does not exist."""
         if topic not in self.topics:
             self.reload()  # another process may have made it
         if topic not in self.topics:
@@ -176,8 +183,7 @@ class RecordLog:
         return self.topics[topic]
 
     def append(self, entries: Iterable[Entry], now_ms: int) -> None:
-        """Append entries inside a transaction: give each its offset and write it. `committed` or `rolled_back`
-        follows."""
+        """Append entries inside a transaction, with consecutive offsets. `confirm` or `forget_appended` must follow."""
         logs, keys, values, headers = zip(*entries, strict=True)
         moved: dict[int, int] = {}
         offsets: list[int] = []
@@ -198,19 +204,20 @@ class RecordLog:
         connection.executemany("UPDATE logs SET next = ?, next_sum = ? WHERE id = ?", ends)
 
     def confirm(self) -> Mapping[int, int]:
-        """Take note that what the transaction appended is there: the new ends of the logs it touched."""
+        """Return the new ends of the logs that the committed transaction changed."""
         moved, self._moved = self._moved, {}
         self.heads.update(moved)
         return moved
 
     def forget_appended(self) -> None:
-        """Forget what the transaction appended: it is not there; and what `catch_up` learnt inside may have been undone
-        with it."""
+        """Forget the entries of a transaction that was rolled back, and what `catch_up` read inside it."""
         self._moved, self._seen = {}, -1
 
     def read(self, log: int, partition: Partition, offset: int, records_max: int) -> list[Record]:
-        """Read the next records from `offset` on, up to one that cannot be read: that is raised when it is the
-        first."""
+        """Read the next records from `offset` on, up to the first that cannot be read.
+
+        Raises `Undecodable` if that is the first one.
+        """
         topic, number = partition
         cursor = self._connection().execute(
             f"SELECT {_AS_WRITTEN} FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?", (offset, records_max)
@@ -224,7 +231,7 @@ class RecordLog:
             return _readable_records(topic, number, rows, self.id)
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
-        """Check that what is not there was removed by retention. Raises `Damage`."""
+        """Check that missing records were removed by retention. Raises `Damage`."""
         oldest, end = read_log_bounds(self._connection(), log)
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
@@ -233,7 +240,7 @@ class RecordLog:
     # ---------------------------------------------------------------- topics and retention, inside a transaction
 
     def identify(self, new: str) -> None:
-        """Learn the id of the file's logs; a file that has none yet gets this one. Raises `Damage`."""
+        """Load the id of the file's logs, or store `new` if the file has none. Raises `Damage`."""
         execute = self._connection().execute
         execute(_IDENTITY)
         found = execute("SELECT id, sum FROM log_identity").fetchone()
@@ -245,8 +252,11 @@ class RecordLog:
         (self.id, _) = found
 
     def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        """Make the missing topics, and keep records for longer where that is asked for. All are checked before anything
-        is written. Only people have them kept for less (`retain`): another release may want what this one does not."""
+        """Create the missing topics, and extend the retention of existing ones where requested.
+
+        All topics are checked before anything is written. The retention is never shortened here: another release of a
+        service may need it. Operators shorten it with `set_retention`.
+        """
         there = load_topics(self._connection())
         for topic in topics:
             kept = there.get(topic.name)
@@ -266,7 +276,7 @@ class RecordLog:
                 self.set_retention(topic.name, kept, retention_ms)
 
     def set_retention(self, name: str, kept: TopicExtent, retention_ms: int | None) -> None:
-        """Keep the records of a topic for so long from now on."""
+        """Set the retention of a topic."""
         sum_ = row_checksum(name, kept.first_log, kept.partitions, retention_ms)
         self._connection().execute(
             "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, name)
@@ -284,11 +294,13 @@ class RecordLog:
         return kept
 
     def trim(self, now_ms: int, lost: Collection[str] = ()) -> bool:
-        """Remove records past their topic's retention, never one that a group has not committed, and of each partition
-        a bounded number; true if there may be more to remove. `lost`: groups that have been away for too long, for
-        which retention does not wait.
+        """Remove records that are older than their topic's retention and committed by all groups.
 
-        Timers are kept for ever, which is for as long as their service needs them: below its position they are done.
+        Each call removes a bounded number per partition. Return whether there may be more to remove.
+
+        Timer topics have no retention: a record is removed when their service has committed it and a day has passed.
+
+        `lost`: groups that have been away for too long, for which retention does not wait.
         """
         more = False
         execute = self._connection().execute
@@ -311,8 +323,10 @@ class RecordLog:
         return more
 
     def _trim_one(self, log: int, oldest: int, end: int, before_ms: int) -> bool:
-        """Remove the records of one log from its oldest on, up to `end`, that were appended before; true if there may
-        be more."""
+        """Remove the oldest records of one log that were appended before `before_ms`, at most up to `end`.
+
+        Return whether there may be more.
+        """
         if end <= oldest:
             return False
         execute = self._connection().execute
@@ -329,7 +343,7 @@ class RecordLog:
 
 
 def _to_records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
-    """Make rows records, all at once. Raises one of `UNREADABLE` if any is not as it was written."""
+    """Convert rows into records, all at once. Raises one of `UNREADABLE` if any row is damaged."""
     offsets, keys, values, headers, times_ms, sums_ = zip(*rows, strict=True)
     if [*compute_checksums(offsets, keys, values, headers, times_ms)] != [*sums_]:
         raise TypeError("its checksum is another")
@@ -340,7 +354,7 @@ def _to_records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> li
 
 
 def _readable_records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
-    """Make records of all that come before the first that cannot be read. Raises `Undecodable` if there are none."""
+    """Convert the rows before the first damaged one into records. Raises `Undecodable` if there are none."""
     records: list[Record] = []
     for row in rows:
         try:
@@ -353,7 +367,7 @@ def _readable_records(topic: str, number: int, rows: Sequence[Row], log_id: str)
 
 
 def load_topics(connection: sqlite3.Connection) -> dict[str, TopicExtent]:
-    """Topics as the file has them. Raises `Damage`."""
+    """Read the topics from the file. Raises `Damage`."""
     rows = verify_topics(connection.execute(TOPICS))
     return {
         name: TopicExtent(first_log, partitions, retention_ms) for name, first_log, partitions, retention_ms in rows
@@ -361,8 +375,10 @@ def load_topics(connection: sqlite3.Connection) -> dict[str, TopicExtent]:
 
 
 def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
-    """Name what the file lacks of the write that this mark tells of: a log, and its end. `None` if it is so long.
-    Raises `Damage`."""
+    """Return which acknowledged write is missing from the file; `None` if none is. Raises `Damage`.
+
+    `mark`: a log and the end that it had after the write.
+    """
     log, end = (int(part) for part in mark.split())
     found = connection.execute("SELECT next, next_sum FROM logs WHERE id = ?", (log,)).fetchone()
     if found is not None:
@@ -373,10 +389,12 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
 def compute_checksums(
     offsets: Ints, keys: Sequence[bytes], values: Nulls, headers: Nulls, times_ms: Ints
 ) -> Iterable[int]:
-    """Checksums of records at their places, given by columns: SQLite has none. Nothing here loops but what is written
-    in C, for each record passes twice."""
+    """Compute the checksums of records with their offsets, from columns: SQLite has none.
+
+    All loops are in C, because each record passes here twice.
+    """
     seeds = map(xor, map(add, offsets, offsets), times_ms)
-    if None in values:  # a null has another sum than no bytes
+    if None in values:  # null and empty bytes have different checksums
         seeds = map(xor, seeds, map(is_, values, repeat(None)))
     return map(
         zlib.crc32, map(b"".join, zip(keys, _without_nulls(values), _without_nulls(headers), strict=True)), seeds
@@ -401,8 +419,11 @@ class Transaction:
         caught_up: Callable[[], None],
         appended: Callable[[Mapping[int, int]], None],
     ) -> None:
-        """Begin with nothing to append. `caught_up` is called when others had written, `appended` with the new ends of
-        logs that we wrote to."""
+        """Start without entries.
+
+        `caught_up` is called when other processes have written, `appended` with the new ends of the logs that we wrote
+        to.
+        """
         self._log, self._clock = log, clock
         self._caught_up, self._appended = caught_up, appended
         self._others = False
@@ -410,7 +431,7 @@ class Transaction:
         self._moved: Mapping[int, int] = {}
 
     def append(self, entries: list[Entry]) -> None:
-        """Have entries written with all others of this transaction: one statement for each log."""
+        """Add entries to the current transaction: all of a log are written by one statement."""
         self._entries += entries
 
     def begin(self) -> None:
@@ -439,27 +460,27 @@ class Transaction:
 
 
 TABLES = (
-    # A topic's partitions are the logs first_log, first_log + 1, ...; each log's records are in a table of its own,
-    # `log_<id>`: all its writes go to its end, which costs a third less than one table for all, and packs pages full.
+    # The partitions of a topic are the logs first_log, first_log + 1, ... The records of each log have their own table
+    # `log_<id>`: writes at the end of a table cost a third less than in one table for all, and fill pages completely.
     "CREATE TABLE topics (name TEXT PRIMARY KEY, first_log INTEGER NOT NULL, partitions INTEGER NOT NULL,"
     " retention_ms INTEGER, sum INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE logs (id INTEGER PRIMARY KEY, oldest INTEGER NOT NULL, oldest_sum INTEGER NOT NULL,"
     " next INTEGER NOT NULL, next_sum INTEGER NOT NULL)",
-    # `version` is raised whenever a member has to look: at a new generation, and when a partition becomes free.
+    # `version` grows whenever members must check the group: at a new generation, and when a partition becomes free.
     "CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE members (id INTEGER PRIMARY KEY AUTOINCREMENT, grp TEXT NOT NULL, seat TEXT NOT NULL,"
     " topics TEXT NOT NULL)",
-    # `target` is who shall have the log in this generation, `owner` who has it, `granted` the generation it got it in.
+    # `target`: the member that gets the log in this generation; `owner`: who has it, since generation `granted`.
     "CREATE TABLE positions (grp TEXT NOT NULL, log INTEGER NOT NULL, offset INTEGER NOT NULL, sum INTEGER NOT NULL,"
     " owner INTEGER, granted INTEGER, target INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID",
-    # Of each group without a living member: how long it has been seen so, and when somebody looked last.
+    # For each group without a live member: how long it has been observed so, and when it was last checked.
     "CREATE TABLE absences (grp TEXT PRIMARY KEY, away_ms INTEGER NOT NULL, looked_ms INTEGER NOT NULL,"
     " sum INTEGER NOT NULL) WITHOUT ROWID",
 )
 
 
 def create_log_table(log: int) -> str:
-    """Statement that makes the table of one partition's records."""
+    """Return the statement that creates the table of one partition's records."""
     return (
         f"CREATE TABLE log_{log} (offset INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB, time_ms INTEGER,"
         " sum INTEGER)"
@@ -467,8 +488,8 @@ def create_log_table(log: int) -> str:
 
 
 def check_records(connection: sqlite3.Connection) -> None:
-    """Check that no records are missing between others, that no positions are beyond them, and that topics, logs and
-    positions are what was written. Raises `Damage`."""
+    """Check that logs have no gaps, that positions lie within them, and that the checksums of topics, logs and
+    positions match. Raises `Damage`."""
     for _ in (*verify_topics(connection.execute(TOPICS)), *verify_positions(connection.execute(POSITIONS))):
         pass
     for log, oldest, end in list(verify_logs(connection.execute(LOGS))):
@@ -489,7 +510,7 @@ PURPOSE = StateFileSpec(
     application=0x53414742,  # SAGB
     format=4,
     tables=TABLES,
-    tables_are_all=False,  # a topic brings its own
+    tables_are_all=False,  # each new topic adds tables
     check=check_records,
     errors=OwnerErrors(
         broken=BrokerBroken,
@@ -518,7 +539,7 @@ TOPICS = "SELECT name, first_log, partitions, retention_ms, sum FROM topics"
 
 
 def row_checksum(*fields: str | int | None) -> int:
-    """Checksum of these columns of a row.
+    """Return the checksum of these columns of a row.
 
     >>> row_checksum("orders", 1, 12, None) == row_checksum("orders", 1, 13, None)
     False
@@ -529,14 +550,14 @@ def row_checksum(*fields: str | int | None) -> int:
 def verify_topics(
     rows: Iterable[tuple[str, int, int, int | None, int]],
 ) -> Iterator[tuple[str, int, int, int | None]]:
-    """Topics from `TOPICS`, each compared with its checksum. Raises `Damage`."""
+    """Yield the rows of `TOPICS`, each compared with its checksum. Raises `Damage`."""
     for name, first_log, partitions, retention_ms, sum_ in rows:
         _compare(f"topic {name!r}", sum_, name, first_log, partitions, retention_ms)
         yield name, first_log, partitions, retention_ms
 
 
 def verify_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Logs from `LOGS`: id, oldest offset and end. Raises `Damage`."""
+    """Yield the rows of `LOGS` as id, oldest offset and end, compared with their checksums. Raises `Damage`."""
     for log, oldest, oldest_sum, end, end_sum in rows:
         _compare(f"the beginning of log {log}", oldest_sum, log, oldest)
         check_end(log, end, end_sum)
@@ -554,21 +575,22 @@ def check_identity(id_: str, sum_: int) -> None:
 
 
 def verify_positions(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
-    """Positions from `POSITIONS`: group, log and offset. Raises `Damage`."""
+    """Yield the rows of `POSITIONS` as group, log and offset, compared with their checksums. Raises `Damage`."""
     for group, log, offset, sum_ in rows:
         _compare(f"the position of group {group!r} in log {log}", sum_, group, log, offset)
         yield group, log, offset
 
 
 def verify_absences(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
-    """Absences from `ABSENCES`: group, for how long, and when that was looked at. Raises `Damage`."""
+    """Yield the rows of `ABSENCES` as group, duration and time of the last check, compared with their checksums. Raises
+    `Damage`."""
     for group, away_ms, looked_ms, sum_ in rows:
         _compare(f"the absence of group {group!r}", sum_, group, away_ms, looked_ms)
         yield group, away_ms, looked_ms
 
 
 def read_log_bounds(connection: sqlite3.Connection, log: int) -> tuple[int, int]:
-    """Oldest offset and end of a log. Raises `Damage`."""
+    """Return the oldest offset and the end of a log. Raises `Damage`."""
     for _, oldest, end in verify_logs(connection.execute(f"{LOGS} WHERE id = ?", (log,))):
         return oldest, end
     raise Damage(f"log {log} is missing")
