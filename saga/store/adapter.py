@@ -11,7 +11,7 @@ from saga.support.settings import Adapter, ChosenSettings, Finding
 
 
 class Keyspace(NamedTuple):
-    """Collection of Couchbase."""
+    """A collection of Couchbase."""
 
     bucket: str
     scope: str = "_default"
@@ -23,7 +23,7 @@ class StoreAddress(NamedTuple):
 
     address: str
     service: str | None
-    """The only service in the store; `None`: its content has to tell."""
+    """The only service in the store; `None` if only the content tells which services are in it."""
 
 
 class StoreAdapter(Adapter, Protocol):
@@ -71,14 +71,14 @@ Form: TypeAlias = Literal["cli", "sql"]
 
 
 class CouchbaseRole(NamedTuple):
-    """Role on one collection: to read documents, or to write them; who writes cannot read by that."""
+    """A role on one collection: to read documents, or to write them. Writing does not include reading."""
 
     name: Literal["data_reader", "data_writer"]
     on: Keyspace
 
 
 def required_roles(keyspaces: Iterable[Keyspace], *, readonly: bool = False) -> Sequence[CouchbaseRole]:
-    """Roles of who reads and writes these collections; `readonly`: of who reads them.
+    """Return the roles that are needed to read and write these collections, or with `readonly` only to read them.
 
     >>> [f"{role.name} {role.on.collection}" for role in required_roles([Keyspace("shop", "payment", "saga")])]
     ['data_reader saga', 'data_writer saga']
@@ -89,10 +89,10 @@ def required_roles(keyspaces: Iterable[Keyspace], *, readonly: bool = False) -> 
 
 
 def grant_role_commands(roles: Sequence[CouchbaseRole], user: str, server: str, form: Form) -> list[str]:
-    """Commands that give a user these roles.
+    """Return the commands that grant these roles to a user.
 
-    With `couchbase-cli` they are all that the user has afterwards. As whom one asks, its own variables say
-    (CB_REST_USERNAME, CB_REST_PASSWORD); the user's password is to be in the variable PASSWORD.
+    `couchbase-cli` replaces all roles of the user. It takes the administrator from its variables (CB_REST_USERNAME,
+    CB_REST_PASSWORD), and the user's password from the variable PASSWORD.
 
     >>> read = required_roles([Keyspace("shop", "payment", "saga")], readonly=True)
     >>> grant_role_commands(read, "payment", "couchbase://db1", "sql")

@@ -33,7 +33,7 @@ from saga.support.clock import Clock
 
 
 class AssignedLog(NamedTuple):
-    """A log that a member owns, or is to own."""
+    """A log with its owner and target in a group."""
 
     log: int
     owner: int | None
@@ -45,7 +45,7 @@ class MemberView(NamedTuple):
     """A group as one of its members sees it."""
 
     alive: bool
-    """True if the member is still in."""
+    """True if the member is still in the group."""
     generation: int
     holdings: tuple[AssignedLog, ...]
 
@@ -58,13 +58,13 @@ class MemberRow(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """A member that is about to enter a group."""
+    """A member that is about to join a group."""
 
     seat: str
     topics: Sequence[str]
     identity: MemberIdentity | None = None
     starts: Mapping[str, int] = FROM_THE_OLDEST
-    """Time, in milliseconds since 1970, at which the group begins in a topic in which it has no position."""
+    """Time, in milliseconds since 1970, at which the group begins in a topic without a committed position."""
 
 
 class Grant(NamedTuple):
@@ -74,21 +74,23 @@ class Grant(NamedTuple):
     granted: int
     offset: int
     was_in_progress: bool = False
-    """True if whoever had it may have had messages of it in hand when it went."""
+    """True if the previous owner may have been processing messages of it when it disappeared."""
 
 
 _IN_HAND = "CREATE TABLE IF NOT EXISTS in_hand (grp TEXT, log INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID"
-"""Logs of which messages may be in hand. It is made when it is needed: files of before have none, and nobody who does
-not know it is in its way."""
+"""Table of the logs of which messages may be in progress. It is created on first use, because files of earlier releases
+have none; those releases ignore it."""
 _IDENTITIES = "CREATE TABLE IF NOT EXISTS identities (member INTEGER PRIMARY KEY, identity BLOB)"
-"""Identities that members state, made when it is needed, as the table above."""
+"""Table of the identities that members report, created on first use like the table above."""
 
 
 def assign_ranges(
     members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, TopicExtent]
 ) -> dict[int, int]:
-    """Choose the member that shall have each log: of each topic a range of its partitions to each member that reads it,
-    so that partitions of equal number of equally divided topics go to the same member.
+    """Return the target member of each log.
+
+    Each member that reads a topic gets a range of its partitions, so partitions of the same number in topics with equal
+    partition counts go to the same member.
 
     >>> assign_ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": TopicExtent(1, 3, None)})
     {1: 7, 2: 7, 3: 9}
@@ -107,18 +109,19 @@ def assign_ranges(
 
 
 LOOK_MS_MAX = 120_000
-"""Longest time between two looks that counts as absence: neither a clock that was ahead for a moment, nor time in which
-no process ran at all, makes a group a lost one."""
+"""Longest time between two checks that counts as absence. A clock that was ahead for a moment, or a time in which no
+process ran, must not make retention give up a group."""
 
 
 class Groups:
-    """Statements on groups. `view`, `fellows` and `positions` only read; all others are called inside a transaction."""
+    """Statements on groups. Methods that begin with `read` or `list` only read; all others are called inside a
+    transaction."""
 
     def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
 
     def read_view(self, group: str, member: int) -> MemberView:
-        """Read what concerns `member`."""
+        """Read the state of the group that concerns this member."""
         found = self._connection().execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         alive = self._connection().execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
         rows = self._connection().execute(
@@ -128,12 +131,12 @@ class Groups:
         return MemberView(alive is not None, found[0] if found else 0, tuple(AssignedLog(*row) for row in rows))
 
     def list_members(self, group: str) -> list[MemberRow]:
-        """Read all members, oneself among them."""
+        """Read all members, including the caller."""
         rows = self._connection().execute("SELECT id, seat FROM members WHERE grp = ? ORDER BY id", (group,))
         return [MemberRow(*row) for row in rows]
 
     def read_identities(self, group: str) -> dict[int, MemberIdentity | None]:
-        """Read what each member states of itself, by its id."""
+        """Read the identity that each member reports, by member id."""
         if not self._connection().execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
             return {}
         rows = self._connection().execute(
@@ -154,8 +157,11 @@ class Groups:
         *,
         instead_of: Collection[MemberRow] = (),
     ) -> tuple[int, tuple[str, ...]]:
-        """Take in a new member, and put those dead ones out, in a new generation; its id, which never comes back. If
-        members that live disagree with its identity nothing is changed, and these are given instead."""
+        """Add a member, remove the dead ones, and begin a new generation. Return the member's id, which is never
+        reused.
+
+        If live members disagree with its identity, change nothing and return these members.
+        """
         connection = self._connection()
         if newcomer.identity is not None:
             dead = {fellow.id for fellow in instead_of}
@@ -169,7 +175,7 @@ class Groups:
         )
         self._end_absence(group)
         member = cursor.lastrowid
-        assert member is not None  # an INSERT of one row has one
+        assert member is not None  # an INSERT of one row returns its id
         if newcomer.identity is not None:
             connection.execute(_IDENTITIES)
             connection.execute("DELETE FROM identities WHERE member NOT IN (SELECT id FROM members)")
@@ -178,18 +184,18 @@ class Groups:
         return member, ()
 
     def evict(self, group: str, fellows: Collection[MemberRow], kept: Mapping[str, TopicExtent]) -> None:
-        """Put these members out as dead, unless they are gone."""
+        """Remove these members as dead, unless they have left."""
         cursor = self._connection().executemany("DELETE FROM members WHERE id = ?", [(each.id,) for each in fellows])
         if cursor.rowcount > 0:
             self._begin_generation(group, kept)
 
     def leave(self, group: str, member: int, kept: Mapping[str, TopicExtent]) -> None:
-        """Give up everything, in a new generation."""
+        """Remove a member and begin a new generation."""
         if self._connection().execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
             self._begin_generation(group, kept)
 
     def release(self, group: str, member: int, logs: Collection[int]) -> None:
-        """Release logs that are brought to an end here: they are free for their targets."""
+        """Release logs that the member has finished with, so that their targets can take them."""
         self._connection().executemany(
             "UPDATE positions SET owner = NULL, granted = NULL"
             " WHERE grp = ? AND log = ? AND owner = ? AND target IS NOT owner",
@@ -198,8 +204,10 @@ class Groups:
         self._connection().execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
 
     def claim(self, group: str, member: int, generation: int, logs: Collection[int]) -> list[Grant]:
-        """Take those of `logs` that are the member's target in `generation`, whoever had them: all, or none if it is
-        over. Whoever had them sees it at once, and has its commits refused."""
+        """Take the logs whose target in `generation` is this member, also from a previous owner.
+
+        Takes nothing if the generation is over. A previous owner notices it at once, and its commits are refused.
+        """
         execute = self._connection().execute
         (current,) = execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         if current != generation:
@@ -222,8 +230,10 @@ class Groups:
         return taken
 
     def commit(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
-        """Commit offsets, each with its log and the generation of its grant. Raises `Fenced`, with nothing moved, if
-        any is not the member's."""
+        """Commit offsets, each with its log and the generation of its grant.
+
+        Raises `Fenced`, and commits nothing, if the member does not own all of these logs.
+        """
         rows = self._connection().execute(
             "SELECT log, granted FROM positions WHERE grp = ? AND owner = ?", (group, member)
         )
@@ -239,7 +249,7 @@ class Groups:
         )
 
     def mark_in_progress(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
-        """Note that messages of these logs may be in hand. Raises `Fenced` as `commit`."""
+        """Commit, and mark these logs as in progress. Raises `Fenced` as `commit`."""
         self.commit(group, member, offsets)
         self._connection().execute(_IN_HAND)
         self._connection().executemany(
@@ -247,7 +257,8 @@ class Groups:
         )
 
     def clear_in_progress(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
-        """Commit, and note that nothing of these logs is in hand. Raises `Fenced` as `commit`."""
+        """Commit, and remove the marks of these logs: no message of them is in progress. Raises `Fenced` as
+        `commit`."""
         self.commit(group, member, offsets)
         self._connection().execute(_IN_HAND)
         self._connection().executemany(
@@ -257,8 +268,10 @@ class Groups:
     # ---------------------------------------------------------------- absence
 
     def record_absences(self, now_ms: int, lives: Callable[[str], bool]) -> None:
-        """Note for how long the groups without a living member have been away. `lives`: whether somebody sits on a
-        seat."""
+        """Record how long groups without a live member have been absent.
+
+        `lives`: returns whether the member with this lock file is alive.
+        """
         execute = self._connection().execute
         known = {group: (away_ms, looked_ms) for group, away_ms, looked_ms in self._absences()}
         seats: dict[str, list[str]] = {group: [] for (group,) in execute("SELECT DISTINCT grp FROM positions")}
@@ -274,11 +287,11 @@ class Groups:
             execute("INSERT OR REPLACE INTO absences VALUES (?, ?, ?, ?)", (group, away_ms, now_ms, sum_))
 
     def read_absences(self) -> Mapping[str, int]:
-        """Milliseconds for which each group that is away has been away, as far as anybody looked. Raises `Damage`."""
+        """Return for how many milliseconds each absent group was observed to be absent. Raises `Damage`."""
         return {group: away_ms for group, away_ms, _ in self._absences()}
 
     def forget(self, group: str) -> None:
-        """Forget a group, and how far it came."""
+        """Remove a group and its positions."""
         for table, column in (
             ("positions", "grp"),
             ("members", "grp"),
@@ -298,10 +311,10 @@ class Groups:
     def _begin_generation(
         self, group: str, kept: Mapping[str, TopicExtent], starts: Mapping[str, int] = FROM_THE_OLDEST
     ) -> None:
-        """Begin a new generation: targets for all logs, and those of members that are gone are free.
+        """Begin a new generation: choose targets for all logs, and free the logs of removed members.
 
-        A log gets its position here, at the oldest record or where the group starts, before anybody reads it: from now
-        on retention spares what the group has not committed.
+        A log gets its position here, at the oldest record or where the group starts, before anyone reads it: from now
+        on retention keeps what the group has not committed.
         """
         execute, executemany = self._connection().execute, self._connection().executemany
         rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
@@ -335,7 +348,8 @@ class Groups:
         )
 
     def _find_start(self, log: int, start_ms: int) -> int:
-        """Offset of the first record of a log that was appended at that time or later; 0: of the oldest one."""
+        """Return the offset of the first record that was appended at this time or later; of the oldest record if the
+        time is 0."""
         oldest, end = read_log_bounds(self._connection(), log)
         if not start_ms:
             return oldest
@@ -353,7 +367,7 @@ class Groups:
 
 _BEATS = Struct(">Q")
 TRIES_MAX = 100
-"""Most tries for a seat, before something must be wrong."""
+"""Largest number of attempts to create a lock file, before an error is raised."""
 
 
 class MemberLock:
@@ -368,7 +382,7 @@ class MemberLock:
         self._acquire()
 
     def send_heartbeat(self) -> None:
-        """Give a sign of life. Raises `OSError`."""
+        """Write a heartbeat. Raises `OSError`."""
         self._beats += 1
         os.pwrite(self._file, _BEATS.pack(self._beats), 0)
 
@@ -378,14 +392,14 @@ class MemberLock:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             if state_file.try_lock(file) and _is_same_file(
                 file, self.path
-            ):  # else somebody looked, or swept, in between
+            ):  # else another process checked or removed the file in between
                 self._file = file
                 return
             os.close(file)
         raise OSError(errno.EAGAIN, f"no seat beside {self._broker} could be kept: does something remove its files?")
 
     def renew(self) -> None:
-        """Take another seat if the file of this one was removed: by a person, say. Raises `OSError`."""
+        """Create another lock file if the current one was removed, for example by a person. Raises `OSError`."""
         if not _is_same_file(self._file, self.path):
             os.close(self._file)
             self._acquire()
@@ -397,14 +411,15 @@ class MemberLock:
 
 
 def read_heartbeat(seat: Path) -> int | None:
-    """Count the signs of life of the member behind a seat; `None` if nobody lives behind it any more. Raises
-    `OSError`."""
+    """Return the number of heartbeats in a member's lock file; `None` if the member is dead. Raises `OSError`."""
     try:
         file = os.open(seat, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        if state_file.try_lock(file, fcntl.LOCK_SH):  # shared: two who look must not take each other for the member
+        if state_file.try_lock(
+            file, fcntl.LOCK_SH
+        ):  # shared, so that two processes that check do not take each other for the member
             return None
         said = os.pread(file, _BEATS.size, 0)
         return _BEATS.unpack(said)[0] if len(said) == _BEATS.size else 0
@@ -413,12 +428,12 @@ def read_heartbeat(seat: Path) -> int | None:
 
 
 def is_dead(seat: Path) -> bool:
-    """Return whether nobody lives behind a seat any more."""
+    """Return whether the member with this lock file is dead."""
     return read_heartbeat(seat) is None
 
 
 def remove_dead_locks(broker: Path) -> None:
-    """Remove the seats that dead processes left, each with its lock in our hands: nobody can sit down meanwhile."""
+    """Remove the lock files of dead processes. Each is locked meanwhile, so that no member can take it over."""
     for seat in broker.parent.glob(f"{broker.name}.member-*"):
         try:
             file = os.open(seat, os.O_RDWR | os.O_CLOEXEC)
@@ -428,13 +443,13 @@ def remove_dead_locks(broker: Path) -> None:
             if state_file.try_lock(file) and _is_same_file(file, seat):
                 seat.unlink(missing_ok=True)
         except OSError:
-            continue  # left for the next one who sweeps
+            continue  # the next clean-up tries again
         finally:
             os.close(file)
 
 
 def _is_same_file(file: int, path: Path) -> bool:
-    """Return whether the file that was locked is still the one of that name: it may have been swept in between."""
+    """Return whether the path still leads to the open file: it may have been removed after it was opened."""
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -454,18 +469,19 @@ class Liveness:
     """What one member knows about the others: one without a lock is dead, one without heartbeats for too long is a
     zombie.
 
-    Silence is measured by our own monotonic clock, and only while we ourselves look in time: a process that was frozen,
-    or waited for a frozen one, knows nothing about the silence of others."""
+    Silence is measured by our own monotonic clock, and only while we check regularly ourselves: a process that was
+    frozen, or waited for a frozen one, knows nothing about the silence of others.
+    """
 
     def __init__(self, folder: Path, clock: Clock, silence_s: float) -> None:
-        """`folder`: that of the broker's file, and of the seats."""
+        """Start without observations. `folder`: that of the broker's file and of the lock files."""
         self._folder, self._clock, self._silence_s = folder, clock, silence_s
         self._looked_s = self._clock.monotonic_s()
         self._seen: dict[int, tuple[int, float]] = {}
-        """Member -> its beats, and since when we have seen no more."""
+        """By member: its heartbeats, and since when there were no more."""
 
     def find_silent(self, fellows: Sequence[MemberRow], *, but: int) -> list[SilentMember]:
-        """Take note of the members' beats; those to be taken for dead, never `but`, which is ourselves."""
+        """Record the members' heartbeats, and return those to be taken for dead, never `but`, which is the caller."""
         now_s = self._clock.monotonic_s()
         seen = self._seen if now_s - self._looked_s <= self._silence_s / 2 else {}
         self._looked_s, self._seen = now_s, {}
@@ -483,5 +499,5 @@ class Liveness:
         return gone
 
     def filter_silent(self, gone: Sequence[SilentMember]) -> list[MemberRow]:
-        """Those that have not stirred since."""
+        """Return the members that have sent no heartbeat since."""
         return [each.member for each in gone if read_heartbeat(self._folder / each.member.seat) in (None, each.beats)]

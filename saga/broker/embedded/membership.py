@@ -17,9 +17,9 @@ from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 AGAIN_S = 0.1
-"""Pause before a transition that the file refused is tried again."""
+"""Pause before a step is retried that the file refused."""
 UNDECODABLE_S = 1.0
-"""Pause before a record is looked at again that could not be read."""
+"""Pause before an unreadable record is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,11 @@ class Timing:
     """Timeouts between members."""
 
     silence_s: float = 10
-    """Silence after which a member that lives but has not stirred is a zombie: it loses what it has."""
+    """Time without heartbeats after which a member is taken for a zombie and loses its partitions."""
     drain_s: float = 5
-    """Longest wait of a partition for `Listener.on_revoked` of the member that is to lose it."""
+    """Longest time that a partition waits for `Listener.on_revoked` of the member that loses it."""
     watch_s: float = 0.1
-    """Pause before a member looks again whether the others live."""
+    """Pause between checks whether the other members are alive."""
     away_s_max: float = 30 * 86_400.0
     """Longest time for which retention waits for a group without members."""
 
@@ -42,16 +42,16 @@ class EmbeddedPartition:
 
     log: int
     granted: int
-    """Generation under which it was taken."""
+    """Generation in which it was taken."""
     position: int
     """Offset to read next."""
     was_in_progress: bool = False
-    """True if whoever had it may have had messages of it in hand when it went."""
+    """True if the previous owner may have been processing messages of it when it disappeared."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFile:
-    """What the members of one process share."""
+    """The open broker file, shared by all members of one process."""
 
     file: StateFile
     writer: GroupCommitter
@@ -61,7 +61,7 @@ class BrokerFile:
     clock: Clock
     timing: Timing
     notify_group: Callable[[str], None]
-    """Function to call when we have changed that group: its members in this process have to look."""
+    """Function to call after a change of a group, so that its members in this process check it."""
 
     def partition_of(self, log: int) -> Partition | None:
         for topic, (first, partitions, _) in self.log.topics.items():
@@ -76,23 +76,23 @@ class EmbeddedMember:
     def __init__(self, subscription: Subscription, listener: Listener, seat: MemberLock, shared: BrokerFile) -> None:
         self.group, self._subscription = subscription.group, subscription
         self.changed = asyncio.Event()
-        """Event that is set when the group is not what it was."""
+        """Event that is set when the group may have changed."""
         self._listener, self._seat, self._shared = listener, seat, shared
         self._id = 0
         self._owned: dict[Partition, EmbeddedPartition] = {}
         self._by_log: dict[int, Partition] = {}
-        """Partitions that may be read, by log; one that is being revoked is owned, but not in here."""
+        """Partitions that may be read, by log. A partition that is being revoked is owned, but not in here."""
         self._behind: dict[Partition, EmbeddedPartition] = {}
-        """Partitions with something to read, longest unread first."""
+        """Partitions with records to read, the one that was read least recently first."""
         self._standstills: dict[Partition, tuple[float, StalledPartition]] = {}
-        """Partitions whose next record cannot be read, and since when it was not looked at again."""
+        """Stalled partitions, each with the time of the last attempt to read it."""
         self._news = asyncio.Event()
         self._generation, self._since_s = 0, 0.0
         self._broken: BaseException | None = None
         self._woken = False
         self._strangers: tuple[str, ...] = ()
         self._placed = False
-        """True if we have had all that was free for us once: it may be nothing."""
+        """True once the member has taken all logs that were free for it, possibly none."""
 
     # ---------------------------------------------------------------- the port
 
@@ -106,7 +106,7 @@ class EmbeddedMember:
                 self._woken = False
                 return []
             if self._behind:
-                await clock.sleep(0)  # a reader that never runs dry would never let anybody else run
+                await clock.sleep(0)  # a reader with constant input would never let other tasks run
                 if records := self._read(partitions, records_max):
                     return records
             left_s = deadline_s - clock.monotonic_s()
@@ -139,7 +139,7 @@ class EmbeddedMember:
             await self._shared.writer.do(lambda: groups.clear_in_progress(self.group, member, rows))
 
     def _prepare_offsets(self, offsets: Mapping[Partition, int]) -> list[tuple[int, int, int]]:
-        """Log, generation and offset of each. Raises `Fenced`."""
+        """Return log, generation and offset of each partition. Raises `Fenced`."""
         self._raise_if_broken()
         rows: list[tuple[int, int, int]] = []
         for partition, offset in offsets.items():
@@ -210,7 +210,7 @@ class EmbeddedMember:
                     self._stall(partition, why)
                     continue
                 follows = read[0].offset if read else end
-                if follows > owned.position:  # a log has no gaps: what lay between was removed
+                if follows > owned.position:  # a log has no gaps: records in between were removed by retention
                     self._listener.on_expired(partition, owned.position, follows)
                     owned.position = follows
                 if read:
@@ -230,22 +230,22 @@ class EmbeddedMember:
         return records
 
     def _stall(self, partition: Partition, why: Undecodable) -> None:
-        """Note that a partition stands still: whatever lies behind that record waits, and nothing else does."""
+        """Record that a partition is stalled at an unreadable record. Other partitions go on."""
         told = self._standstills.get(partition)
         standstill = StalledPartition(*partition, why.offset, why.describe(partition, self._shared.file.path))
         self._standstills[partition] = self._shared.clock.monotonic_s(), standstill
         if told is None:
             self.wake()
 
-    # ---------------------------------------------------------------- what the broker tells
+    # ---------------------------------------------------------------- notifications
 
     @property
     def logs(self) -> Collection[int]:
-        """Logs that this member has."""
+        """The logs that this member owns."""
         return [owned.log for owned in self._owned.values()]
 
     def update_heads(self, heads: Mapping[int, int]) -> None:
-        """Take note of the logs' new ends."""
+        """Update which partitions have records to read, from the new ends of their logs."""
         found = False
         for log in self._by_log.keys() & heads.keys():
             partition = self._by_log[log]
@@ -259,8 +259,8 @@ class EmbeddedMember:
     # ---------------------------------------------------------------- lifetime
 
     async def join(self) -> None:
-        """Join the group. Raises `BrokerError` for a topic that is not there, `ConfigurationError` if a member
-        disagrees with our identity."""
+        """Join the group. Raises `BrokerError` for a missing topic, and `ConfigurationError` if a member disagrees with
+        our identity."""
         log, groups, folder = self._shared.log, self._shared.groups, self._shared.file.path.parent
         try:
             with self._shared.file.translate_errors():
@@ -280,7 +280,7 @@ class EmbeddedMember:
         self._shared.notify_group(self.group)
 
     async def follow_group(self) -> None:
-        """Take and give up partitions as the group changes, until cancelled."""
+        """Take and release partitions as the group changes, until cancelled."""
         try:
             while True:
                 self.changed.clear()
@@ -300,18 +300,21 @@ class EmbeddedMember:
                     await self._shared.clock.within(wait_s, self.changed.wait())
                 except TimeoutError:
                     continue
-        except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
+        except Exception as why:  # noqa: BLE001 - a listener's error is raised by `poll` and `commit`
             self.fail(why)
 
     async def send_heartbeats(self) -> None:
-        """Give signs of life, until cancelled. Never waits for the file: whoever holds its lock keeps nobody silent."""
+        """Send heartbeats, until cancelled.
+
+        This never waits for the broker's file, so a process that holds its lock silences no other member.
+        """
         while True:
-            with suppress(OSError):  # a member that cannot is silent, loses its partitions, and hears of it
+            with suppress(OSError):  # without heartbeats the member loses its partitions, and then notices it
                 self._seat.send_heartbeat()
             await self._shared.clock.sleep(self._shared.timing.silence_s / 5)
 
     async def watch_members(self) -> None:
-        """See who gives no signs of life, until cancelled."""
+        """Detect members without heartbeats, until cancelled."""
         try:
             shared = self._shared
             others = Liveness(shared.file.path.parent, shared.clock, shared.timing.silence_s)
@@ -325,22 +328,22 @@ class EmbeddedMember:
             self.fail(why)
 
     def fail(self, why: BaseException) -> None:
-        """Tell whoever polls or commits so, from now on."""
+        """Make every poll and commit raise this error from now on."""
         self._broken = self._broken or why
         self._news.set()
 
     async def drain(self) -> None:
-        """Revoke what is ours, because the member leaves."""
+        """Revoke all our partitions, because the member leaves."""
         await self._revoke(list(self._owned))
 
     async def leave(self) -> None:
-        """Leave the group, at the latest when the seat is empty."""
+        """Leave the group. If this cannot be written, the others notice that the lock is released."""
         groups, log, member = self._shared.groups, self._shared.log, self._id
         self._lose(list(self._owned))
         try:
             await self._shared.writer.do(lambda: groups.leave(self.group, member, log.topics))
         except BrokerError:
-            pass  # the others see the empty seat
+            pass  # the others notice the released lock
         finally:
             self._seat.release()
             self._shared.notify_group(self.group)
@@ -349,10 +352,13 @@ class EmbeddedMember:
         if self._broken is not None:
             raise self._broken
 
-    # ---------------------------------------------------------------- steps of `follow`
+    # ---------------------------------------------------------------- steps of `follow_group`
 
     async def _follow_once(self) -> float | None:
-        """Bring what is ours in line with the file; the seconds until the next look, `None`: when something changes."""
+        """Take the next step from what we own towards what the file says.
+
+        Return the seconds until the next check; `None` to wait for a change.
+        """
         shared, now_s = self._shared, self._shared.clock.monotonic_s()
         view = shared.groups.read_view(self.group, self._id)
         if not view.alive:
@@ -371,7 +377,7 @@ class EmbeddedMember:
             shared.notify_group(self.group)
             self._listener.on_lost(going)
             return 0
-        # Two looks of grace: whoever has to drain may have begun that much later.
+        # Two checks of grace: the member that drains may have noticed it that much later.
         patience_s = self._since_s + shared.timing.drain_s + 2 * shared.timing.watch_s - now_s
         ours = {owned.log for owned in self._owned.values()}
         wanted = [h for h in view.holdings if h.target == self._id and h.log not in ours]
@@ -382,7 +388,8 @@ class EmbeddedMember:
         return patience_s if wanted else None
 
     def _compare_identities(self, members: Collection[MemberIdentity | None]) -> None:
-        """Note who in the group disagrees with us: they came while we were taken for dead, or did not look."""
+        """Record the members that disagree with our identity. They may have joined while we were taken for dead, or did
+        not check."""
         strangers = find_disagreeing(self._subscription.identity, members)
         if strangers != self._strangers:
             self._strangers = strangers
@@ -395,7 +402,7 @@ class EmbeddedMember:
         taken = {partition: g for g in grants if (partition := shared.partition_of(g.log)) is not None}
         if not taken:
             return
-        for partition, grant in taken.items():  # ours to commit from here on, and to read once the listener knows
+        for partition, grant in taken.items():  # we may commit from here on, and read once the listener knows
             self._owned[partition] = EmbeddedPartition(grant.log, grant.granted, grant.offset, grant.was_in_progress)
         await self._listener.on_assigned({partition: grant.offset for partition, grant in taken.items()})
         self._by_log.update({grant.log: partition for partition, grant in taken.items()})
@@ -403,20 +410,20 @@ class EmbeddedMember:
             self.update_heads(shared.log.read_ends(grant.log for grant in taken.values()))
 
     async def _revoke(self, partitions: Collection[Partition]) -> None:
-        """Stop reading them, have the listener let go of them, and forget them."""
+        """Stop reading these partitions, let the listener commit, and forget them."""
         if not partitions:
             return
         for partition in partitions:
             self._by_log.pop(self._owned[partition].log, None)
             self._behind.pop(partition, None)
             self._standstills.pop(partition, None)
-        with suppress(TimeoutError):  # they are taken
+        with suppress(TimeoutError):  # they are taken from us anyway
             await self._shared.clock.within(self._shared.timing.drain_s, self._listener.on_revoked(partitions))
         for partition in partitions:
             self._owned.pop(partition, None)
 
     def _lose(self, partitions: Collection[Partition]) -> None:
-        """Forget partitions that are somebody else's, or will be: without a warning."""
+        """Forget partitions that belong to another member, without `on_revoked`."""
         if not partitions:
             return
         for partition in partitions:
@@ -425,7 +432,7 @@ class EmbeddedMember:
             self._standstills.pop(partition, None)
         self._listener.on_lost(partitions)
 
-    # ---------------------------------------------------------------- steps of `pulse`
+    # ---------------------------------------------------------------- steps of `watch_members`
 
     async def _check_members(self, others: Liveness) -> None:
         shared, member = self._shared, self._id
@@ -435,7 +442,7 @@ class EmbeddedMember:
                 self._news.set()
         fellows = shared.groups.list_members(self.group)
         if member not in [fellow.id for fellow in fellows]:
-            self.changed.set()  # taken for dead: `follow` tells, and joins again
+            self.changed.set()  # we were taken for dead: `follow_group` reports it and joins again
             return
         if gone := others.find_silent(fellows, but=member):
             await shared.writer.do(

@@ -54,9 +54,9 @@ SQLITE = SqliteAdapter()
 
 
 def files_of(address: str) -> list[tuple[Path, str | None]]:
-    """Files that an address means, each with its service; `None` where only the content can tell.
+    """Return the files that match an address, each with its service; `None` if only the content tells the service.
 
-    Raises `NoStore` if it means none, and `ValueError`.
+    Raises `NoStore` if there are none, and `ValueError`.
     """
     template = str(Path(sqlite_template(address)))
     parts = template.split("{service}")
@@ -75,7 +75,7 @@ def files_of(address: str) -> list[tuple[Path, str | None]]:
 
 
 def sqlite_path(url: str, service: str) -> Path:
-    """Path of a service's SQLite store; `{service}` in the URL becomes its name. Raises `ValueError`.
+    """Return the path of a service's SQLite store; `{service}` in the URL is replaced by its name. Raises `ValueError`.
 
     >>> sqlite_path("sqlite:///.saga/{service}.db", "payment")
     PosixPath('.saga/payment.db')
@@ -86,7 +86,7 @@ def sqlite_path(url: str, service: str) -> Path:
 
 
 def sqlite_template(url: str) -> str:
-    """Path in the URL of SQLite stores, `{service}` still in it. Raises `ValueError`."""
+    """Return the path in the URL of SQLite stores, still with `{service}`. Raises `ValueError`."""
     path = file_in(url, "sqlite", "store")
     try:
         fields = {field for _, field, _, _ in string.Formatter().parse(path) if field is not None}

@@ -1,4 +1,4 @@
-"""A state file that is open for writing: its connection, its lock, and its errors as its owner names them."""
+"""An open state file: its connection, its lock, and its errors as the classes of its owner."""
 
 import asyncio
 import fcntl
@@ -17,7 +17,7 @@ from saga.store.sqlite.integrity import FileGuard, Lacks, find_unresolved_troubl
 from saga.support.clock import Clock
 
 LOOK_EVERY_S = 0.002
-"""Pause before whoever opens a file looks again whether another process is done with it."""
+"""Pause between attempts to open a file that another process has locked."""
 
 
 # ---------------------------------------------------------------- locks
@@ -26,15 +26,16 @@ LOOK_EVERY_S = 0.002
 
 
 LOCKS = Path("/proc/locks")
-"""File in which Linux tells who holds which lock."""
+"""File in which Linux lists all file locks and their holders."""
 
 
 class WriteLock:
     """Lock that is held around each transaction that writes.
 
-    SQLite's own lock makes writers sleep and guess; this one is given in a system call. Its file is never removed.
-    When another process has it, a thread waits for it in the kernel's queue, and does nothing else: four busy processes
-    that asked again and again instead made a third of the commits, and starved one another for up to a second.
+    SQLite's own lock makes writers sleep and retry; this one is taken in one system call. Its file is never removed.
+
+    When another process has it, a thread waits in the kernel's queue and does nothing else. With retries instead, four
+    busy processes made a third fewer commits, and starved one another for up to a second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,18 +51,20 @@ class WriteLock:
         return self._file
 
     def describe_holder(self) -> str:
-        """Holder of the lock, for people."""
+        """Return a description of the lock's holder, for people."""
         return describe_holder(self._path)
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; true if it is ours now. Raises `OSError`."""
+        """Take the lock if it is free. Return whether it is ours now. Raises `OSError`."""
         return try_lock(self._file)
 
     def acquire(self) -> asyncio.Future[None]:
-        """Wait for the lock: the future is done when it is ours, and fails with `OSError`. Until then nothing else may
-        be asked of this lock."""
+        """Wait for the lock. The returned future is done when the lock is ours, and may fail with `OSError`.
+
+        Until then no other method of this lock may be called.
+        """
         if self._thread is None:
-            # A daemon: whoever holds the lock may be frozen, and must not keep this process from ending.
+            # A daemon: the holder of the lock may be frozen, and must not keep this process from ending.
             self._thread = threading.Thread(target=self._wait, name="state file lock", daemon=True)
             self._thread.start()
         self._waiting = asyncio.get_running_loop().create_future()
@@ -69,15 +72,15 @@ class WriteLock:
         return self._waiting
 
     def release(self) -> None:
-        """Give the lock up; never raises."""
+        """Release the lock; never raises."""
         unlock(self._file, str(self._path))
 
     def close(self) -> None:
-        """Give the lock up for good; a turn that is still waited for comes to nothing."""
+        """Close the lock; a pending `acquire` never finishes."""
         if self._thread is None:
             os.close(self._file)
             return
-        self._turns.put(None)  # the thread closes the file, which nobody else may do while it waits for its lock
+        self._turns.put(None)  # the thread closes the file: it must stay open while the thread waits for its lock
         if self._waiting is None or self._waiting.done():
             self._thread.join()
 
@@ -96,7 +99,7 @@ class WriteLock:
 
 
 def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock without waiting; false if somebody else has it. Raises `OSError` if the lock itself fails."""
+    """Take a lock without waiting. Return false if another process has it. Raises `OSError` if locking itself fails."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -105,8 +108,10 @@ def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def unlock(file: int, path: str) -> None:
-    """Give a lock up. Never raises: whoever has just written must hear so. If the system refuses, the descriptor is
-    made anew in place, which lets go of the lock with the old one."""
+    """Release a lock; never raises, because the caller has just written and must return success.
+
+    If the system refuses, the descriptor is replaced by a new one, which releases the lock with the old one.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_UN)
     except OSError:
@@ -117,7 +122,8 @@ def unlock(file: int, path: str) -> None:
 
 
 def describe_holder(path: Path) -> str:
-    """Holder of the lock on this file, for people: `process 4711 (saga run)`, or how to see it."""
+    """Return a description of the holder of a file's lock, for people: `process 4711 (saga run)`, or a command that
+    shows it."""
     with suppress(OSError, ValueError):
         inode = path.stat().st_ino
         for line in LOCKS.read_text().splitlines():
@@ -146,7 +152,7 @@ def _resolve(turn: asyncio.Future[None], failure: OSError | None) -> None:
 
 
 class StateFile:
-    """State file of one owner. The errors that it raises are its owner's, unless a method says otherwise."""
+    """State file of one owner. Its methods raise the owner's error classes, unless they say otherwise."""
 
     guard: FileGuard
     lock: WriteLock
@@ -161,14 +167,18 @@ class StateFile:
         bytes_max: int | None = None,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
-        """Note the file; nothing is opened yet. `lock_s`: seconds to wait for another process. `bytes_max`: bounds the
-        file; reaching it is like a full disk. `factory`: the class of the connection, for tests."""
+        """Store the parameters; nothing is opened yet.
+
+        `lock_s`: seconds to wait for another process. `bytes_max`: a bound on the file's size; reaching it is like a
+        full disk. `factory`: the class of the connection, for tests.
+        """
         self.path, self.purpose, self.lock_s, self.clock = path, purpose, lock_s, clock
         self._bytes_max, self._factory = bytes_max, factory
         self._connection: sqlite3.Connection | None = None
 
     async def open(self, lacks: Lacks) -> None:
-        """Open, and make the file where it is missing, while nobody writes to it, makes it or closes it."""
+        """Open the file, and create it if it is missing. The lock is held meanwhile, so no other process writes,
+        creates or closes it."""
         try:
             make_folder(self.path.parent)
             make_file(self.path)
@@ -189,23 +199,27 @@ class StateFile:
             raise
 
     def close(self) -> None:
-        """Close. Raises what its purpose has for a broken file if it has lost its name since anybody looked."""
+        """Close. Raises the owner's error for a broken file if the file was removed or replaced since the last
+        check."""
         try:
             if self.guard.broken is None:
                 with suppress(OSError):
                     self.guard.check_names()
         finally:
-            if self.guard.broken is None:  # else to close it would remove the log of whatever lies there now
+            if (
+                self.guard.broken is None
+            ):  # closing a broken file would remove the log of the file that is at its path now
                 if self._connection is not None:
                     self._connection.close()
                 self.guard.on_close()
             self.lock.close()
 
     def connection(self) -> sqlite3.Connection:
-        """Connection that all goes through. Once the file is not what it was, it is used no more: what lies there is
-        another one.
+        """Return the connection for all statements.
 
-        Raises `sqlite3.Error` if the last one was beyond use, and no other can be had."""
+        A broken file is never used again: another file may be at its path. Raises `sqlite3.Error` if the last
+        connection became unusable and no other can be opened.
+        """
         if self.guard.broken is not None:
             self.guard.raise_if_broken()
         if self._connection is None:
@@ -214,7 +228,7 @@ class StateFile:
         return self._connection
 
     def roll_back(self) -> None:
-        """Leave nothing of a failed transaction; the next use opens a new connection if this one is beyond use."""
+        """Roll back a failed transaction. If the connection is unusable, the next use opens a new one."""
         if self._connection is not None and self._connection.in_transaction and self.guard.broken is None:
             try:
                 self._connection.execute("ROLLBACK")
@@ -224,7 +238,7 @@ class StateFile:
                 self.guard.on_disconnect()
 
     def check_names(self) -> None:
-        """Look whether the file is still the one of its name."""
+        """Check that the path still leads to the open file."""
         try:
             self.guard.check_names()
         except OSError as why:
@@ -234,44 +248,47 @@ class StateFile:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Tell an error of SQLite that comes up in a read as the owner's own."""
+        """Raise the owner's error for an error of SQLite in a read."""
         try:
             yield
         except sqlite3.Error as why:
             raise self.make_error(why, FileOperation.READ) from why
 
     def make_error(self, why: sqlite3.Error, doing: FileOperation) -> SagaError:
-        """Make the owner's error for one of SQLite's; that the file has lost its name explains most of them."""
+        """Create the owner's error for one of SQLite's.
+
+        A file that was removed or replaced explains most errors, so this is checked first.
+        """
         try:
-            with suppress(OSError):  # it is told as SQLite has it
+            with suppress(OSError):  # then SQLite's error is reported
                 self.guard.check_names()
         except Broken as also:
             return also
         return to_owner_error(why, doing, self.path, self.purpose)
 
     def make_locked_error(self) -> SagaError:
-        """Make the error of a lock that another process has."""
+        """Create the error for a lock that another process holds."""
         return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path}: another process has held its lock for {self.lock_s:g} s; nothing "
             f"was written: {self.lock.describe_holder()} has it: resume or end it (a stopped process keeps its locks)"
         )
 
     def make_lock_error(self, why: OSError) -> SagaError:
-        """Make the error of a lock that fails itself."""
+        """Create the error for a failure of the lock itself."""
         return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path}: its lock {self.path}.lock cannot be taken ({why}); nothing was "
             "written: it has to lie on a local disk, and `ulimit -a` and the system's log may tell more"
         )
 
     def make_unreadable_error(self, why: OSError) -> SagaError:
-        """Make the error of a file that cannot be looked at: nobody knows whether it is still the same."""
+        """Create the error for a file whose identity cannot be checked."""
         return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path} cannot be looked at ({why}); nothing was written: look at the disk, "
             "and see that file and folder can be read"
         )
 
     def _try_open(self, lacks: Lacks) -> bool:
-        """Try to open the file once, with the lock held; false while another process or program is at it."""
+        """Try once to open the file, with the lock held. Return false while another process or program uses it."""
         path, purpose, lock = self.path, self.purpose, self.lock
         try:
             if not lock.try_acquire():
