@@ -12,27 +12,27 @@ from saga.store.sqlite.errors import Damage, StateFileSpec, primary_code
 
 PAGE_BYTES = 4096
 CHECKED_BYTES_MAX = 32 << 20
-"""Largest file that is checked as a whole when it is opened, which takes about 0.1 s."""
+"""Largest file that is checked completely when it is opened, which takes about 0.1 s."""
 CHECKPOINT_PAGES = 1000
-"""Pages (4 MB) after which the log is copied into the file: seldom enough to cost little, often enough to stall the
-loop only for a few milliseconds."""
+"""Pages (4 MB) after which the log is copied into the file: rarely enough to cost little, often enough to block the
+event loop only for a few milliseconds."""
 CACHE_KIB = 8 * 1024
-"""Memory for pages, for each file: so much is taken after some thousand sagas, and no more."""
+"""Memory for cached pages per file. It is used up after some thousand sagas, and does not grow further."""
 STATEMENTS_KEPT = 1024
-"""Compiled statements that are kept: the broker has two for each partition, and compiling one costs more than running
+"""Number of cached compiled statements. The broker has two per partition, and compiling one costs more than running
 it."""
 BUSY_S = 0.02
-"""Longest time that SQLite itself may block the loop; only recovery after a crash, and other programs, hold its locks
-without holding ours."""
+"""Longest time that SQLite itself may block the event loop. Only recovery after a crash, and other programs, hold its
+locks without holding ours."""
 
 
 def open_to_write(
     path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection], bytes_max: int | None
 ) -> sqlite3.Connection:
-    """Open a connection to a file that was shown to take writes. The file must be there, if empty, and its lock be
-    held.
+    """Open a connection and verify that the file can be written. The file must exist, possibly empty, and its lock must
+    be held.
 
-    Raises what `purpose` has for a file that is another's, of another format or in the wrong place, `OSError`, and
+    Raises the owner's errors for a file of another program, of another format or in an unsuitable place, `OSError`, and
     `sqlite3.Error` for the rest.
     """
     with _refuse_other_files(path, purpose):
@@ -55,8 +55,10 @@ def open_to_write(
 
 
 def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
-    """Open a connection that cannot write. Raises what `purpose` has for a file that is not there, another's or of
-    another format, and `sqlite3.Error`."""
+    """Open a connection that cannot write.
+
+    Raises the owner's errors for a file that is missing, of another program or of another format, and `sqlite3.Error`.
+    """
     if not path.is_file():
         raise purpose.errors.closed_to_us(
             f"{path}: there is no such file; has the service ever run, and with this {purpose.name}?"
@@ -79,7 +81,7 @@ def connect(
     with _close_on_error(connection):
         for pragma in (
             f"page_size = {PAGE_BYTES}",
-            "auto_vacuum = INCREMENTAL",  # so that a file can shrink; of a file with tables it changes nothing
+            "auto_vacuum = INCREMENTAL",  # so that a file can shrink; no effect on a file that has tables
             "synchronous = FULL",
             "fullfsync = ON",  # macOS: a plain fsync does not reach the medium
             "cell_size_check = ON",  # a damaged page is found when it is read
@@ -92,7 +94,7 @@ def connect(
 
 
 def check_integrity(connection: sqlite3.Connection, purpose: StateFileSpec) -> None:
-    """Check that tables and indexes fit together, and what is in them. Raises `Damage`."""
+    """Check that tables and indexes are consistent, and their content. Raises `Damage`."""
     (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if said != "ok":
         raise Damage(said)
@@ -100,7 +102,8 @@ def check_integrity(connection: sqlite3.Connection, purpose: StateFileSpec) -> N
 
 
 def _is_ours(connection: sqlite3.Connection, path: Path, purpose: StateFileSpec) -> bool:
-    """True for a file of this purpose and format, `False` for an empty one. Raises what `purpose` has for any other."""
+    """Return true for a file of this purpose and format, false for an empty one. Raises the owner's error for any
+    other."""
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
@@ -146,11 +149,11 @@ def _close_on_error(connection: sqlite3.Connection) -> Iterator[None]:
 
 FORMAT_BITS = 8
 GENERATION_MAX = (1 << 31 - FORMAT_BITS) - 1
-"""Highest generation: at four megabytes of log each, thirty terabytes. From there on it stays."""
+"""Highest generation: at four megabytes of log each, thirty terabytes. It stays there."""
 
 
 def format_of(user_version: int) -> int:
-    """Format of a file with this `user_version`.
+    """Return the format in this `user_version`.
 
     >>> format_of(next_generation(next_generation(2)))
     2
@@ -159,7 +162,7 @@ def format_of(user_version: int) -> int:
 
 
 def next_generation(user_version: int) -> int:
-    """Make the `user_version` of the same format, one generation later.
+    """Return the `user_version` of the same format, one generation later.
 
     >>> next_generation(2), next_generation(GENERATION_MAX << FORMAT_BITS | 2) >> FORMAT_BITS == GENERATION_MAX
     (258, True)
@@ -168,12 +171,11 @@ def next_generation(user_version: int) -> int:
     return generation << FORMAT_BITS | format_of(user_version)
 
 
-# -------------------------------------------------------------------- making files
+# -------------------------------------------------------------------- creating files
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is above it, for this user alone. What is there already stays as it is. Raises
-    `OSError`."""
+    """Create a folder and its parents, for this user alone. Existing folders stay as they are. Raises `OSError`."""
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             with suppress(FileExistsError):
@@ -181,8 +183,10 @@ def make_folder(folder: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Make a file, empty, for this user alone, unless it is there; SQLite gives the files beside it the same rights.
-    Raises `OSError`."""
+    """Create an empty file for this user alone, unless it exists. Raises `OSError`.
+
+    SQLite creates the files beside it with the same permissions.
+    """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
@@ -191,20 +195,20 @@ def make_file(path: Path) -> None:
 
 
 FREE_PAGES_MIN = 1024
-"""Free pages (4 MB) that a file always keeps: they are used again, and to grow costs more than to keep them."""
+"""Free pages (4 MB) that a file always keeps: they are reused, and growing costs more than keeping them."""
 FREE_SHARE = 4
-"""Part of a file that may be free, as one in so many, before it shrinks."""
+"""Share of a file that may be free before it shrinks: one page of this many."""
 PAGES_MAX = 64
-"""Most pages that one transaction gives back: each may have to be moved first."""
+"""Largest number of pages that one transaction frees: each may have to be moved first."""
 
 
 def shrink(connection: sqlite3.Connection) -> bool:
-    """Give back some free pages, inside a transaction, if too much of the file is free; true if there may be more to
-    give back."""
+    """Free some unused pages, inside a transaction, if too much of the file is unused. Return whether there may be
+    more."""
     free = _free(connection)
     if free <= max(FREE_PAGES_MIN, connection.execute("PRAGMA page_count").fetchone()[0] // FREE_SHARE):
         return False
-    for _ in range(PAGES_MAX):  # the driver steps such a statement once, and each step gives back one page
+    for _ in range(PAGES_MAX):  # the driver steps such a statement once, and each step frees one page
         connection.execute("PRAGMA incremental_vacuum(1)")
     return _free(connection) < free
 
@@ -218,10 +222,10 @@ def _free(connection: sqlite3.Connection) -> int:
 
 
 as_blob = bytearray
-"""A copy that is bound as it is. For `bytes` the driver looks for an adapter first, each time, which takes longer than
-to write a short value."""
+"""A copy of bytes that the driver binds directly. For `bytes` the driver looks for an adapter each time, which takes
+longer than writing a short value."""
 
 
 def as_blobs(values: Sequence[Any]) -> Iterable[bytearray | None]:
-    """Such copies of a column's values, of which some may be null."""
+    """Return such copies of a column's values, some of which may be null."""
     return [None if value is None else as_blob(value) for value in values] if None in values else map(as_blob, values)

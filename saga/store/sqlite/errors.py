@@ -23,23 +23,23 @@ from saga.errors import Broken, SagaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerErrors:
-    """Errors of the owner, by what its callers are to do about them; each is made from its text."""
+    """Error classes of the file's owner, by how its callers must react; each is created from its text."""
 
     broken: type[Broken]
-    """Error of a file that no waiting mends: end."""
+    """Error of a file that waiting does not repair: the service ends."""
     unavailable: Callable[[str], SagaError]
-    """Error of what was certainly not written: wait."""
+    """Error of a write that certainly has not happened: wait and retry."""
     ambiguous: Callable[[str], SagaError]
-    """Error of a COMMIT that failed, and may have written."""
+    """Error of a COMMIT that failed and may have written."""
     defect: Callable[[str], SagaError]
-    """Error of a statement that was wrong, or of tables that another program has changed."""
+    """Error of an invalid statement, or of tables that another program has changed."""
     too_large: Callable[[str], SagaError]
     unfit: Callable[[str], SagaError]
-    """Error of a file that is ours, and cannot be used by this version or in this place."""
+    """Error of a file that is ours, but cannot be used by this version or in this place."""
     foreign: Callable[[str], SagaError]
-    """Error of a file that is another program's."""
+    """Error of a file that another program created."""
     closed_to_us: Callable[[str], SagaError]
-    """Error of a file or folder that cannot be made or opened."""
+    """Error of a file or folder that cannot be created or opened."""
 
 
 def check_nothing(_: sqlite3.Connection) -> None:
@@ -53,24 +53,24 @@ class StateFileSpec:
     name: str
     """Name in messages: `the store /data/payment.db ...`."""
     setting: str
-    """Variable that says where the file is."""
+    """Environment variable that says where the file is."""
     application: int
-    """Number that makes the file ours, and of this purpose: `PRAGMA application_id`."""
+    """Number that marks a file of this purpose: `PRAGMA application_id`."""
     format: int
     """Number of the format, raised with every change of the tables; the lowest byte of `PRAGMA user_version`."""
     tables: Sequence[str]
-    """Statements that make an empty file one of this purpose."""
+    """Statements that turn an empty file into one of this purpose."""
     tables_are_all: bool
-    """True if no table is ever made later: one more tells that the file is a copy."""
+    """True if no table is ever created later: then one more shows that the file is a copy."""
     probe: Sequence[str] = ()
-    """Statements that take up some room and give it back: a full disk is found when the file is opened."""
+    """Statements that use some space and free it, so that a full disk is found when the file is opened."""
     check: Callable[[sqlite3.Connection], None] = check_nothing
-    """Check for what SQLite's own check does not see. Raises `saga.store.sqlite.errors.Damage`."""
+    """Function that finds damage which SQLite's own check does not see. Raises `saga.store.sqlite.errors.Damage`."""
     errors: OwnerErrors
 
 
 class FileOperation(enum.Enum):
-    """Operation that was under way when the error came."""
+    """Operation during which an error occurred."""
 
     READ = "read"
     WRITE = "write"
@@ -83,7 +83,7 @@ class SqliteErrorMeaning(NamedTuple):
     what: str
     remedy: str
     undone: bool = False
-    """True if nothing was written even if COMMIT gave it."""
+    """True if nothing was written even if COMMIT raised it."""
 
 
 _DEFECT = "if no other program has changed it, this is a defect of saga or of SQLite: report it with this message"
@@ -130,17 +130,17 @@ MEANINGS = {
 }
 """Meanings by primary result code. A test compares them with the codes that `sqlite3` knows."""
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
-"""Codes that no waiting mends: a person has to act."""
+"""Codes of errors that waiting does not repair: a person has to act."""
 
 
 class Damage(sqlite3.DatabaseError):
-    """Damage that SQLite does not see: content that is not what was written, or is missing."""
+    """Damage that SQLite does not detect: content is missing, or differs from what was written."""
 
     sqlite_errorcode, sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
 
 
 def to_owner_error(error: sqlite3.Error, doing: FileOperation, path: Path, purpose: StateFileSpec) -> SagaError:
-    """Make the error for the owner's callers: its class, what happened, and what to do."""
+    """Create the error for the owner's callers: its class, what happened, and what to do."""
     code, errors = primary_code(error), purpose.errors
     known = MEANINGS.get(code, _FAILS)
     said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
@@ -155,13 +155,13 @@ def to_owner_error(error: sqlite3.Error, doing: FileOperation, path: Path, purpo
 
 
 def is_busy(error: BaseException) -> bool:
-    """True if another program is at work, so that it is worthwhile to wait a moment."""
+    """Return whether another program holds SQLite's lock, so that waiting a moment may help."""
     return isinstance(error, sqlite3.Error) and primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Lowest byte of SQLite's code; -1 for errors of the Python module itself, which have none."""
+    """Return the lowest byte of SQLite's error code; -1 for errors of the Python module itself, which have none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    if code is None and str(error).startswith("Could not decode"):  # text that is none
+    if code is None and str(error).startswith("Could not decode"):  # text that is not UTF-8
         return sqlite3.SQLITE_CORRUPT
     return -1 if code is None else code & 0xFF

@@ -1,6 +1,6 @@
-"""Check that an open state file is still the file of its name, and as new as what was written to it.
+"""Check that an open state file is still the file at its path, and as new as what was written to it.
 
-If not, what the connection still sees is saved as a rescue copy, and the error tells what to do.
+If it is not, save what the connection still sees as a rescue copy, and raise an error that says what to do.
 """
 
 import os
@@ -19,9 +19,10 @@ from saga.support.clock import Clock
 
 
 def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
-    """Save what an open connection sees of a file that has lost its name, beside it; return what to tell about it.
+    """Save what an open connection sees of a file that was removed or replaced, beside its path. Return a text about
+    it.
 
-    `execute` is the connection's. Nobody else has what it sees, and it is gone when this process ends.
+    `execute` is the connection's. No other process sees this content, and it is gone when this process ends.
     """
     copy = path.with_name(f"{path.name}.rescued-{os.getpid()}")
     while copy.exists():
@@ -35,7 +36,7 @@ def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -
             os.fsync(file)
         finally:
             os.close(file)
-    except Exception as why:  # noqa: BLE001 - whatever it is: the error to be told must not be lost over it
+    except Exception as why:  # noqa: BLE001 - no failure here may hide the error that is being reported
         return f"what was acknowledged before could not be saved ({why}): it is in the old file, if that still exists"
     return (
         f"all that was acknowledged before is saved in {copy}: put that in the place of {path}, with no "
@@ -44,8 +45,11 @@ def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -
 
 
 def find_unresolved_trouble(path: Path, lock: int) -> str | None:
-    """Trouble that a process found which had this file open, and that a person has to decide about before it is used
-    again; `None` if there is nothing. `lock`: the descriptor of `<path>.lock`. Raises `OSError`."""
+    """Return a problem that an earlier process found with this file and that a person has to resolve; `None` without
+    one.
+
+    `lock`: the descriptor of `<path>.lock`. Raises `OSError`.
+    """
     copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
     if copies:
         return (
@@ -60,7 +64,7 @@ def find_unresolved_trouble(path: Path, lock: int) -> str | None:
 
 
 def restore_advice(path: Path) -> str:
-    """Advice about a file that holds what it should not."""
+    """Return the advice for a file that has the wrong content."""
     return (
         f"stop all its services, restore the file from a copy, with no {path.name}-wal and -shm beside it, and remove "
         f"{path}.lock"
@@ -68,32 +72,37 @@ def restore_advice(path: Path) -> str:
 
 
 def keep_open(connection: object) -> None:
-    """Keep a connection to a file that has lost its name for ever: to close it would remove the log of that name, which
-    is another's by now. Its end is that of the process."""
+    """Keep a connection to a removed or replaced file open until the process ends.
+
+    Closing it would remove the log at that path, which belongs to another file by now.
+    """
     pythonapi.Py_IncRef(py_object(connection))
 
 
 CHECK_EVERY_S = 0.02
-"""Shortest time between two checks of the whole by transactions: one costs some 30 us, as much as a small write without
-its sync. What is acknowledged in between is saved with the rest when something is found."""
+"""Shortest time between two full checks by transactions. A check takes about 30 us, as much as a small write without
+its sync. What is acknowledged in between is part of the rescue copy."""
 Lacks: TypeAlias = Callable[[sqlite3.Connection, bytes], str | None]
-"""Function that tells what the file lacks of the write that a mark tells of, in words; `None` if it is there."""
+"""Function that says which acknowledged write is missing from the file, given the mark of that write; `None` if none
+is."""
 
 
 class FileGuard:
-    """Guard of one open file. From the first error on that says it is broken nothing is read or written any more."""
+    """Guard of one open file. After its first error for a broken file nothing is read or written any more."""
 
     def __init__(
         self, path: Path, purpose: StateFileSpec, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
     ) -> None:
-        """Check the file as it was found, with the lock held. Raises what `purpose` has for a broken file,
-        `sqlite3.Error`, `OSError`."""
+        """Check the file as it was found, with the lock held.
+
+        Raises the owner's error for a broken file, `sqlite3.Error`, `OSError`.
+        """
         self._path, self._purpose, self._connection = path, purpose, connection
         self._clock, self._lacks = clock, lacks
         (tables,) = connection.execute("PRAGMA schema_version").fetchone()
         self._state = TamperDetector(path, lock, tables_max=tables if purpose.tables_are_all else None)
         self.broken: str | None = None
-        """Reason for which the file is used no more; `None` while it is."""
+        """Reason why the file is no longer used; `None` while it is in use."""
         self._is_new = False
         """True from the end of one connection to the first check of the next."""
         self._last: bytes | None = None
@@ -107,22 +116,25 @@ class FileGuard:
             )
 
     def on_disconnect(self) -> None:
-        """Note that the connection is closed. If it was the last, log and index were removed, and are made anew."""
+        """Handle the end of the connection. If it was the last one, SQLite removed log and index and creates new
+        ones."""
         self._is_new, self._seen, self._check_at_s = True, -1, 0.0
 
     def on_reconnect(self, connection: sqlite3.Connection) -> None:
-        """Note that there is another connection."""
+        """Use another connection from now on."""
         self._connection = connection
 
     def check_names(self) -> None:
-        """Check that the file is still the one of its name: cheap, and without the lock. Raises what `purpose` has for
-        a broken file, `OSError`."""
+        """Check that the path still leads to the open file: cheap, and without the lock.
+
+        Raises the owner's error for a broken file, `OSError`.
+        """
         self.raise_if_broken()
         if not self._is_new and (said := self._state.find_moved()) is not None:
             self._give_up(f"{said}: what is written from here on nobody would see, so nothing is")
 
     def check(self) -> None:
-        """Check the whole inside a transaction, before anything is written. Raises as `check_names`, and
+        """Run the full check inside a transaction, before anything is written. Raises as `check_names`, and
         `sqlite3.Error`."""
         self.raise_if_broken()
         now_s = self._clock.monotonic_s()
@@ -149,25 +161,30 @@ class FileGuard:
             self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
 
     def on_commit(self, mark: bytes | None) -> None:
-        """Note that a transaction is durable; `mark` tells of its last write, if it had one. The lock must be held."""
+        """Record that a transaction is durable. The lock must be held.
+
+        `mark` identifies its last write, if it had one.
+        """
         self._state.on_commit()
         if mark is not None:
             self._last = mark
             self._state.acknowledge(mark)
 
     def on_close(self) -> None:
-        """Note that the connection was closed for good."""
+        """Handle that the connection was closed for good."""
         with suppress(OSError):
             self._state.on_close()
 
     def raise_if_broken(self) -> None:
-        """Raise what `purpose` has for a broken file, each time anew, once something was wrong."""
+        """Raise a new error for a broken file if an earlier check failed."""
         if self.broken is not None:
             raise self._purpose.errors.broken(self.broken)
 
     def _give_up(self, said: str) -> None:
-        """Use the file no more, save what can be saved, and raise the error. The connection is never closed: see
-        `keep_open`."""
+        """Stop using the file, save what can be saved, and raise the error.
+
+        The connection is never closed: see `keep_open`.
+        """
         said = f"the {self._purpose.name} {said}"
         keep_open(self._connection)
         if self._connection.in_transaction:
@@ -186,7 +203,7 @@ class FileGuard:
 
 # ---------------------------------------------------------------- signs of tampering
 #
-# SQLite does not look. If its file is removed or replaced, it goes on writing to a file that is lost; if an older copy
+# SQLite does not check. If its file is removed or replaced, it goes on writing to a lost file; if an older copy
 # is written over it, the two are mixed. So each writer checks inside its transaction, and stops for good when something
 # is wrong (`problem`).
 #
@@ -209,33 +226,36 @@ DESCRIPTORS = "/dev/fd"
 HEADER_BYTES = 100
 MAGIC = b"SQLite format 3\0"
 INDEX = struct.Struct("=16xI4xII8s8x")
-"""Head of the log's index: number of its last frame, that one's checksums, and the log's salts."""
+"""Head of the log's index: the number of the last frame, its checksums, and the log's salts."""
 LOG_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
 MARK = struct.Struct(">8sQQII")
-"""Head of a note in the lock file: our magic, which file it was (device, inode), the length of what follows, and its
-checksum."""
+"""Head of a note in the lock file: our magic, the file that it is about (device, inode), the length of the note, and
+its checksum."""
 ACKNOWLEDGED, CONDEMNED = b"SAGA ack", b"SAGA bad"
 MARK_BYTES_MAX = 4096
 
 
 class FileHeader(NamedTuple):
-    """Header of a SQLite file, as its first bytes say it."""
+    """Values in the header of a SQLite file."""
 
     generation: int
     tables: int
-    """Number of times that tables were made or changed."""
+    """Number of times that tables were created or changed."""
     page_bytes: int
 
 
 class TamperDetector:
-    """Knowledge of one process about one file, the log and the index beside it, and its lock."""
+    """What one process knows about one file, its log, its index and its lock file, to detect when others change
+    them."""
 
     def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
-        """Note what the file is. It must be open, its lock held, and its log have been read. `lock`: the descriptor of
-        `<path>.lock`. `tables_max`: how often its tables were made or changed (`PRAGMA schema_version`), if they will
-        not be any more."""
+        """Record the identity of the files. The file must be open, its lock held, and its log must have been read.
+
+        `lock`: the descriptor of `<path>.lock`. `tables_max`: how often its tables were created or changed (`PRAGMA
+        schema_version`), if that is final.
+        """
         self._path, self._lock, self._tables_max = path, lock, tables_max
-        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside what a link leads to
+        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside the target of a link
         self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
         self._known = tuple(file_identity(os.stat(name)) for name in self._names)
         self._file = self._log = self._index = -1
@@ -246,7 +266,7 @@ class TamperDetector:
         self._header = self._read_header() if self._file >= 0 else None
 
     def on_reopen(self) -> None:
-        """Note another connection: if the old one was the last, log and index were made anew. It must have read."""
+        """Handle a new connection, which must have read: if the old one was the last, log and index are new files."""
         file, _, _, lock = self._known
         log, index = (file_identity(os.stat(name)) for name in self._names[1:3])
         self._known = (file, log, index, lock)
@@ -256,7 +276,8 @@ class TamperDetector:
     # ---------------------------------------------------------------- looking
 
     def find_moved(self) -> str | None:
-        """Fate of the names, in words; `None` if each is still that of the file open here. Raises `OSError`."""
+        """Return which file was removed or replaced; `None` if every path still leads to the open file. Raises
+        `OSError`."""
         for name, known in zip(self._names, self._known, strict=True):
             try:
                 there = os.stat(name)
@@ -267,23 +288,25 @@ class TamperDetector:
         return None
 
     def find_problem(self) -> str | None:
-        """Problem of the file; `None` if it is what it was. Inside a transaction, before anything is written. Raises
-        `OSError`."""
+        """Return what is wrong with the file; `None` if nothing is. Raises `OSError`.
+
+        Called inside a transaction, before anything is written.
+        """
         return self.find_moved() or self._find_overwritten()
 
     def is_new_log(self) -> bool:
-        """True if the log has begun anew since `logged`: then the transaction must raise the generation."""
+        """Return whether the log was restarted since `on_commit`. Then the transaction must raise the generation."""
         return self._new_log
 
     def on_commit(self) -> None:
-        """Note that a transaction was committed, which raised the generation if it had to."""
+        """Handle a committed transaction, which raised the generation if it had to."""
         self._new_log = False
 
     def _find_overwritten(self) -> str | None:
         if self._file < 0:
             return None
         said = self._try_compare()
-        if said is not None:  # the descriptors may have been another connection's, and be closed
+        if said is not None:  # the descriptors may belong to a connection that is closed now
             self._find_descriptors()
             said = self._try_compare() if self._file >= 0 else None
         return said
@@ -315,7 +338,7 @@ class TamperDetector:
         return None
 
     def _ends_so(self, frame: int, checksums: bytes, salts: bytes, page_bytes: int) -> bool:
-        """True if the log has this frame, with which it is to end."""
+        """Return whether the log contains the frame that the index names as its last."""
         at = LOG_HEAD_BYTES + (frame - 1) * (FRAME_HEAD_BYTES + page_bytes)
         return (
             os.pread(self._log, 8, 16) == salts
@@ -343,27 +366,30 @@ class TamperDetector:
     # ---------------------------------------------------------------- what was acknowledged
 
     def acknowledge(self, mark: bytes) -> None:
-        """Note the last write of a transaction that was committed. With the lock held."""
+        """Record the last write of a committed transaction in the lock file. The lock must be held."""
         self._write_note(ACKNOWLEDGED, mark)
 
     def last_acknowledged(self) -> bytes | None:
-        """Note of whoever wrote last to this very file; `None` if nothing is known. Raises `OSError`."""
+        """Return the mark of the last acknowledged write to this file, by any process; `None` if unknown. Raises
+        `OSError`."""
         return self._read_note(ACKNOWLEDGED)
 
     def on_close(self) -> None:
-        """Note that the connection was closed. If it was the last, all of the log is in the file, and nothing need be
-        told of it."""
+        """Handle that the connection was closed.
+
+        If it was the last, the whole log was copied into the file, and the mark of the last write is no longer needed.
+        """
         if self._read_note(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
             os.ftruncate(self._lock, 0)
 
     def condemn(self, why: str) -> None:
-        """Note that nobody may go on with this very file, even after a restart."""
+        """Record that no process may use this file, even after a restart."""
         self._write_note(CONDEMNED, why.encode())
 
     def _write_note(self, kind: bytes, mark: bytes) -> None:
         if len(mark) <= MARK_BYTES_MAX:
             head = MARK.pack(kind, *self._known[0], len(mark), zlib.crc32(mark))
-            with suppress(OSError):  # what it is about has happened all the same
+            with suppress(OSError):  # the event that it records has happened anyway
                 os.pwrite(self._lock, head + mark, 0)
 
     def _read_note(self, kind: bytes) -> bytes | None:
@@ -371,7 +397,7 @@ class TamperDetector:
 
 
 def read_note(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
-    """Read the note of this kind in a lock file, about this very file. Raises `OSError`."""
+    """Read the note of this kind in a lock file, if it is about this file. Raises `OSError`."""
     said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
     if len(said) < MARK.size:
         return None
@@ -383,5 +409,5 @@ def read_note(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
 
 
 def file_identity(there: os.stat_result) -> tuple[int, int]:
-    """Identity of a file while it lives: its device and its number there."""
+    """Return the identity of a file while it exists: device and inode."""
     return there.st_dev, there.st_ino

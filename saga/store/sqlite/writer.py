@@ -1,9 +1,8 @@
-"""Group commit: whatever is queued while the event loop has other things to do is written by one transaction, with one
-fsync.
+"""Group commit: changes that are queued while the event loop is busy share one transaction, with one fsync.
 
-Statements run on the loop's own thread: an append costs microseconds and an fsync of a local disk a fraction of a
-millisecond, while handing work to a thread and back costs up to five milliseconds when the loop is busy.
-Waiting for another process is different: it may be frozen while it holds the lock. So nothing here blocks on a lock.
+Statements run on the loop's own thread: an append takes microseconds and an fsync of a local disk a fraction of a
+millisecond, while handing work to a thread and back takes up to five milliseconds when the loop is busy. Waiting for
+another process is different: it may be frozen while it holds the lock. So nothing here blocks on a lock.
 """
 
 import asyncio
@@ -21,39 +20,43 @@ from saga.store.sqlite.state_file import StateFile
 T = TypeVar("T")
 
 BUSY_S = 0.00025
-"""Shortest turn of the loop in which others had something to do: they may bring more changes, and a commit costs as
-much as a dozen of them. An idle loop turns in a tenth of it, and nothing waits there."""
+"""Shortest turn of the event loop that counts as busy: others may add more changes, and a commit costs as much as a
+dozen of them. A turn of an idle loop takes a tenth of it, and then nothing waits."""
 WAIT_S_MAX = 0.04
-"""Longest that a transaction waits for others who are busy: a fraction of what they make each other wait by then."""
+"""Longest time that a transaction waits while the event loop is busy: a fraction of the delay that the loop has by
+then."""
 PAUSE_S = 0.02
-"""Pause between two attempts while another program, a shell perhaps, is inside a transaction."""
+"""Pause between two attempts while another program, for example a shell, is inside a transaction."""
 LOOK_EVERY_S = 0.05
-"""Pause before whoever waits for the lock looks again how late it is: by the loop's timer, for other processes live in
-real time, whatever our clock says."""
+"""Pause between checks of the deadline while waiting for the lock. It is measured by the event loop's timer, not by our
+clock, because other processes run in real time."""
 
 Change: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], int]
-"""Function to run inside the transaction, the future of its result, and how much of a transaction's room it takes."""
+"""Function to run inside the transaction, the future of its result, and how much of the transaction's room it takes."""
 _takes = itemgetter(2)
 
 
 class TransactionHooks(Protocol):
-    """Contents of the file, as its owner knows them. Called inside each transaction, unless a method says otherwise."""
+    """What the owner of the file does in each transaction. Called inside the transaction, unless a method says
+    otherwise."""
 
     def begin(self) -> None:
         """Begin a transaction, before the first change."""
 
     def finish(self, changes: int) -> None:
-        """Finish a transaction, after the last of so many changes."""
+        """Finish a transaction, after the last of this many changes."""
 
     def on_commit(self) -> bytes | None:
-        """Note that the transaction is durable, with the lock still held; the mark of its last write, if it had one.
-        See `saga.store.sqlite.integrity`."""
+        """Handle that the transaction is durable, with the lock still held.
+
+        Return the mark of its last write, if it had one: see `saga.store.sqlite.integrity`.
+        """
 
     def on_rollback(self) -> None:
-        """Note that nothing of the transaction is there."""
+        """Handle that nothing of the transaction was written."""
 
     def announce(self) -> None:
-        """Tell whoever waits for what was written: after a commit, with the lock given up."""
+        """Notify those who wait for what was written: after a commit, with the lock released."""
 
 
 class GroupCommitter:
@@ -68,9 +71,12 @@ class GroupCommitter:
         refusals: tuple[type[Exception], ...] = (SagaError,),
         broken: Callable[[Broken], None] | None = None,
     ) -> None:
-        """Begin with nothing queued. `room`: how much one transaction takes, so that it holds the loop for a bounded
-        time; the rest goes into the next. `refusals`: what a change may raise, before it has written anything, to fail
-        alone; all else fails the transaction. `broken` is called when nothing can be written any more."""
+        """Start with an empty queue.
+
+        `room`: how much one transaction takes, so that it blocks the event loop for a bounded time; the rest goes into
+        the next. `refusals`: errors that a change may raise, before it has written anything, to fail alone; any other
+        error fails the whole transaction. `broken` is called when nothing can be written any more.
+        """
         self._file, self._contents, self._clock = file, contents, file.clock
         self._room, self._refusals, self._broken = room, refusals, broken
         self._loop = asyncio.get_running_loop()
@@ -80,8 +86,11 @@ class GroupCommitter:
         self._closed = False
 
     def do(self, run: Callable[[], T], takes: int = 1) -> asyncio.Future[T]:
-        """Queue a change. The future is done, with what `run` returned, when its transaction is durable: even if the
-        caller goes away meanwhile. It fails as `run` did, or with the owner's error."""
+        """Queue a change.
+
+        The future is done, with the result of `run`, when its transaction is durable, even if the caller was cancelled.
+        It fails with the exception of `run`, or with the owner's error.
+        """
         if self._closed:
             file = self._file
             raise file.purpose.errors.defect(
@@ -97,11 +106,13 @@ class GroupCommitter:
         return done
 
     async def close(self) -> None:
-        """Return when all that was queued has come to its end; nothing is taken from here on. Raises what the file's
-        purpose has for a broken one, if that turns out only now."""
+        """Wait until all queued changes have ended, and accept no more.
+
+        Raises the owner's error for a broken file if that is found only now.
+        """
         is_told = self._file.guard.broken is not None
         try:
-            with suppress(SagaError):  # those who queued it were told the same
+            with suppress(SagaError):  # the callers of `do` have got the same error
                 await self.do(lambda: None)  # the queue is first in, first out
         finally:
             self._closed = True
@@ -112,15 +123,18 @@ class GroupCommitter:
             self._file.guard.raise_if_broken()
 
     def _schedule(self) -> None:
-        """Write once the loop has nothing else to do: as much as possible is there by then."""
+        """Write when the event loop has nothing else to do, so that as many changes as possible share the
+        transaction."""
         self._scheduled = True
         now_s = self._loop.time()
         self._loop.call_soon(self._gather, now_s, now_s, len(self._queue))
 
     def _gather(self, since_s: float, turn_s: float, had: int) -> None:
-        """Write, unless this turn of the loop was busy or brought more changes: the next one may, too. `since_s`,
-        `turn_s`: times of the loop at which something was queued, and at which the turn began. `had`: the changes
-        that were queued by then."""
+        """Write now, or wait for the next turn of the event loop if this turn was busy or added changes.
+
+        `since_s`, `turn_s`: times of the loop at which the first change was queued, and at which the turn began. `had`:
+        the number of changes queued by then.
+        """
         now_s, queued = self._loop.time(), len(self._queue)
         is_over = now_s - turn_s <= BUSY_S and queued <= had
         if is_over or now_s - since_s >= WAIT_S_MAX or queued >= self._room:
@@ -143,7 +157,7 @@ class GroupCommitter:
     # ---------------------------------------------------------------- another process writes
 
     async def _wait(self) -> None:
-        """Wait until the other process is done with its transaction, then write; what is queued fails when that takes
+        """Wait until the other process has finished its transaction, then write. The queued changes fail if that takes
         too long."""
         deadline_s = self._clock.monotonic_s() + self._file.lock_s
         try:
@@ -163,7 +177,11 @@ class GroupCommitter:
             self._schedule()
 
     async def _acquire_lock(self, deadline_s: float) -> None:
-        """Return with the lock held. It stays asked for: whoever queues up meanwhile waits for as long again."""
+        """Return with the lock held.
+
+        After a timeout the queued changes fail, but the request for the lock stays: changes that are queued later wait
+        as long again.
+        """
         turn = self._file.lock.acquire()
         while not turn.done():
             await asyncio.wait([turn], timeout=LOOK_EVERY_S)
@@ -175,8 +193,10 @@ class GroupCommitter:
     # ---------------------------------------------------------------- the transaction
 
     def _try_write(self) -> bool:
-        """Write one transaction, and tell its result to everybody in it. With the lock held, which is given up. `False`
-        if another program is inside a transaction without having asked for the lock."""
+        """Write one transaction and resolve the futures of its changes. The lock must be held and is released.
+
+        Return false if another program is inside a transaction without having taken the lock.
+        """
         file, contents = self._file, self._contents
         group: list[Change] = []
         results: list[tuple[asyncio.Future[Any], Any]] = []
@@ -197,7 +217,7 @@ class GroupCommitter:
             doing = FileOperation.COMMIT
             connection.execute("COMMIT")
             file.guard.on_commit(contents.on_commit())
-        except BaseException as why:  # an interrupt, too, must leave no transaction open and nobody waiting
+        except BaseException as why:  # an interrupt, too, must leave no open transaction and no waiting caller
             file.roll_back()
             contents.on_rollback()
             if is_busy(why) and not group:
@@ -209,7 +229,7 @@ class GroupCommitter:
         finally:
             file.lock.release()
         for done, result in results:
-            if not done.done():  # a caller that was cancelled is gone; what it asked for has happened
+            if not done.done():  # the caller may have been cancelled; its change was written all the same
                 done.set_result(result)
         for done, refusal in refused:
             if not done.done():
@@ -232,7 +252,7 @@ class GroupCommitter:
         return group
 
     def _fail(self, group: Sequence[Change], why: BaseException, doing: FileOperation) -> None:
-        """Tell those whose transaction failed; all that is queued, if it failed before it took any."""
+        """Fail the changes of a failed transaction; all that are queued, if it failed before it took any."""
         if isinstance(why, sqlite3.Error):
             why = self._file.make_error(why, doing)
         elif isinstance(why, OSError):
@@ -248,5 +268,5 @@ class GroupCommitter:
             group = tuple(self._queue)
             self._queue.clear()
         for _, done, _ in group:
-            if not done.done():  # one each: an exception collects tracebacks
+            if not done.done():  # one error for each caller: an exception collects tracebacks
                 done.set_exception(type(why)(str(why)) if isinstance(why, SagaError) else why)
