@@ -1,5 +1,5 @@
-"""Access of services and people to brokers and stores, as their declarations demand it: the rights and roles, and the
-commands that give them. Nobody is asked."""
+"""Rights on brokers and stores that services and people need, derived from the declarations, and the commands that
+grant them. No server is contacted."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ from saga.store.adapter import Form, grant_role_commands, required_roles
 from saga.store.adapter import HasStoreUsers as StoreAsksWho
 
 Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
-"""Way of use: see `saga.broker.acls.Role`."""
+"""Kind of user: see `saga.broker.acls.Role`."""
 SERVER = "HOST:9092"
-"""Place of a Kafka's address in commands, where the settings name none."""
+"""Placeholder for Kafka's address in commands if the settings name none."""
 ITSELF: Collection[Who] = ("service", "doctor")
-"""Ways of use in which each service has a user of its own."""
+"""Kinds of users of which each service has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedAccess:
-    """Rights or roles of one user, and the commands that give them."""
+    """Rights or roles of one user, and the commands that grant them."""
 
     who: Who
     services: tuple[str, ...]
     user: str
     rights: tuple[Mapping[str, str], ...]
-    """Rights or roles, each by its parts."""
+    """Rights or roles, each as its fields."""
     commands: tuple[str, ...]
 
 
@@ -51,9 +51,14 @@ def list_kafka_access(  # what each kind of user is asked for
     groups: Collection[str] = (),
     told: Topic | None = None,
 ) -> list[GrantedAccess]:
-    """Rights on Kafka. `principal`: one user for all of them, else each service has its own, and all operators one.
-    `events`: names of those that a client publishes or hears, else all that clients may. `groups`: names of those in
-    which a client listens. `told`: topic on which services tell their transitions. Raises `ConfigurationError`."""
+    """List the rights that a kind of user needs on Kafka. Raises `ConfigurationError`.
+
+    Args:
+        principal: One user for all services; without it each service has its own user, and all operators share one.
+        events: Names of the events that a client publishes or consumes; empty means all that clients may.
+        groups: Names of the consumer groups in which a client listens.
+        told: Topic on which services publish their transition events.
+    """
     adapter = adapters.broker_adapter(address)
     server = ",".join(adapter.servers(address)) if isinstance(adapter, BrokerAsksWho) else SERVER
     granted = []
@@ -75,7 +80,8 @@ def list_kafka_access(  # what each kind of user is asked for
 
 
 def _list_relay_rights(services: Sequence[Declared]) -> Sequence[AclRight]:
-    """Rights to write topics of changes: of services whose store notes them. Those of others a connector writes."""
+    """List the rights to write topics of document changes, if the store records changes itself. Otherwise a connector
+    writes them."""
     if isinstance(adapters.store_adapter(address_given("store", None)), StoreAsksWho):
         return ()
     return [AclRight("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
@@ -84,8 +90,8 @@ def _list_relay_rights(services: Sequence[Declared]) -> Sequence[AclRight]:
 def list_couchbase_access(
     services: Sequence[Declared], who: Literal["service", "operator"], address: str, user: str | None, form: Form
 ) -> list[GrantedAccess]:
-    """Roles on Couchbase; an operator only reads. Raises `ConfigurationError` for a store that asks nobody who he
-    is."""
+    """List the roles needed on Couchbase; an operator only reads. Raises `ConfigurationError` for a store without
+    users."""
     adapter = adapters.store_adapter(address)
     if not isinstance(adapter, StoreAsksWho):
         raise ConfigurationError(
@@ -110,15 +116,18 @@ def list_couchbase_access(
 
 
 def _list_users(services: Sequence[Declared], who: Who, given: str | None) -> dict[str, Sequence[Declared]]:
-    """Services by the user who does this with them."""
+    """Group services by the user who accesses them."""
     if given is None and who in ITSELF:
         return {declared.name: [declared] for declared in services}
     return {given or who: services}
 
 
 def _list_client_rights(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> BrokerUse:
-    """Use that a client makes of the log. Of the events that these services consume or emit it publishes those that
-    clients may say, and reads those that it may hear, or that are outcomes of which it may ask."""
+    """Compute which topics and groups a client uses.
+
+    Of the events that these services consume or emit, a client publishes those that clients may produce. It reads those
+    that clients may consume, and the outcomes.
+    """
     named = {
         name_of(event): contract_of(event)
         for d in services
@@ -149,5 +158,5 @@ def _list_client_rights(services: Sequence[Declared], events: Collection[str], g
 
 
 def _is_consumed(contract: Contract) -> bool:
-    """True if a client may listen to the event, or ask for it as an outcome."""
+    """Return whether a client may listen to the event, or query it as an outcome."""
     return contract.consumed_externally or contract.outcome is not None

@@ -1,5 +1,5 @@
-"""Connectors that bring changes of Couchbase's documents to Kafka: the configuration that each service's needs, and how
-those on a Kafka Connect are."""
+"""Kafka connectors for changes of Couchbase documents: the configuration that each service needs, and checks of the
+connectors on a Kafka Connect."""
 
 import asyncio
 import json
@@ -23,34 +23,34 @@ from saga.support.settings import Finding
 
 HANDLER = "com.couchbase.connect.kafka.handler.source.RawJsonWithMetadataSourceHandler"
 ASK_S_MAX = 10.0
-"""Longest time that a Kafka Connect has to answer."""
+"""Time limit in seconds for an answer of Kafka Connect."""
 ANSWER_BYTES_MAX = 1 << 20
 
 
 class ConnectorConfig(NamedTuple):
-    """Connector of one service."""
+    """Name and configuration of the connector of one service."""
 
     name: str
     config: Mapping[str, str]
-    """Configuration, without the password: that is in the variable KAFKA_COUCHBASE_PASSWORD of the Kafka Connect."""
+    """Configuration without the password, which Kafka Connect reads from its variable KAFKA_COUCHBASE_PASSWORD."""
 
 
 class ConnectQuery(Protocol):
-    """Way to ask a Kafka Connect: the JSON at a path below its address; `None` if there is nothing. Raises
-    `ConfigurationError` if it cannot be asked."""
+    """Callable that returns the JSON at a path of a Kafka Connect, or `None` if there is nothing. Raises
+    `ConfigurationError` if Kafka Connect cannot be queried."""
 
     async def __call__(self, path: str) -> Any: ...
 
 
 def list_watched_collections(service: Declared) -> Sequence[str]:
-    """Collections of documents whose changes a service takes."""
+    """Return the collections of documents whose changes a service consumes."""
     taken = (kind_of(event) for reaction in service.reactions for event in reaction.taken_events)
     return sorted({kind.collection for kind in taken if kind is not None})
 
 
 def make_connector(service: Declared, settings: Settings, user: str | None = None) -> ConnectorConfig:
-    """Connector that brings the changes that a service takes. Raises `ConfigurationError` with all that is in the
-    way."""
+    """Configure the connector for the changes that a service consumes. Raises `ConfigurationError` with all
+    problems."""
     adapter, collections = adapters.store_adapter(settings.store), list_watched_collections(service)
     problems = list(_find_obstacles(service, settings))
     if problems:
@@ -80,7 +80,7 @@ def make_connector(service: Declared, settings: Settings, user: str | None = Non
 
 
 def _find_obstacles(service: Declared, settings: Settings) -> Iterator[str]:
-    """Reasons why no connector can bring the changes of a service."""
+    """Yield the reasons why no connector can deliver the changes of a service."""
     adapter, collections = adapters.store_adapter(settings.store), list_watched_collections(service)
     if not collections:
         yield f"{service.name!r} takes no Change[...]"
@@ -103,7 +103,11 @@ def _find_obstacles(service: Declared, settings: Settings) -> Iterator[str]:
 async def check_connectors(
     services: Sequence[Declared], settings: Settings, ask: ConnectQuery | None
 ) -> Sequence[Finding]:
-    """Findings about how changes come to these services. `ask`: their Kafka Connect, if it is known."""
+    """Check how document changes reach these services.
+
+    Args:
+        ask: Query of their Kafka Connect; `None` if its address is not set.
+    """
     found = []
     for service in services:
         if collections := list_watched_collections(service):
@@ -165,11 +169,12 @@ async def _check_connector(
 
 
 FREE = frozenset({"tasks.max", "couchbase.username", "couchbase.stream.from", "couchbase.seed.nodes"})
-"""Lines of the configuration that are as people want them."""
+"""Settings that operators may choose freely."""
 
 
 def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """States of a connector and its tasks; nothing of what a server says is taken on trust."""
+    """Return the states of a connector and its tasks. The server's answer is not trusted to have any particular
+    shape."""
     tasks = status.get("tasks")
     listed = [each for each in tasks if isinstance(each, dict)] if isinstance(tasks, list) else []
     connector = status.get("connector")
@@ -179,7 +184,7 @@ def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def make_query(address: str) -> ConnectQuery | None:
-    """Way to ask the Kafka Connect at an address; `None` without one."""
+    """Make the query for the Kafka Connect at an address; `None` without an address."""
 
     def answer(path: str) -> Any:
         try:
@@ -203,8 +208,8 @@ def make_query(address: str) -> ConnectQuery | None:
 
 
 def check_watched_collections(service: Declared, store: Store) -> Iterator[Finding]:
-    """Find collections whose changes are noted for a service, and that it does not take as it is declared here. Raises
-    `StoreError`."""
+    """Find collections whose changes are recorded for a service although its current declaration consumes none of them.
+    Raises `StoreError`."""
     watched = store.watched(service.name) if isinstance(store, ChangeSource) else ()
     for collection in sorted(set(watched) - set(list_watched_collections(service))):
         yield Finding(
@@ -217,8 +222,12 @@ def check_watched_collections(service: Declared, store: Store) -> Iterator[Findi
 
 
 async def stop_watching(service: Declared, collections: Collection[str], store: Store) -> None:
-    """Note changes of these collections for a service no more, and drop those that nobody has relayed. Raises
-    `ConfigurationError` for a name that is not to be dropped, with nothing done, and `StoreError`."""
+    """Stop recording changes of these collections for a service, and delete those that no worker has relayed yet.
+
+    Raises:
+        ConfigurationError: A collection must not be dropped; then nothing is done.
+        StoreError: The store failed.
+    """
     if not isinstance(store, ChangeSource):
         raise ConfigurationError(
             "nothing was dropped:", ["this store notes no changes: take the collection out of the connector"]

@@ -1,4 +1,5 @@
-"""The doctor: asks brokers, stores, keys and the schema registry, and says what is wrong or at risk, and what to do."""
+"""The doctor: checks brokers, stores, keys and the schema registry, and reports what is wrong or at risk, and the
+remedy."""
 
 import asyncio
 import os
@@ -37,17 +38,17 @@ from saga.support.printable import count_noun, printable, quote_text, shorten
 from saga.support.settings import Finding, Severity
 
 PROBE_S = 60.0
-"""Time to expiry of the document that is written as a probe, if we die before it is removed."""
+"""Expiry in seconds of the probe document, in case the process dies before removing it."""
 AGAIN = "mend that, and run saga doctor again"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Findings, and whether everything could be asked."""
+    """Findings, and whether every system could be checked."""
 
     findings: tuple[Finding, ...]
     reached: bool
-    """True if everything could be asked; if not, something is down, or does not let us in."""
+    """True if every system could be checked; if not, one is down or refuses access."""
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity == severity for finding in self.findings)
@@ -55,19 +56,19 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _StoreKnowledge:
-    """What broker and stores say of the services, to be compared."""
+    """What the broker and the stores report about each service, so that the two can be compared."""
 
     groups: dict[str, tuple[GroupDescription, int]] = field(default_factory=dict)
-    """Group of each service, with the number of records in the topics of its events."""
+    """Consumer group of each service, with the number of records in the topics of its events."""
     stores: dict[str, str | None] = field(default_factory=dict)
-    """Id of the store of each service; `None`: it has never run on it."""
+    """Store id of each service; `None` if it has never run on that store."""
 
 
 async def diagnose(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """Diagnosis of the broker and the stores of these services. Raises `ConfigurationError` for settings that cannot
-    work."""
+    """Diagnose the broker, stores, keys and registry of these services. Raises `ConfigurationError` for invalid
+    settings."""
     wanted, known = collect_needs(services, settings.transition_topic), _StoreKnowledge()
-    async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
+    async with asyncio.TaskGroup() as tasks:  # concurrently: each check may use its whole time limit
         asked = [tasks.create_task(_check_broker(services, wanted, settings, clock, known))]
         asked.append(tasks.create_task(_check_registry(services, settings, clock)))
         asked.append(tasks.create_task(_check_keys(services, settings, clock)))
@@ -86,7 +87,7 @@ async def diagnose(services: Sequence[Declared], settings: Settings, clock: Cloc
 
 
 def _compare(services: Sequence[Declared], known: _StoreKnowledge) -> Iterator[Finding]:
-    """Findings about what broker and store say of each service, where both have answered."""
+    """Yield findings that compare broker and store of each service for which both have answered."""
     for service in services:
         if service.name in known.groups and service.name in known.stores:
             (group, records), store = known.groups[service.name], known.stores[service.name]
@@ -127,7 +128,8 @@ async def _check_topics(
     broker: Administration,
     known: _StoreKnowledge,
 ) -> None:
-    """Add to what was seen, which is told even if the broker then fails."""
+    """Add findings about topics, groups and brokers to `seen`; those added are reported even if the broker fails
+    later."""
     found = await broker.describe_topics(list(wanted))
     adapter = adapters.broker_adapter(settings.broker)
     asked = findings.TopicRequirements(
@@ -150,7 +152,7 @@ async def _check_topics(
 
 
 async def _keep_readable(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[str]:
-    """Topics that are there and that this user may read."""
+    """Return the existing topics that this user may read."""
     found = await broker.describe_topics(list(wanted))
     return [name for name, each in found.items() if each.may is None or "read" in each.may]
 
@@ -213,7 +215,7 @@ async def _check_changes(services: Sequence[Declared], settings: Settings) -> Di
 
 
 def _group_by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[Declared]]:
-    """Services by the store that they share."""
+    """Group services by the store that they share."""
     adapter = adapters.store_adapter(settings.store)
     shared: dict[str, list[Declared]] = {}
     for service in services:
@@ -254,18 +256,20 @@ async def _check_store(
 
 
 async def _check_durability(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
-    """Findings about settings that let documents go before their time."""
+    """Return findings about store settings that let documents expire too early."""
     collections = {collection for service in services for collection in collections_of(service)}
     longest_s = max(service.retention.total_seconds() for service in services)
     try:
-        await store.check_expiry(sorted(collections), longest_s + EXPIRY_S_MORE)  # as services do that start
+        await store.check_expiry(
+            sorted(collections), longest_s + EXPIRY_S_MORE
+        )  # the same check that a starting service makes
     except ConfigurationError as why:
         return [findings.report_durability(about, problem) for problem in why.problems]
     return []
 
 
 async def _measure_clock(store: Store, clock: Clock) -> int:
-    """Write a document, read it and remove it; its version."""
+    """Write a probe document, read it back and remove it. Return its CAS value."""
     key = f"{PROBE}doctor-{round(clock.chance() * 2**52):x}"
     cas = await store.insert(PROGRESS, key, b"{}", expiry_s=PROBE_S)
     document = await store.get(PROGRESS, key)
@@ -276,8 +280,10 @@ async def _measure_clock(store: Store, clock: Clock) -> int:
 
 
 async def _check_logs(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """Findings about a log and a store of which one is lost, or not the other's. What cannot be asked is told where
-    each is looked at by itself."""
+    """Return findings about a log or a store that was lost, or that do not belong together.
+
+    An unreachable broker or store is skipped here: its own check reports it.
+    """
     adapter, found = adapters.store_adapter(settings.store), list[Finding]()
     with suppress(SagaError, TimeoutError):
         async with AsyncExitStack() as stack:
@@ -295,7 +301,7 @@ async def _check_logs(services: Sequence[Declared], settings: Settings, clock: C
 
 
 async def _read_positions(service: Declared, settings: Settings, clock: Clock) -> tuple[dict[str, str], bool]:
-    """Logs that the service's store knows; and true if it knows neither a log nor a saga."""
+    """Return the log ids that the service's store has recorded, and whether it knows neither a log nor a saga."""
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock))
         store = await clock.within(settings.open_s, opening)
@@ -313,7 +319,7 @@ async def _check_service_log(
     if is_empty:
         positions = (await broker.describe_group(service.name)).positions
         handled = {p: at for p, at in positions.items() if at and not is_without_events(p.topic)}
-        if handled:  # a person may have said where a new service begins
+        if handled:  # an operator may have chosen where a new service begins
             moved = await read_manual_moves(service.name, broker)
             handled = {p: at for p, at in handled.items() if at > moved.get(p, 0)}
         found += findings.check_empty_store(service, len(handled))
@@ -344,7 +350,7 @@ def _report_unasked(about: str, why: object) -> Finding:
 
 
 def _describe(why: object) -> str:
-    """Error in one line."""
+    """Format an error as one line."""
     return f"{why.heading.rstrip(':')}: {'; '.join(why.problems)}" if isinstance(why, Problems) else str(why)
 
 
@@ -352,14 +358,14 @@ def _describe(why: object) -> str:
 
 
 SAMPLED_MAX = 200
-"""Sagas of a service in which sealed values are looked for."""
+"""Most sagas of a service that are searched for encrypted values."""
 SHOWN_MAX = 5
-"""Secrets that cannot be read which are told one by one."""
+"""Most unreadable keys that are reported one by one."""
 KEYS_AGAIN = "mend that, and run saga doctor again"
 
 
 async def check_keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> list[Finding]:
-    """See whether these services can seal what they have to, and open what is sealed with any of the secrets."""
+    """Check that these services can encrypt what they have to, and that every key they used can be read."""
     if not settings.keys:
         return []
     about = f"keys {settings.keys}"
@@ -371,7 +377,9 @@ async def check_keys(services: Sequence[Declared], settings: Settings, clock: Cl
         return [Finding("error", about, problem, "no service starts", KEYS_AGAIN) for problem in why.problems]
     found = list(_check_folder(about, state))
     for service in services:
-        with suppress(SagaError, TimeoutError):  # a store that cannot be asked, or cannot list, is told by itself
+        with suppress(
+            SagaError, TimeoutError
+        ):  # a store that is unreachable, or cannot scan, is reported by its own check
             found += await _check_encrypted(about, service, settings, clock, ring)
     return found
 
@@ -379,7 +387,7 @@ async def check_keys(services: Sequence[Declared], settings: Settings, clock: Cl
 async def _check_encrypted(
     about: str, service: Declared, settings: Settings, clock: Clock, keys: Keys
 ) -> Sequence[Finding]:
-    """Findings about values that the service has sealed, as far as the secrets are not in this folder."""
+    """Return findings about encrypted values of the service whose keys are missing from this key folder."""
     if adapters.store_adapter(settings.store).missing_file(settings, service.name) is not None:
         return []
     names, looked = set[str](), 0
@@ -404,8 +412,8 @@ async def _is_missing(name: str, keys: Keys) -> bool:
 
 
 def describe_missing(about: str, service: str, missing: int, sampled: int) -> Iterator[Finding]:
-    """Finding if a service has sealed values with secrets that the folder never had. If it has none of those sampled,
-    it is another folder."""
+    """Yield a finding if a service has encrypted values under keys that the folder never had. If all sampled keys are
+    missing, the folder is probably the wrong one."""
     if missing:
         yield Finding(
             "error" if missing == sampled else "warning",
@@ -453,12 +461,12 @@ def _check_folder(about: str, state: KeyState) -> Iterator[Finding]:
 
 
 NEWEST_MAX = 500
-"""Newest records of a topic that are looked at."""
+"""Most of the newest records of a topic that are examined."""
 TYPES_MAX = 5
-"""Types of a topic that are told, those of most records."""
+"""Most unknown types of a topic that are reported, the most frequent ones first."""
 TYPE_BYTES_MAX = 100
 LOOK_S_MAX = 10.0
-"""Time for looking at all topics."""
+"""Time limit in seconds for examining all topics."""
 
 
 @dataclass(slots=True)
@@ -468,18 +476,18 @@ class UnknownTypeSample:
     count: int
     first: Record
     contract: str
-    """Contract of which their bytes are, or their schema; empty: of none."""
+    """Contract that their bytes or schema match; empty if none does."""
 
 
 @dataclass(slots=True)
 class TopicSample:
-    """All that was found in one topic."""
+    """What was found in the examined records of one topic."""
 
     count: int = 0
     unknown: dict[str, UnknownTypeSample] = field(default_factory=dict)
 
     def add(self, record: Record, libraries: Iterable[Library]) -> None:
-        """Note a record."""
+        """Count a record, and its type if no contract has it."""
         self.count += 1
         unknown = find_unknown_type(record, libraries)
         if unknown is not None:
@@ -489,8 +497,11 @@ class TopicSample:
 
 
 def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
-    """Type of a record of which no contract is, and the contract of which it is all the same, by its bytes or schema.
-    `None`: a contract has it, or nobody can tell what it is: then it is a dead letter, or a tombstone."""
+    """Return the type of a record if no contract has that type, with the contract that its bytes or schema match
+    nevertheless.
+
+    `None`: a contract has the type, or the record cannot be recognized, such as a dead letter or a tombstone.
+    """
     found = None
     for library in libraries:
         try:
@@ -507,7 +518,7 @@ def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str
 async def check_types(
     services: Sequence[Declared], topics: Collection[str], broker: Administration, clock: Clock
 ) -> list[Finding]:
-    """Findings about the newest records of the topics that these services read, as far as they are there. Raises
+    """Return findings about the newest records of the existing topics that these services read. Raises
     `BrokerError`."""
     libraries = dict[str, list[Library]]()
     for service in services:
@@ -535,7 +546,7 @@ async def _read_sample(
     bounds: Mapping[Partition, OffsetBounds],
     broker: Administration,
 ) -> None:
-    """Look at the newest records of each topic, an even share of each partition."""
+    """Read the newest records of each topic, an equal share from each partition."""
     partitions = {topic: sum(at.topic == topic for at in bounds) for topic in looked}
     ends = {at: each.end for at, each in bounds.items()}
     begins = {at: max(each.begin, each.end - max(1, NEWEST_MAX // partitions[at.topic])) for at, each in bounds.items()}
@@ -547,7 +558,7 @@ async def _read_sample(
 
 
 def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> Iterator[Finding]:
-    """Findings about one topic."""
+    """Yield findings about the unknown types in one topic."""
     most = sorted(looked.unknown.items(), key=lambda each: (-each[1].count, each[0]))
     for type_, each in most[:TYPES_MAX]:
         at = f"{topic}/{each.first.partition} has one at offset {each.first.offset}"

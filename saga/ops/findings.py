@@ -1,4 +1,4 @@
-"""Findings about brokers and stores, for people: pure functions from what was seen."""
+"""Findings about brokers and stores: pure functions of what was observed."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from saga.support.printable import count_noun
 from saga.support.settings import Finding, Severity
 
 SEVERITIES: Sequence[Severity] = ("error", "warning", "ok")
-"""What matters, first to last."""
+"""Severities, most important first."""
 REPLICAS, IN_SYNC = 3, 2
-"""Least replicas, and least of them in sync: with fewer, one broker that is lost takes acknowledged records with it, or
+"""Least number of replicas, and of replicas in sync. With fewer, the loss of one broker loses acknowledged records, or
 stops all writing."""
 TOPIC_BYTES = 1_048_588
 """Kafka's own default of `max.message.bytes`."""
@@ -27,29 +27,29 @@ REASSIGN = "give it more replicas with kafka-reassign-partitions"
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
 REPAIR = "saga sagas repair, with the module of the service"
 FORGOTTEN_MS = 7 * DAY_MS
-"""Time that brokers remember the positions of a group without members, unless told otherwise."""
+"""How long brokers by default remember the offsets of a group without members."""
 MINUTES_MAX = 2**31 - 1
-"""Longest memory that brokers can be told, 4000 years."""
+"""Longest such time that brokers accept, 4000 years."""
 SANE_MS = 10 * 365 * DAY_MS
-"""Largest error of a clock: a version that tells of more is no time, for not every server that speaks Couchbase's
-protocol makes versions of the time."""
+"""Largest plausible clock error. A document version further off is no time: not every server that speaks Couchbase's
+protocol derives versions from the time."""
 
 
 # -------------------------------------------------------------------- topics
 
 
 class TopicRequirements(NamedTuple):
-    """Demands of the settings on every topic."""
+    """What the settings require of every topic."""
 
     copies: Copies = Copies()
     record_bytes_max: int = RECORD_BYTES_MAX
     """Largest record that services and clients send."""
     creates_topics: bool = False
-    """True if services make topics that they miss: see `saga.broker.port.Broker.creates_topics`."""
+    """True if services create missing topics: see `saga.broker.port.Broker.creates_topics`."""
 
 
 def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: TopicRequirements) -> Iterator[Finding]:
-    """All that is wrong with a topic."""
+    """Yield everything that is wrong with a topic."""
     name = wanted.topic.name
     if found is None and asked.creates_topics:
         yield Finding("ok", name, "not there yet: the first service that needs it makes it")
@@ -253,7 +253,7 @@ def _check_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Findi
 def check_partitions(
     service: Declared, found: Mapping[str, TopicDescription], reads: frozenset[str]
 ) -> Iterator[Finding]:
-    """Finding if the topics that a service reads have unequally many partitions."""
+    """Yield a finding if the topics that a service reads have different numbers of partitions."""
     counts = {name: found[name].partitions for name in sorted(reads) if name in found and not is_without_events(name)}
     if len(set(counts.values())) > 1:
         yield Finding(
@@ -268,7 +268,7 @@ def check_partitions(
 
 
 def check_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
-    """Findings about positions of a group that are outside of what the log holds."""
+    """Yield findings about offsets of a group that lie outside of the log."""
     for (topic, number), (bounds, position) in states.items():
         if position is not None and position < bounds.begin and is_timer_topic(topic):
             yield Finding(
@@ -301,7 +301,7 @@ def check_positions(service: Declared, states: Mapping[Partition, PartitionState
 def check_waiting(
     service: Declared, group: GroupDescription, states: Mapping[Partition, PartitionState]
 ) -> Iterator[Finding]:
-    """Finding if messages wait for a service that has run, and no process of it is there."""
+    """Yield a finding if records wait for a service that has run before and has no running process."""
     waiting = sum(state.lag for partition, state in states.items() if not is_without_events(partition.topic))
     if group.positions and not group.members and waiting:
         yield Finding(
@@ -314,7 +314,7 @@ def check_waiting(
 
 
 def check_inactive_group(away: InactiveGroup) -> Iterator[Finding]:
-    """Finding about a group that has been without members for a day."""
+    """Yield a finding about a group that has been without members for a day and has unread records."""
     if away.away_ms >= DAY_MS and away.behind:
         yield Finding(
             "warning",
@@ -330,8 +330,11 @@ def check_inactive_group(away: InactiveGroup) -> Iterator[Finding]:
 
 
 def check_members(service: Declared, group: GroupDescription, store: str | None) -> Iterator[Finding]:
-    """Finding if the group has members of another service, or of this one on another store. `store`: id of the store
-    that the settings name; `None`: the service has never run on it."""
+    """Yield a finding if the group has members of another service, or of this service on another store.
+
+    Args:
+        store: Id of the store that the settings name; `None` if the service has never run on it.
+    """
     ours = MemberIdentity(service=service.name, store=store or "")
     if strangers := find_disagreeing(ours, group.identities):
         this = f"this store is {store!r}" if store else "the service has never run on the store of these settings"
@@ -345,8 +348,12 @@ def check_members(service: Declared, group: GroupDescription, store: str | None)
 
 
 def check_first_start(service: Declared, group: GroupDescription, records: int, store: str | None) -> Iterator[Finding]:
-    """Finding if a service that has never run begins with what others have published before, and nobody said that it
-    is to. `records`: those that lie in the topics of its events."""
+    """Yield a finding if a service that has never run would handle old records, and its declaration does not say where
+    to start.
+
+    Args:
+        records: Number of records in the topics of its events.
+    """
     if service.start is None and store is None and not group.positions and not group.members and records:
         yield Finding(
             "error",
@@ -361,7 +368,7 @@ def check_first_start(service: Declared, group: GroupDescription, records: int, 
 
 
 def check_log_ids(service: Declared, replaced: Collection[str]) -> Iterator[Finding]:
-    """Findings about topics that were deleted and created again since the service published to them."""
+    """Yield findings about topics that were deleted and created again since the service published to them."""
     timers = sorted(topic for topic in replaced if is_timer_topic(topic))
     if timers:
         yield Finding(
@@ -382,7 +389,7 @@ def check_log_ids(service: Declared, replaced: Collection[str]) -> Iterator[Find
 
 
 def report_lost_log(service: Declared, about: str) -> Finding:
-    """Finding about a log that is gone, while the store says what was published there."""
+    """Report a log that is gone, although the store says that records were published there."""
     return Finding(
         "error",
         about,
@@ -394,7 +401,8 @@ def report_lost_log(service: Declared, about: str) -> Finding:
 
 
 def check_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
-    """Finding about a service that has handled messages of so many partitions, and knows of no saga."""
+    """Yield a finding about a service whose group has handled messages of `partitions` partitions, but whose store is
+    empty."""
     if partitions:
         yield Finding(
             "error",
@@ -409,7 +417,11 @@ def check_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
 
 
 def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:
-    """Findings about settings of a broker. `longest_ms`: time for which the topic is kept that is kept longest."""
+    """Yield findings about settings of a broker.
+
+    Args:
+        longest_ms: Longest retention of any topic; `None` means for ever.
+    """
     about = f"broker {name}"
     if settings.get("auto.create.topics.enable") == "true":
         yield Finding(
@@ -433,7 +445,7 @@ def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
 
 
 def report_clock(about: str, ahead: int) -> Finding:
-    """Finding about a clock that is `ahead` milliseconds ahead of this machine's."""
+    """Report a clock that is `ahead` milliseconds ahead of this machine's."""
     if abs(ahead) <= CLOCK_MS_WARNING:
         return Finding("ok", about, f"its clock is that of this machine, to {describe_duration(CLOCK_MS_WARNING)}")
     return Finding(
@@ -446,16 +458,18 @@ def report_clock(about: str, ahead: int) -> Finding:
 
 
 class GroupedFinding(NamedTuple):
-    """Findings that say the same of several things."""
+    """Equal findings about several things, reported as one."""
 
     about: tuple[str, ...]
     finding: Finding
-    """One of them. With several things, `NAME` stands for each of them in its remedy."""
+    """One of them. If there are several, `NAME` stands for each of them in the remedy."""
 
 
 def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
-    """Findings for people: errors first, then warnings, then what is well; those that say the same are one. Within
-    each of these the rarest come first: what is so everywhere is mostly a decision, in one place it is an accident.
+    """Group equal findings, and sort them: errors, then warnings, then what is well.
+
+    Within a severity the rarest come first: what is the same everywhere was mostly a decision, in one place it is an
+    accident.
 
     >>> alike = [Finding("warning", name, "1 replica", "loss", f"alter {name}") for name in ("orders", "payments")]
     >>> other = Finding("warning", "bills", "kept for ever")
@@ -476,7 +490,8 @@ def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
 
 
 def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
-    """Milliseconds that a clock is ahead, at least, if it told its time some time between two moments here.
+    """Compute how many milliseconds a clock is ahead, at least, given a time that it reported between two local
+    moments.
 
     >>> ahead_ms(105, 100, 110), ahead_ms(150, 100, 110), ahead_ms(70, 100, 110)
     (0, 40, -30)
@@ -485,15 +500,15 @@ def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
 
 
 def check_store_clock(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
-    """Finding about the store's clock from the version of a document that was written between two moments here; none
-    from a version that is no time."""
+    """Yield a finding about the store's clock, from the version of a document written between two local moments; none
+    if the version is no time."""
     ahead = SANE_MS if told_ms is None else compute_ahead_ms(told_ms, before_ms, after_ms)
     if abs(ahead) < SANE_MS:
         yield report_clock(about, ahead)
 
 
 def report_durability(about: str, problem: str) -> Finding:
-    """Finding: documents do not stay as long as they are told to."""
+    """Report a setting with which documents expire before their time."""
     return Finding(
         "error",
         about,

@@ -37,7 +37,7 @@ from saga.support.clock import LATEST_MS, iso
 
 
 class SummaryMessage(Struct, frozen=True, gc=False):
-    """Kept message: for which handler it is."""
+    """Pending message: the handler it is for, and what delays it."""
 
     handler: str
     n: int
@@ -49,7 +49,7 @@ class SummaryMessage(Struct, frozen=True, gc=False):
 
 
 class SummaryIntent(Struct, frozen=True, gc=False):
-    """Open intent: whose it is, and since when."""
+    """Open intent: its handler, kind and time."""
 
     handler: str
     kind: IntentKind
@@ -58,7 +58,7 @@ class SummaryIntent(Struct, frozen=True, gc=False):
 
 
 class SummaryRun(Struct, frozen=True, gc=False):
-    """Run that has ended: whose it was."""
+    """Finished run: its handler."""
 
     handler: str
 
@@ -70,40 +70,40 @@ class SummaryEvent(Struct, frozen=True, gc=False):
 
 
 class SummaryResult(Struct, frozen=True, gc=False):
-    """Result that can be undone: the event that said it."""
+    """Result that can be compensated: the event that reported it."""
 
     event: SummaryEvent
 
 
 class SummaryPage(Struct, frozen=True, gc=False):
-    """Page in a document of its own: how much is in it."""
+    """Overflow segment: its kind and the number of its entries."""
 
     of: str
     count: int
 
 
 class SummaryTransition(Struct, frozen=True, gc=False):
-    """Transition: when it was written, and what became of the message."""
+    """Transition: when it was written, and its outcome."""
 
     time: str
     outcome: Outcome
 
 
 class SummaryFailedRun(Struct, frozen=True, gc=False):
-    """A run that goes on later."""
+    """Suspended run: its handler, and when it continues."""
 
     handler: str
     due_ms: int
 
 
 class SummaryAttempt(Struct, frozen=True, gc=False):
-    """Attempt that failed: the class of the failure."""
+    """Failed attempt: the class of the failure."""
 
     blame: str | None = None
 
 
 class SummaryFailure(Struct, frozen=True, gc=False):
-    """Transition, with why it was written: looked at only where a run is parked."""
+    """Transition with its reason and failures. Decoded only for sagas with a parked run."""
 
     time: str
     outcome: Outcome
@@ -114,7 +114,8 @@ class SummaryFailure(Struct, frozen=True, gc=False):
 
 
 class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False):
-    """A progress, with the names of `saga.progress.document.SagaProgress`."""
+    """Part of a progress that a list of sagas needs; the fields are named as in
+    `saga.progress.document.SagaProgress`."""
 
     service: str
     saga: str
@@ -144,7 +145,7 @@ _decode_failures = msgspec.json.Decoder(SummaryFailure)
 
 
 def decode_summary(content: bytes) -> ProgressSummary:
-    """A progress as read from a store. Raises `SagaError` for what is none, or of a newer version."""
+    """Decode the summary of a progress document. Raises `SagaError` if it is no progress, or has a newer format."""
     try:
         seen = _decoders.decode(content)
         if seen.transitions:
@@ -157,12 +158,12 @@ def decode_summary(content: bytes) -> ProgressSummary:
 
 
 def decode_last_transition(raw: Raw) -> SummaryTransition:
-    """One transition of a progress."""
+    """Decode the time and outcome of one transition."""
     return _decode_entries.decode(raw)
 
 
 def decode_failure(raw: Raw) -> SummaryFailure | None:
-    """One transition of a progress with its reason; `None`: it cannot be read."""
+    """Decode one transition with its reason and failures; `None` if it is unreadable."""
     try:
         return _decode_failures.decode(raw)
     except UNREADABLE:
@@ -174,12 +175,12 @@ def decode_failure(raw: Raw) -> SummaryFailure | None:
 
 @dataclass(frozen=True, slots=True)
 class SagaHistory:
-    """All that one service has written down of a saga."""
+    """The complete history of a saga in one service."""
 
     progress: SagaProgress
     transitions: tuple[Raw, ...]
-    """Transitions, oldest first, archived ones with them, as they were written: `saga.progress.history.verify` checks
-    them."""
+    """Encoded transitions, oldest first, archived ones included, exactly as written: `saga.progress.history.verify`
+    checks their bytes."""
 
     @property
     def service(self) -> str:
@@ -187,7 +188,7 @@ class SagaHistory:
 
     @property
     def entries(self) -> tuple[Transition, ...]:
-        """The transitions, each read anew. Raises `msgspec.DecodeError` for one that was damaged."""
+        """The transitions, decoded on each access. Raises `msgspec.DecodeError` if one is damaged."""
         return tuple(map(decode_transition, self.transitions))
 
 
@@ -196,95 +197,95 @@ class TimelineEntry:
     """One transition of one service."""
 
     time: str
-    """Time of writing, by the clock of the service; RFC 3339 in milliseconds, UTC."""
+    """Time of writing by the clock of the service; RFC 3339 in milliseconds, UTC."""
     service: str
     transition: int
     handler: str
     outcome: Outcome
     reason: str | None
     type: str
-    """Type of the message that it was about."""
+    """Type of the message that caused it."""
     message: str
-    """The message's id."""
+    """Id of that message."""
     source: str
     """Service or application that emitted the message."""
     attempt: int
     emitted: tuple[str, ...]
-    """The types of the events that it emitted."""
+    """Types of the events that the transition emitted."""
     steps: tuple[str, ...]
-    """Calls of the handler, as people read them: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
+    """Calls of the handler in readable form: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
     calls: tuple["TimelineStep", ...]
     """The same calls, with what is recorded of each."""
     failures: tuple["TimelineAttempt", ...]
-    """Attempts that failed since the transition before; of very many the last ones."""
+    """Attempts that failed since the previous transition; only the last ones if there were very many."""
     delta: dict[str, Any]
-    """The fields of the state that changed; with a new version all of them."""
+    """Fields of the state that changed; after a migration, all of them."""
     version: int
-    """Version of the state from here on."""
+    """Version of the state from this transition on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineStep:
-    """One step, update or read of a run."""
+    """One step, document update or read of a run."""
 
     kind: str
     name: str
     number: int
-    """Counted by name, in order of calls."""
+    """Number of this call among those with the same name, in order."""
     input: str
     """Digest of its arguments."""
     arguments: str
-    """The arguments themselves as people read them; empty where they are not recorded, or none."""
+    """Its arguments in readable form; empty if they are not recorded, or if there are none."""
     document: str | None
     """Document that was updated or read."""
     answer: str | None
-    """Declared exception with which it answered."""
+    """Declared exception that the call raised."""
     bytes: int
-    """Size of what it gave, as JSON; 0: that lies apart."""
+    """Size of its result as JSON, in bytes; 0 if the result is in a claim check."""
     claim: str | None
-    """Key of the document in `saga-archive` that holds what it gave."""
+    """Key of the document in `saga-archive` that holds its result."""
     ms: int
-    """Milliseconds that a step took, by the clock of its worker."""
+    """Duration of the step in milliseconds, by the clock of its worker."""
     by: str | None
-    """Person who gave the answer in the place of the outside."""
+    """Operator who supplied the answer in place of the external system."""
     instead: str = ""
-    """Way by which the answer came, if the call was refused."""
+    """How the answer was obtained if the call was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineAttempt:
-    """One attempt of a run that failed."""
+    """One failed attempt of a run."""
 
     attempt: int
     """Its number, from 1 on."""
     time: str
     ms: int
-    """Milliseconds that it took."""
+    """Its duration in milliseconds."""
     worker: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedRunStatus:
-    """Run that has failed, or was put off, and waits for its next attempt, and its saga with it."""
+    """A parked run: it failed or was put off, and it blocks its saga until its next attempt."""
 
     handler: str
-    """The handler, or the compensation by its own name if that is known."""
+    """Name of the handler, or of the compensation if that is known."""
     undoes: str | None
     """Handler whose result it undoes, if it is a compensation."""
     attempts: int
-    """Attempts that have failed."""
+    """Number of failed attempts."""
     next: str
-    """Time of the next one; one that has passed: it is being made, or waits for a worker."""
+    """Time of the next attempt; one in the past is under way, or waits for a worker."""
     since: str | None
-    """Time of the transition since which it is kept; `None`: that is archived."""
+    """Time of the transition that made the message pending; `None` if that transition is archived."""
     error: str | None
-    """Reason of the last failure; `None`: that is archived."""
+    """Reason of the last failure; `None` if its transition is archived."""
     is_code: bool = False
-    """True if that was a failure of the service's own code, which no waiting mends."""
+    """True if the service's own code failed, which no amount of waiting fixes."""
     put_off: bool = False
-    """True if a pause, a limit or an open breaker holds it up: it is looked at each minute, and `next` is the first of
-    these looks."""
+    """True if a pause, a limit or an open circuit breaker holds it up. It is checked every minute, and `next` is the
+    time of the next check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,66 +295,67 @@ class ServiceStatus:
     service: str
     saga: str
     state: str
-    """State in a word: `quarantined`, `retrying` (a run has failed and waits for its next attempt), `begun` (a handler
-    is at it), or the outcome of the last transition."""
+    """State in one word: `quarantined`, `retrying` (a run failed and waits for its next attempt), `begun` (a handler is
+    running), or the outcome of the last transition."""
     version: int
-    """Version of the service's own state of it, which migrations raise."""
+    """Version of the service's own state of the saga, which migrations raise."""
     outcome: str | None
-    """The event with which this service ended the saga."""
+    """Event with which this service ended the saga."""
     has_failed: bool
-    """True if it has taken an outcome with which the saga failed."""
+    """True if the service has received a failure outcome."""
     started: str | None
     principal: str | None
-    """Principal that began it, as this service knows it; `None`: nobody said."""
+    """Principal that started the saga, as far as this service knows; `None` if no message named it."""
     changed: str
-    """Time of the last transition; of a saga without any, of the beginning of its handler. Empty if neither."""
+    """Time of the last transition or open intent, whichever is later. Empty if there is neither."""
     queue: int
     waiting: int
-    """Parts of fan-ins, and what waits for the next turn of a run."""
+    """Number of messages that wait for the rest of a fan-in, or for the next turn of a run."""
     unstarted: int
-    """Messages, outcomes among them, of a saga of which no message has told when it began: nobody knows whether it is
-    forgotten here. They wait for such a message, and for ever if none comes."""
+    """Number of messages, outcomes included, of a saga whose start time no message has told yet. The service cannot
+    know whether it has already forgotten this saga, so they wait for such a message, for ever if none comes."""
     left: int
-    """Parts whose handler can never run: they are forgotten with the service's retention."""
+    """Number of fan-in messages whose handler can never run; they are removed when the retention ends."""
     intents: int
     compensating: int
     parked: int
-    """Runs that wait for their next attempt; they are not counted in `queue` and `compensating`."""
+    """Number of parked runs; they are not counted in `queue` and `compensating`."""
     retries: tuple[ParkedRunStatus, ...]
-    """The same, each with why and until when."""
+    """The parked runs, each with its reason and its next attempt."""
     deadlines: int
-    """Deadlines that are open."""
+    """Number of open deadlines."""
     later: int
-    """Runs that go on later."""
+    """Number of suspended runs."""
     dead: int
-    """Dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
+    """Number of dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
 
     @property
     def needs_person(self) -> bool:
-        """True if nothing but a person brings it on: a dead letter blocks it, or the service's own code fails."""
+        """True if only a person can resume the saga: a dead letter blocks it, or the service's own code fails."""
         return bool(self.dead) or any(each.is_code for each in self.retries)
 
     @property
     def is_open(self) -> bool:
-        """True if something is kept that has not come to its end."""
+        """True if something is unfinished: a pending message, an open intent, a deadline, a suspended run or a dead
+        letter."""
         kept = self.queue or self.waiting or self.unstarted or self.compensating or self.parked or self.deadlines
         return bool(kept or self.later or self.intents or self.dead)
 
 
 def _list_overflow(p: SagaProgress | ProgressSummary, of: SegmentKind) -> int:
-    """Number of messages that are kept in pages."""
+    """Count the messages in overflow segments of this kind."""
     return sum(page.count for page in p.pages if page.of == of)
 
 
 def can_never_run(p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage) -> bool:
-    """True if the handler that a message waits for can never run any more."""
+    """Return whether the handler that a message waits for can never run any more."""
     if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
         return True
     return kept.decides and p.outcome is not None
 
 
 def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
-    """Status of the saga in the service whose progress this is."""
+    """Compute the status of the saga from the progress of one service."""
     last = decode_last_transition(p.transitions[-1]) if p.transitions else None
     left = sum(1 for kept in p.waiting if can_never_run(p, kept))
     dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
@@ -393,7 +395,7 @@ def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
 
 
 def _list_parked_runs(p: SagaProgress | ProgressSummary) -> Iterator[ParkedRunStatus]:
-    """Runs that are parked. Transitions are read only if there is one."""
+    """Yield the parked runs. Transitions are decoded only if there is one."""
     for kept in p.queue:
         if kept.due_ms and not kept.dead:
             yield _to_parked_run(p, kept, kept.handler, undoes=None)
@@ -406,7 +408,11 @@ def _list_parked_runs(p: SagaProgress | ProgressSummary) -> Iterator[ParkedRunSt
 def _to_parked_run(
     p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
 ) -> ParkedRunStatus:
-    """`name`: of what runs; empty: its last failure has to tell."""
+    """Describe a parked run.
+
+    Args:
+        name: Name of the handler or compensation; if empty, it is taken from the last failure.
+    """
     last = next((said for raw in reversed(p.transitions) if (said := _read_failure(raw, kept, name, undoes))), None)
     first = decode_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
     return ParkedRunStatus(
@@ -424,7 +430,11 @@ def _to_parked_run(
 def _read_failure(
     raw: Raw, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
 ) -> SummaryFailure | None:
-    """The transition, if it tells of this failure: a compensation of which nothing has begun is named there alone."""
+    """Return the transition if it reports this failure, else `None`.
+
+    Without a `name`, it matches by the other fields: a compensation that has not begun is named only in the transition
+    itself.
+    """
     said = decode_failure(raw)
     if said is None or (said.outcome, said.attempt) != ("retrying", kept.attempts):
         return None
@@ -432,10 +442,11 @@ def _read_failure(
 
 
 def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
-    """The transitions of all services in one order: by time, but never before the transition that emitted the message.
+    """Merge the transitions of all services into one order: by time, but never before the transition that emitted the
+    message.
 
-    So an effect stands below its cause even where the clocks of two machines differ, and within a service the numbers
-    go up.
+    So an effect stands below its cause even if the clocks of two machines differ, and within a service the numbers go
+    up.
     """
     known = {h.service: h for h in histories}
     entries = {service: h.entries for service, h in known.items()}
@@ -454,7 +465,7 @@ def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
             by, n = emitters.get(nexts[service].message, (service, -1))
             return by == service or by not in nexts or nexts[by].n > n
 
-        # Chains that were tampered with may name each other as causes: then time alone decides.
+        # Manipulated journals may name each other as causes: then time alone decides.
         chosen = min([s for s in left if is_due(s)] or left, key=lambda service: nexts[service].time)
         lines.append(_timeline_entry(known[chosen], nexts[chosen]))
         heads[chosen] += 1
@@ -462,8 +473,8 @@ def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
 
 
 def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[str, Any]]:
-    """Transition `n`, and the state as it was when it had been written, with the fields that had ever been assigned.
-    Raises `LookupError` if there is none."""
+    """Return transition `n`, and the state right after it, with all fields that had been assigned by then. Raises
+    `LookupError` if there is no such transition."""
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
@@ -492,7 +503,8 @@ def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
 
 
 def _list_failures(entry: Transition) -> Iterator[TimelineAttempt]:
-    """Attempts of a transition that failed, numbered: all that it counts, or all but the one that did not fail."""
+    """Yield the failed attempts of a transition with their numbers: all attempts, or all but the last if that
+    succeeded."""
     last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
     for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
         yield TimelineAttempt(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
@@ -533,8 +545,11 @@ class UnreadableHistory(SagaError):
 async def read_documents(
     source: ServiceStore, prefix: str = "", *, kept: bool = False
 ) -> AsyncIterator[tuple[str, Document]]:
-    """Progress documents of a service, with their saga ids, which begin with `prefix`. If the store can: newest first,
-    damaged ones unchanged, and with `kept` only those that never expire."""
+    """Yield saga ids that begin with `prefix` and their progress documents.
+
+    If the store can list by age: newest first, damaged documents unchanged, and with `kept` only those that never
+    expire.
+    """
     whole, store = progress_key(source.service, prefix), source.store
     found = (
         store.scan_newest(PROGRESS, whole, kept=kept) if isinstance(store, NewestFirst) else store.scan(PROGRESS, whole)
@@ -544,13 +559,13 @@ async def read_documents(
 
 
 async def read_document(source: ServiceStore, saga: str) -> Document | None:
-    """Progress document of a saga; `None` if the service does not know the saga. Raises `UnreadableHistory` if it is
-    damaged."""
+    """Read the progress document of a saga; `None` if the service does not know the saga. Raises `UnreadableHistory` if
+    it is damaged."""
     return await _get(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
 
 
 async def _get(store: Store, collection: str, key: str, what: str) -> Document | None:
-    """A document. Raises `UnreadableHistory`, which begins with `what`, for one that is damaged."""
+    """Read a document. Raises `UnreadableHistory`, with a message that begins with `what`, if it is damaged."""
     try:
         return await store.get(collection, key)
     except StoreUnavailable:
@@ -560,7 +575,7 @@ async def _get(store: Store, collection: str, key: str, what: str) -> Document |
 
 
 def decode_progress(source: ServiceStore, saga: str, document: Document) -> SagaProgress:
-    """The progress in a document. Raises `UnreadableHistory`."""
+    """Decode the progress in a document. Raises `UnreadableHistory`."""
     try:
         return decode_content(document.content)
     except SagaError as why:
@@ -568,9 +583,10 @@ def decode_progress(source: ServiceStore, saga: str, document: Document) -> Saga
 
 
 async def read_history(source: ServiceStore, saga: str, since: int = 0) -> SagaHistory | None:
-    """All transitions of a saga in a service, archived ones with them; `None` if the service does not know the saga.
+    """Read all transitions of a saga in a service, archived ones included; `None` if the service does not know the
+    saga.
 
-    Archives are left alone when the progress itself reaches back to the transition `since`. Raises `UnreadableHistory`.
+    Archives are not read if the progress itself reaches back to the transition `since`. Raises `UnreadableHistory`.
     """
     document = await read_document(source, saga)
     if document is None:
@@ -579,22 +595,23 @@ async def read_history(source: ServiceStore, saga: str, since: int = 0) -> SagaH
 
 
 async def read_histories(source: ServiceStore) -> AsyncIterator[SagaHistory]:
-    """Histories of all sagas that a service knows, as `read_history` gives them."""
+    """Yield the histories of all sagas that a service knows, as `read_history` returns them."""
     async for saga, document in read_documents(source):
         yield await complete_history(source, decode_progress(source, saga, document))
 
 
 async def complete_history(source: ServiceStore, p: SagaProgress, since: int = 0) -> SagaHistory:
-    """History as `read_history` gives it, of a progress that was read; with the contents of its pages."""
+    """Complete a progress that was already read to the history that `read_history` returns, overflow segments
+    included."""
     p = await _add_overflow(source, p)
     return SagaHistory(p, p.transitions) if p.first <= since else await add_archives(source.store, p)
 
 
 async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
-    """A progress with the transitions that it outgrew, as far as they are there. Raises `UnreadableHistory`."""
-    # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
-    # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
-    # had the same id: it is not asked for.
+    """Prepend the archived transitions of a progress, as far as the archives exist. Raises `UnreadableHistory`."""
+    # The progress was read first, so no transition can have moved to an archive unseen. An archive that the progress
+    # does not know of yet repeats transitions of the progress. An archive that does not follow the one before belongs
+    # to an earlier saga with the same id: it is not read.
     archived, what = list[Raw](), f"an archive of saga {p.saga} in {p.service}"
     try:
         while len(archived) < p.first:
@@ -612,10 +629,10 @@ async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
 
 
 async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
-    """The progress as if it had no bounds. Raises `UnreadableHistory`.
+    """Return the progress with the contents of all overflow segments put back. Raises `UnreadableHistory`.
 
-    A worker on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
-    progress is read again, as long as it lists other pages than before.
+    A running worker moves messages out of segments and then removes them. So if one is missing, the progress is read
+    again, as long as it lists other segments than before.
     """
     what = f"a page of {p.saga} in {source.service}"
     while True:

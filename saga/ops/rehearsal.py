@@ -1,7 +1,7 @@
-"""Rehearsal of a replay: the service's code of today runs on a copy, and nothing that it says or writes is kept.
+"""Rehearsal of a replay: the service's current code runs on a copy of the saga, and nothing it emits or writes is kept.
 
-What is recorded is answered from the record. A step that is not recorded is not made: there the rehearsal ends, and
-says which call it would be. The command itself, and all that follows it, is decided as a worker decides it.
+Recorded step results are reused. A step without a recorded result is not called: the rehearsal ends there and reports
+the call. The command and everything that follows are decided exactly as in a worker.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -39,29 +39,29 @@ from saga.support.printable import shorten
 
 NO_POSITION = Position("(rehearsal)", 0, 0)
 ARGUMENT_BYTES_MAX = 100
-"""Bytes of each argument of a call that are told, at most."""
+"""Most bytes that are shown of each argument of a call."""
 
 
 class RehearsalStopped(Halted):
-    """End of a rehearsal, where the service would go outside. Its text says what it would do."""
+    """Raised where a rehearsal would call an external system. Its text says which call it would make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalResult:
-    """All that a replay would do, as far as it can be known without the outside."""
+    """What a replay would do, as far as that can be known without calling external systems."""
 
     letter: DeadLetter
     did: tuple[tuple[str, str, str | None], ...]
     """Handler, outcome and reason of each transition that would be written."""
     emitted: tuple[EventFields, ...]
-    """Events that would be said."""
+    """Events that would be emitted."""
     before: Mapping[str, Any]
-    """The saga's state as it is."""
+    """State of the saga before the replay."""
     after: Mapping[str, Any]
     documents: tuple[str, ...]
     """Business documents that would change, as `collection/key`."""
     stops: str | None = None
-    """Call at which it ends, because nothing of the outside is recorded."""
+    """External call at which the rehearsal ended, because no result of it is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +79,10 @@ class RehearsalSetup:
 async def rehearse(
     letter: DeadLetter, wish: CommandRequest, setup: RehearsalSetup, original: Message | None = None
 ) -> RehearsalResult:
-    """Run what a command about a dead letter would cause, without any effect.
+    """Run everything that a command about a dead letter would cause, without any effect.
 
     Args:
-        original: The message, if the service does not keep it.
+        original: The message, if the service has not kept it.
 
     Raises:
         SagaError: This version cannot decide about the saga, or the store cannot be read.
@@ -137,7 +137,7 @@ async def _read_progress(store: Store, service: str, saga: str) -> SagaProgress:
 
 @dataclass(slots=True)
 class StoreOverlay:
-    """Store whose documents are those of another one, and whose writes nobody sees: see `Store` for the promises."""
+    """In-memory overlay over another store: reads fall through to it, writes stay here. `Store` lists the promises."""
 
     source: Store
     written: dict[tuple[str, str], Document | None] = field(default_factory=dict)
@@ -217,32 +217,32 @@ def _make_runtime(
 
 
 def _with_one_attempt(prepared: PreparedService) -> PreparedService:
-    """The service with one attempt of each handler: what fails in a rehearsal is told at once."""
+    """Give each handler a single attempt, so that a failure in a rehearsal is reported at once."""
     once = Retry(attempts_max=1, in_place_s=0)
     handlers = {name: replace(handler, retry=once) for name, handler in prepared.handlers.items()}
     return replace(prepared, handlers=handlers)
 
 
 def make_stand_in(gives: type) -> object:
-    """Object in the place of a resource: it has its methods, to be named as steps, and nothing of what they need."""
+    """Make an object in place of a resource. Its methods can be named as steps, but nothing behind them works."""
 
     def missing(self: object, name: str) -> NoReturn:
         raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")
 
-    # Its own end would look for what it does not have.
+    # a finalizer of the class would look for attributes that the stand-in does not have
     ours: dict[str, Any] = {"__getattr__": missing, "__del__": lambda self: None, "__slots__": ()}
     try:
         made: Any = type(gives.__name__, (gives,), ours)
         made.__abstractmethods__ = frozenset()
         return object.__new__(made)
-    except TypeError:  # a class written in C, say, lets itself be made in its own way alone
+    except TypeError:  # for example a class written in C, which can only be created by its own constructor
         names = [name for name in dir(gives) if not name.startswith("__") and callable(getattr(gives, name, None))]
         methods = {name: _make_method(gives, name) for name in names}
         return object.__new__(type(gives.__name__, (), {**ours, **methods}))
 
 
 def _make_method(gives: type, name: str) -> Callable[..., Awaitable[None]]:
-    """Method that is nothing but the name of another one, for a step."""
+    """Make a method that only carries the name of another one, so that a step can refer to it."""
 
     async def method(self: object, *args: object, **kwargs: object) -> None:
         raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")

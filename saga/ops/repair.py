@@ -1,7 +1,7 @@
 """Repair and rebuild of sagas.
 
 `repair` resumes sagas that have ready work but no message or timer to trigger it, and publishes again what recreated
-topics have lost. `rebuild` finds sagas whose progress a service has lost, and makes it again from the topics.
+topics have lost. `rebuild` finds sagas whose progress a service has lost, and reconstructs it from the topics.
 """
 
 from collections import Counter
@@ -47,22 +47,22 @@ from saga.support.clock import Clock, iso
 from saga.telemetry.events import Report
 
 NAME = "saga sagas repair"
-"""Name of the worker in what is told."""
+"""Worker name in the transition events that a repair publishes."""
 SETTLES_S_MAX = 60.0
-"""Seconds, beside those that a handler may take, in which a worker that lives goes on with what is ready."""
+"""Seconds, on top of the longest handler timeout, within which a live worker would have resumed ready work."""
 NOTHING = StrandedWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedSaga:
-    """A saga of a service with something to do: the transitions that were written, or the reason that none could be."""
+    """Result of repairing one saga of a service: the transitions that were written, or why that failed."""
 
     service: str
     saga: str
     work: StrandedWork = NOTHING
     """Work that was found, before anything was done."""
     again: int = 0
-    """Records that were published again: their topics have been created again since."""
+    """Number of records that were published again because their topics have been recreated since."""
     did: tuple[tuple[str, str, str | None], ...] = ()
     """Handler, outcome and reason of each transition that was written."""
     problem: str | None = None
@@ -77,8 +77,14 @@ async def repair(
     saga: str | None = None,
     dry_run: bool = False,
 ) -> AsyncIterator[RepairedSaga]:
-    """Go through the sagas of these services, or through one, and go on with those that need it; each is told as it is
-    done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened, and a saga that none knows."""
+    """Resume the sagas of these services, or one saga, that have stranded work. Yield each result as it is done.
+
+    Args:
+        dry_run: Only yield the sagas that need repair; change nothing.
+
+    Raises:
+        SagaError: A store or the broker cannot be opened, or no service knows `saga`.
+    """
     is_known = saga is None
     for declared in services:
         async with _run_worker(declared, settings, clock, report, dry_run=dry_run) as (service, broker, telling):
@@ -94,7 +100,9 @@ async def repair(
                 done = each if dry_run or each.problem is not None else await _repair_saga(service, each)
                 is_whole = is_whole and done.problem is None
                 yield done
-                if telling is not None:  # what cannot be told now is told by the worker that loads the saga next
+                if (
+                    telling is not None
+                ):  # an event that cannot be published now is published by the worker that loads the saga next
                     await telling.tell()
             if is_whole:
                 await note_logs(store, declared.name, log_ids)
@@ -106,7 +114,8 @@ async def repair(
 async def _find_lost_topics(
     service: ServiceRuntime, topics: Collection[str], saga: str | None, *, dry_run: bool
 ) -> AsyncIterator[RepairedSaga]:
-    """Publish again what lay in these topics, as transitions have it: in their order, with the same ids."""
+    """Publish again the records that these recreated topics have lost: in the order of the transitions, with the same
+    ids."""
     if not topics:
         return
     async for id_, document in _read_documents(service, service.ports.store, saga):
@@ -122,7 +131,7 @@ async def _find_lost_topics(
 
 
 async def _list_published(service: ServiceRuntime, p: SagaProgress, topics: Collection[str]) -> list[Outgoing]:
-    """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
+    """Return the records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
     records = list[Outgoing]()
     for entry in map(decode_transition, (await add_archives(service.ports.store, p)).transitions):
         if unknown := sorted({event.type for event in entry.events} - service.contracts.keys()):
@@ -133,7 +142,7 @@ async def _list_published(service: ServiceRuntime, p: SagaProgress, topics: Coll
 
 async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> RepairedSaga:
     try:
-        if needing.work.is_wake_alone:  # whoever runs the service is woken: nothing of it is run twice
+        if needing.work.is_wake_alone:  # the timer makes the running worker look at the saga: no handler runs twice
             await republish_timer(service, needing.saga)
             return needing
         return replace(needing, did=tuple(await republish_saga(service, needing.saga, needing.work.triggers)))
@@ -142,7 +151,8 @@ async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> Repair
 
 
 async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[RepairedSaga]:
-    """Sagas with something to do that may have nobody to do it; or with the reason that they cannot be read."""
+    """Yield sagas with ready work that possibly nothing will trigger, and those that cannot be read, with the
+    reason."""
     quiet_ms = _compute_quiet_ms(service)
     async for id_, document in _read_documents(service, store, saga):
         try:
@@ -159,7 +169,7 @@ async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -
 async def _read_documents(
     service: ServiceRuntime, store: Store, saga: str | None
 ) -> AsyncIterator[tuple[str, Document]]:
-    """Progress documents of all sagas, or of one, which is read and not looked for."""
+    """Yield the progress documents of all sagas, or of one, which is read by its key instead of by a scan."""
     if saga is not None:
         document = await store.get(PROGRESS, progress_key(service.name, saga))
         if document is not None:
@@ -171,7 +181,7 @@ async def _read_documents(
 
 
 def _compute_quiet_ms(service: ServiceRuntime) -> int:
-    """Time without a write of a saga after which no worker is taken to be under way with it."""
+    """Return for how long a saga has to be unchanged before we assume that no worker is processing it."""
     return int((max(each.timeout_s for each in service.handlers.values()) + SETTLES_S_MAX) * 1000)
 
 
@@ -179,8 +189,11 @@ def _compute_quiet_ms(service: ServiceRuntime) -> int:
 async def _run_worker(
     declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
 ) -> AsyncIterator[tuple[ServiceRuntime, Broker, Telling | None]]:
-    """The service, with its store, the log and its resources open, as at a worker that no partition belongs to, and
-    what tells its transitions. For a dry run without resources: no handler is called."""
+    """Open the service with its store, broker and resources, as a worker without assigned partitions.
+
+    Also yield the publisher of its transition events, if they are published. A dry run opens no resources, because it
+    calls no handler.
+    """
     keys = wiring.open_keys(settings, clock, [declared])
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(wiring.open_store(declared.name, clock, settings))
@@ -205,15 +218,15 @@ async def _run_worker(
 
 
 RECORDS_MAX = 1_000_000
-"""Records of sagas to be made anew that are kept in memory, at most."""
+"""Most records of sagas being rebuilt that are kept in memory."""
 AHEAD_S = 30
-"""Seconds after which the first of two wakes of a saga comes: it is published before the progress is there, lest a
-death right behind that leave the saga without one."""
+"""Delay in seconds of the first of a saga's two timers. It is published before the progress is inserted, so that a
+crash right after the insert does not leave the saga without a timer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltSaga:
-    """A saga whose progress is lost: what was made of it, or the reason that nothing could be."""
+    """Result of rebuilding one saga whose progress was lost: what was reconstructed, or why that is impossible."""
 
     service: str
     saga: str
@@ -221,28 +234,34 @@ class RebuiltSaga:
     """Handler and outcome of each transition."""
     open: bool = False
     unsaid: tuple[str, ...] = ()
-    """Types of events that are in the progress and not in the log: they are published."""
+    """Types of events that are in the rebuilt progress but not in the log: they are published."""
     left: tuple[str, ...] = ()
-    """Handlers whose runs the service makes again, under the same keys."""
+    """Handlers whose runs the service will execute again, under the same idempotency keys."""
     problem: str | None = None
 
 
 @dataclass(slots=True)
 class _FoundMessages:
-    """Records of one saga."""
+    """Records of one saga that were found in the topics."""
 
     taken: list[ReceivedMessage] = field(default_factory=list)
     said: dict[str, Message] = field(default_factory=dict)
     commanded: bool = False
     places: Sequence[Partition] = ()
-    """Partitions in which all of them are."""
+    """Partitions that can hold records of the saga."""
 
 
 async def rebuild(
     services: Sequence[Declared], settings: Settings, clock: Clock, *, saga: str | None = None, apply: bool = False
 ) -> AsyncIterator[RebuiltSaga]:
-    """Go through the sagas of which the topics of these services have something and their stores nothing, or through
-    one, and make each progress anew; `apply`: write it. Raises `SagaError` for what cannot be opened or read."""
+    """Rebuild the progress of sagas that are in the topics of these services but not in their stores, or of one saga.
+
+    Args:
+        apply: Write each rebuilt progress; otherwise only yield what would be written.
+
+    Raises:
+        SagaError: A store or the broker cannot be opened or read.
+    """
     for declared in services:
         keys = wiring.open_keys(settings, clock, [declared])
         async with _open(declared, settings, clock) as (broker, store):
@@ -258,8 +277,8 @@ async def rebuild(
 
 
 async def is_known(saga: str, services: Sequence[Declared], settings: Settings, clock: Clock) -> bool:
-    """Return whether a store of these services has a progress of a saga. Raises `SagaError` for one that cannot be
-    opened."""
+    """Return whether the store of any of these services has a progress of the saga. Raises `SagaError` if a store
+    cannot be opened."""
     for declared in services:
         async with wiring.open_store(declared.name, clock, settings) as store:
             if not await _is_lost(declared.name, store, saga):
@@ -280,8 +299,11 @@ async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIt
 async def _find_messages(
     service: PreparedService, broker: Administration, store: Store, saga: str | None
 ) -> tuple[Mapping[str, _FoundMessages], Mapping[Partition, int | None]]:
-    """Records of each saga that the service had taken something of and has no progress of; and of each partition that
-    has lost records the time of the oldest that is left, `None` if there is none."""
+    """Find the sagas of which the service has handled messages and has no progress.
+
+    Return their records by saga, and, for each partition that has lost records, the time of its oldest remaining record
+    (`None` if none remains).
+    """
     positions = (await broker.describe_group(service.name)).positions
     topics = list(await broker.describe_topics({contract.topic for contract in service.contracts.values()}))
     bounds = await broker.fetch_bounds(topics)
@@ -299,12 +321,14 @@ async def _find_messages(
         async for record in _scan_all(broker, [*topics, service.commands], lost):
             _sort(service, record, lost[record.key or b""], positions)
     for key, of in lost.items():
-        of.places = sorted({*_count_partitions(key, bounds), *keys[key]})  # others may write with another partitioner
+        of.places = sorted(
+            {*_count_partitions(key, bounds), *keys[key]}
+        )  # foreign producers may use another partitioner
     return {_decode_text(key): of for key, of in lost.items() if of.taken}, oldest
 
 
 def _count_partitions(key: bytes, bounds: Mapping[Partition, OffsetBounds]) -> Sequence[Partition]:
-    """Partitions in which records with that key are, of each topic one."""
+    """Return the partition of each topic to which our partitioner sends this key."""
     sizes = Counter(at.topic for at in bounds)
     return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]
 
@@ -316,7 +340,7 @@ async def _is_lost(service: str, store: Store, saga: str) -> bool:
 async def _scan_all(
     broker: Administration, topics: Iterable[str], of: Mapping[bytes, _FoundMessages]
 ) -> AsyncIterator[Record]:
-    """Records of these sagas. Raises `ConfigurationError` for more than there is memory for."""
+    """Yield the records of these sagas. Raises `ConfigurationError` if there are more than `RECORDS_MAX`."""
     count = 0
     there = await broker.describe_topics(list(topics))
     for topic in there:
@@ -331,7 +355,7 @@ async def _scan_all(
 
 
 def _sort(service: PreparedService, record: Record, of: _FoundMessages, positions: Mapping[Partition, int]) -> None:
-    """Put a record to what the service has taken, or has said."""
+    """Add a record to the messages that the service has handled, or to those that it has published."""
     if record.topic == service.commands:
         of.commanded = True
         return
@@ -346,7 +370,7 @@ def _sort(service: PreparedService, record: Record, of: _FoundMessages, position
 
 
 def _decode_own(service: PreparedService, record: Record) -> Message | None:
-    """The event in the record, if this service has emitted it."""
+    """Decode the event in the record if this service has emitted it; `None` otherwise."""
     type_ = envelope.type_of(record)
     if type_ is None or type_ not in service.contracts:
         return None
@@ -367,7 +391,7 @@ def _decode_text(key: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _RebuildTarget:
-    """Service, and where it is."""
+    """The service to rebuild, with its broker, store and keys."""
 
     service: PreparedService
     broker: Administration
@@ -376,11 +400,11 @@ class _RebuildTarget:
     clock: Clock
     oldest: Mapping[Partition, int | None]
     told: bool
-    """True if what is made is told on the topic of transitions."""
+    """True if the rebuilt transitions are published as transition events."""
 
 
 async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages, *, apply: bool) -> RebuiltSaga | None:
-    """One saga; `None`: nothing of it is missing."""
+    """Rebuild one saga; `None` if nothing of it is missing."""
     service = place.service
     try:
         if found.commanded:
@@ -399,13 +423,13 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
 
 
 def _is_forgotten(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> bool:
-    """True if the progress is gone because its time is over: that is no loss."""
+    """Return whether the progress has simply outlived its retention, so nothing was lost."""
     last_ms = max(each.time_ms for each in found.taken)
     return not anew.snapshot.is_open and last_ms + place.service.retention_s * 1000 < place.clock.now_ms()
 
 
 def _check_begun(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> None:
-    """Check that the log has all of the saga. Raises `Unknowable`."""
+    """Check that the log still has the whole saga. Raises `Unknowable` if it may have lost some of it."""
     started = anew.snapshot.started
     if started is None:
         raise Unknowable("no message of it tells when it began, so some of it may be gone from the log")
@@ -432,10 +456,14 @@ def _describe(service: PreparedService, saga: str, anew: RebuiltProgress) -> Reb
 
 
 async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> None:
-    """Publish what was never said, then insert the progress behind its archives, and have the service look at it.
-    Raises `Exists` if there is one by now.
+    """Publish the events that are missing from the log, insert the archives and then the progress, and publish a timer
+    for the saga.
 
-    What is made is told before it is there: once it is, any worker may tell it, as another history of that saga.
+    The transition events are published before the progress exists: once it does, any worker may publish them, as a
+    different history of that saga.
+
+    Raises:
+        Exists: The saga has a progress or an archive by now; what was inserted is removed again.
     """
     await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
     if place.told:
@@ -457,7 +485,7 @@ async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> Non
 
 
 def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[TransitionEvent]:
-    """All transitions that were made, as a worker would tell them; the first one says that they were."""
+    """Yield all rebuilt transitions as a worker would report them; the first one is marked as rebuilt."""
     p, raws = anew.snapshot, list[Raw]()
     while len(raws) < p.first:
         content, _ = anew.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
@@ -468,6 +496,6 @@ def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[
 
 
 def _find_timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:
-    """Wake on which the service goes on with whatever of the saga is ready."""
+    """Make the timer record on which the service resumes whatever of the saga is ready."""
     now_ms = place.clock.now_ms()
     return timers.timer_to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)

@@ -1,4 +1,5 @@
-"""Registration of contracts in a schema registry, by people: services only look. And what the doctor sees of it."""
+"""Registration of contracts in a schema registry by operators, and the doctor's check of it. Services only read the
+registry."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -18,26 +19,26 @@ from saga.support.settings import Finding
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Version of a contract, and what became of it in the registry."""
+    """Result of registering one version of a contract."""
 
     path: str
     subject: str
     id: int | None
-    """Its id there; `None`: it was refused."""
+    """Its schema id; `None` if the registry refused it."""
     was_there: bool
-    """True if it was registered before."""
+    """True if it had been registered before."""
     refused: str = ""
-    """Reason of the registry."""
+    """Reason that the registry gave."""
 
 
 def find_registrable(library: Library, names: Collection[str] = ()) -> list[Contract]:
-    """Contracts of topics that are in the registry's wire format: all, or those of these names."""
+    """Return the contracts of topics in the registry's wire format: all, or those with these names."""
     return [each for each in library.contracts.values() if each.subject and (not names or each.name in names)]
 
 
 async def register(contracts: Iterable[Contract], settings: Settings, clock: Clock) -> list[Registration]:
-    """Register all versions of contracts, the oldest first. One that is refused keeps the newer ones of its contract
-    from being registered. Raises `ConfigurationError`, `RegistryUnavailable`."""
+    """Register all versions of contracts, the oldest first. If one is refused, the newer versions of its contract are
+    skipped. Raises `ConfigurationError`, `RegistryUnavailable`."""
     done: list[Registration] = []
     async with _open_registry(settings) as registry:
         known = RegistryCache(registry, clock)
@@ -68,7 +69,7 @@ def _open_registry(settings: Settings) -> SchemaRegistry:
 
 
 async def check_registry(services: Collection[Declared], settings: Settings, clock: Clock) -> list[Finding]:
-    """See whether the registry is as these services need it. Raises `RegistryUnavailable`."""
+    """Check whether the registry has every schema that these services need. Raises `RegistryUnavailable`."""
     emitted, heard = emitted_by(services), heard_by(services)
     needed = [contract for contract, _ in emitted if contract.subject] + [each for each in heard if each.subject]
     if not needed:
@@ -95,6 +96,6 @@ async def check_registry(services: Collection[Declared], settings: Settings, clo
                     )
                 )
         if not found:
-            await registry.versions(needed[0].subject)  # somebody answers, whatever it is
+            await registry.versions(needed[0].subject)  # any answer shows that the registry can be reached
             found.append(Finding("ok", about, "it has the schemas of all that is emitted"))
     return found

@@ -1,5 +1,5 @@
-"""Topics that services want, and plans for them, so that they are as the contracts want them: decided without doing
-anything, then done."""
+"""Topics that services need, and plans that bring existing topics in line with the contracts. Planning changes nothing;
+`apply` carries a plan out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from saga.support.printable import count_noun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicNeeds:
-    """A topic, and the services that want it."""
+    """A topic, and the services that read or write it."""
 
     topic: Topic
     readers: tuple[Declared, ...]
@@ -24,13 +24,13 @@ class TopicNeeds:
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The names of the services that read or write it."""
+        """Names of the services that read or write it."""
         return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
 
 
 def collect_needs(services: Sequence[Declared], told: Topic | None = None) -> dict[str, TopicNeeds]:
-    """The topics of all these services, by name; with the one on which they tell their transitions, `told`. Raises
-    `ConfigurationError` if two want one differently."""
+    """Collect the topics of all these services by name, with the topic of transition events, `told`. Raises
+    `ConfigurationError` if two services need a topic with different settings."""
     topics: dict[str, set[Topic]] = {}
     for service in services:
         for topic in topics_of(service):
@@ -58,31 +58,32 @@ UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 10
 
 
 class TopicReader(NamedTuple):
-    """Group that is at work on a topic, which so cannot get other partitions."""
+    """A consumer group that is active on a topic, so that the topic cannot get more partitions."""
 
     members: int
     behind: int
-    """Records of the topic that it has not handled."""
+    """Number of records of the topic that the group has not handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStep:
-    """One thing to do about one topic."""
+    """One change to one topic."""
 
     topic: Topic
     doing: Doing
     says: str
     refused: str | None = None
-    """Reason that it cannot be done now."""
+    """Reason why it cannot be done now."""
 
 
 def parse_retention_ms(topic: Topic) -> int | None:
-    """Time that the contracts want its records kept."""
+    """Return the retention that the contracts want, in milliseconds; `None` means for ever."""
     return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
 
 
 def has_retention(topic: Topic, found: TopicDescription) -> bool:
-    """True if its records are kept as wanted: brokers round to milliseconds, each in its way."""
+    """Return whether a topic has the wanted retention. Brokers round milliseconds differently, so 1 ms of difference is
+    accepted."""
     wanted_ms = parse_retention_ms(topic)
     if wanted_ms is None or found.retention_ms is None:
         return wanted_ms is found.retention_ms
@@ -90,7 +91,7 @@ def has_retention(topic: Topic, found: TopicDescription) -> bool:
 
 
 def describe_retention(ms: int | None) -> str:
-    """Time that records are kept, for people.
+    """Format a retention for people.
 
     >>> describe_retention(7 * 86_400_000), describe_retention(5_400_000), describe_retention(None)
     ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
@@ -99,7 +100,7 @@ def describe_retention(ms: int | None) -> str:
 
 
 def describe_duration(ms: float) -> str:
-    """A time in the largest unit that it fills.
+    """Format a duration in the largest unit that it fills.
 
     >>> describe_duration(86_400_000), describe_duration(1_500), describe_duration(20)
     ('1 day', '1.5 seconds', '20 milliseconds')
@@ -116,8 +117,11 @@ def plan(
     *,
     can_grow: bool,
 ) -> list[TopicStep]:
-    """Steps that `apply` would take. `readers`: for topics whose number of partitions differs, the groups at work on
-    them."""
+    """Plan the steps that `apply` would take.
+
+    Args:
+        readers: The groups active on each topic whose number of partitions differs.
+    """
     steps: list[TopicStep] = []
     for topic in wanted:
         there = found.get(topic.name)
@@ -160,7 +164,7 @@ def _find_refusal(
 
 
 async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[TopicStep]:
-    """Plan for the topics as they are now. Raises `BrokerError` if this user may not see them."""
+    """Plan changes to the topics as they are now. Raises `BrokerError` if this user may not see their settings."""
     found = await broker.describe_topics(list(wanted))
     if hidden := [name for name, each in found.items() if each.hidden]:
         raise BrokerError(
@@ -173,7 +177,7 @@ async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) 
 
 
 async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str, TopicReader]:
-    """Groups that read the topic, and services that write it: they know how many partitions it had."""
+    """Find the groups that read the topic and the services that write it: they know its old number of partitions."""
     topic = wanted.topic.name
     reading = await broker.find_readers(topic)
     writing = {name: await broker.describe_group(name) for name in wanted.users if name not in reading}
@@ -185,7 +189,7 @@ async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str,
 
 
 async def apply(steps: Sequence[TopicStep], broker: Administration) -> None:
-    """Take all steps; none at all if any is refused."""
+    """Carry out all steps, or none if any of them is refused."""
     if any(step.refused for step in steps):
         return
     if missing := [step.topic for step in steps if step.doing == "create"]:
