@@ -307,7 +307,7 @@ async def test_a_partition_that_cannot_be_read_is_told_once_and_the_others_go_on
     await embedded.say(*(embedded.sent(order_id=f"o-{n}") for n in range(20)))
     async with Client() as client:
         broker: Any = client._broker
-        first = broker._kept()[embedded.topic].first_log
+        first = broker._find_topic(embedded.topic).first_log
         broker.connection.execute(f"UPDATE log_{first} SET value = 'x' WHERE offset = 0")
         ends = await broker.fetch_bounds([embedded.topic])
         readable = 20 - ends[Partition(embedded.topic, 0)].end
