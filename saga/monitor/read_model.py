@@ -1,8 +1,9 @@
 """Read model of the monitor, built from transition events. Pure: no clock, no broker.
 
-Transitions come in any order, for each service writes at its own pace, and some come twice. What is folded is the same
-whatever the order, and twice is as once: `number` says which is which, for each service and saga. Everything is
-bounded: of too many sagas the ones are forgotten that ended and were not heard of for the longest time.
+Transitions come in any order, because each service publishes at its own pace, and some come twice. The result does not
+depend on the order, and a duplicate changes nothing: `number` identifies a transition within its service and saga.
+Everything is bounded: if there are too many sagas, the finished ones that have been silent for the longest time are
+forgotten.
 """
 
 from itertools import islice
@@ -24,47 +25,51 @@ from saga.monitor.stuck_detection import RUNS, Reason, find_stuck_candidates, me
 from saga.support.clock import from_iso
 
 SAGAS_MAX = 1_000_000
-"""Sagas that are known at once, unless a setting says otherwise."""
+"""Default limit of sagas that are tracked at once."""
 NUMBER_MAX = 1 << 20
-"""Largest number of a transition that is taken in: a saga has fewer."""
+"""Largest transition number that is accepted; no real saga has so many."""
 TYPES_MAX = 8
-"""Types of events, steps, and handlers that wait, which are kept of one transition."""
+"""Most event types, steps and waiting handlers that are kept of one transition."""
 NAME_MAX, SAGA_MAX = 200, 1000
-"""Characters of a name, and of a saga's id, that are kept."""
+"""Most characters that are kept of a name, and of a saga's id."""
 AHEAD_MS = 60_000
-"""Time that a service's clock may be ahead of the broker's: what is later counts as told at that time."""
+"""How far a service's clock may be ahead of the broker's, in milliseconds; a later time is cut to that."""
 BUSY_LEAST, BUSY_MAX = 50, 1000
-"""Transitions from which on a saga may be hot, and the number of sagas that are remembered for it."""
+"""Number of transitions from which a saga may be hot, and most such sagas that are remembered."""
 EVICT_LOOK = 1000
-"""Sagas, longest unheard of first, among which one is looked for that has ended."""
+"""Number of longest silent sagas among which a finished one is looked for."""
 
 
 class ReadModel:
-    """Sagas, counts and indexes, folded from transitions."""
+    """Sagas, counts and indexes, computed from transition events."""
 
     def __init__(self, sagas_max: int = SAGAS_MAX, counts: RecentCounts | None = None) -> None:
         self.sagas: dict[str, TrackedSaga] = {}
         self.intern_table = InternTable()
         self.counts = RecentCounts() if counts is None else counts
         self.taken = 0
-        """Transitions that were taken in, each once."""
+        """Number of transitions that were applied, duplicates not counted."""
         self.forgotten = 0
-        """Sagas that were forgotten to make room."""
+        """Number of sagas that were forgotten to make room."""
         self.by_change_time: TimeIndex[TrackedSaga] = TimeIndex()
         self.without_outcome: TimeIndex[TrackedSaga] = TimeIndex()
-        """Sagas without an outcome, by their beginning."""
+        """Sagas without an outcome, by start time."""
         self.stuck_candidates: dict[Reason, TimeIndex[TrackedSaga]] = {}
-        """Sagas that may be stuck one day, by reason and the time from which its measure counts."""
+        """Sagas that may become stuck, by reason and by the time from which their waiting counts."""
         self.waits: dict[tuple[str, str], TimeHistogram] = {}
-        """Waits that are usual, by service and handler."""
+        """Usual waiting times, by service and handler."""
         self.lives: dict[str, TimeHistogram] = {}
-        """Times from beginning to outcome, by kind: what is usual for a quick one says nothing about a slow one."""
+        """Times from start to outcome, by kind of saga: a quick kind tells nothing about a slow one."""
         self.busy: dict[str, int] = {}
         """Sagas with very many transitions."""
         self._sagas_max = sagas_max
 
     def apply(self, told: TransitionEvent, appended_ms: int) -> bool:
-        """Apply a transition event; return whether it was new. `appended_ms`: time at which the broker appended it."""
+        """Apply a transition event. Return whether it was new.
+
+        Args:
+            appended_ms: Time at which the broker appended it.
+        """
         if told.number > NUMBER_MAX or len(told.saga) > SAGA_MAX:
             return False
         known = self.sagas.get(told.saga)
@@ -105,7 +110,7 @@ class ReadModel:
     # ---------------------------------------------------------------- parts of a saga
 
     def _update_times(self, known: TrackedSaga, told: TransitionEvent, time_ms: int, is_first: bool) -> None:
-        """Beginning, end and last change, in the saga and in the indexes."""
+        """Update start, end and last change, in the saga and in the indexes."""
         began = (
             time_ms,
             self.intern_table.services_and_workers[self.intern_table.intern_name(truncate(told.message.type))],
@@ -192,7 +197,7 @@ class ReadModel:
             self.waits.setdefault((name, what.handler), TimeHistogram()).add(wait_ms)
 
     def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, told: TransitionEvent) -> None:
-        """Count how long a run took, and how long its message stood in line."""
+        """Count how long a run took, and how long its message was queued."""
         if outcome not in RUNS:
             return
         minute = self.counts.get_minute(service, handler, time_ms)
@@ -251,7 +256,7 @@ _NO_TIME: tuple[int, NextRun] = (0, "")
 
 
 def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
-    """Expectation of the service, after the transition that it told."""
+    """Make the state of the service after this transition: what it waits for, and until when."""
     awaits = [
         HandlerWait(truncate(each.handler), _limit_names(each.types), max(0, from_iso(each.until)) if each.until else 0)
         for each in told.awaits[:TYPES_MAX]
@@ -261,7 +266,7 @@ def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
         times.append((from_iso(told.due), "deadline"))
     if told.parked_until:
         times.append((from_iso(told.parked_until), "attempt"))
-    else:  # what is parked blocks runs that would go on
+    else:  # a parked run blocks the suspended ones
         times.extend((each.until_ms, "later") for each in awaits if each.until_ms)
     due_ms, goes = min(times) if times else _NO_TIME
     return ServiceState(
@@ -275,7 +280,7 @@ def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
 
 
 def bound_time(time: str, appended_ms: int) -> int:
-    """Time of a transition: not before 1970, and not far ahead of the broker's clock."""
+    """Bound the time of a transition: not before 1970, and not far ahead of the broker's clock."""
     return max(1, min(from_iso(time), appended_ms + AHEAD_MS))
 
 
@@ -284,12 +289,12 @@ def _pack_ms(ms: int | None) -> int:
 
 
 def truncate(text: str) -> str:
-    """Name, as much of it as is kept."""
+    """Cut a name to the length that is kept."""
     return text if len(text) <= NAME_MAX else f"{text[:NAME_MAX]}..."
 
 
 def _limit_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """First of these names, and how many more there are."""
+    """Return the first of these names, followed by how many more there are."""
     if len(names) <= TYPES_MAX:
         return tuple(map(truncate, names))
     return (*map(truncate, names[:TYPES_MAX]), f"and {len(names) - TYPES_MAX} more")

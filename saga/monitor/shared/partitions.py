@@ -1,6 +1,7 @@
-"""Transition as the table of a shared monitor keeps it: all that folds make use of, without ids and hashes.
+"""Transitions as a shared monitor stores them in its table: everything that the read model needs, without ids and
+hashes.
 
-Folds know no order and count nothing twice, so a table is folded again by telling it all that was kept.
+The read model depends on no order and counts nothing twice, so it is restored by applying all stored transitions again.
 """
 
 from collections.abc import Iterator
@@ -26,24 +27,24 @@ from saga.support.clock import LATEST_MS, iso
 
 
 class FirstNames(Struct, frozen=True, array_like=True, gc=False):
-    """Names, of many the first."""
+    """A bounded list of names: the first ones, and how many more there were."""
 
     first: tuple[str, ...]
     more: int = 0
-    """Number of those that are left out."""
+    """Number of names that are left out."""
 
 
 class StoredWait(Struct, frozen=True, array_like=True, gc=False):
-    """Handler that waits, and for what."""
+    """A waiting handler, and what it waits for."""
 
     handler: str
     types: FirstNames
     until_ms: int = 0
-    """Time at which it goes on by itself; 0: it does not."""
+    """Time at which it resumes by itself; 0 if it does not."""
 
 
 class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
-    """Transition as it is kept, under its service, saga and number."""
+    """A transition as it is stored under its service, saga and number."""
 
     time_ms: int
     handler: str
@@ -61,19 +62,19 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     handler_ms: int | None
     open: bool
     due_ms: int
-    """Time at which the saga goes on by itself here; 0: no time is set."""
+    """Time at which the service resumes the saga by itself; 0 if none is set."""
     next_run: NextRun
-    """Kind of what happens then."""
+    """What happens at that time."""
     awaits: tuple[StoredWait, ...]
     result: Result | None
     restarted_by: str | None
     parked: bool
-    """True if an attempt is to come, before or after that time."""
+    """True if a run is parked and has another attempt before or after that time."""
     is_code: bool = False
-    """True for a failure of the service's own code."""
+    """True if the service's own code failed."""
 
     def to_event(self, key: "TransitionKey") -> TransitionEvent:
-        """Tell it again."""
+        """Convert it back to a transition event."""
         due = iso(self.due_ms) if self.due_ms else None
         return TransitionEvent(
             service=key.service,
@@ -115,7 +116,7 @@ class TransitionKey(Struct, frozen=True, array_like=True, gc=False):
     """Key of a transition in the table."""
 
     partition: int
-    """Partition of the topic of transitions, and of the table's changes."""
+    """Partition of the transition topic, and of the table's changelog."""
     service: str
     number: int
     saga: str
@@ -126,17 +127,17 @@ _decoder = msgspec.msgpack.Decoder(StoredTransition)
 
 
 def encode_key(key: TransitionKey) -> bytes:
-    """Key as bytes: text that people can read."""
+    """Encode a key as readable text in bytes."""
     return msgspec.json.encode(key)
 
 
 def encode_transition(kept: StoredTransition) -> bytes:
-    """Transition as bytes."""
+    """Encode a transition as bytes."""
     return msgspec.msgpack.encode(kept)
 
 
 def decode_key(content: bytes) -> TransitionKey:
-    """Key out of bytes. Raises `BadInput`: anybody may write to the topic of changes."""
+    """Decode a key. Raises `BadInput`, because anybody may write to the changelog topic."""
     try:
         return _key_decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError) as why:
@@ -144,7 +145,7 @@ def decode_key(content: bytes) -> TransitionKey:
 
 
 def decode_transition(content: bytes) -> StoredTransition:
-    """Transition out of bytes. Raises `BadInput`."""
+    """Decode a transition. Raises `BadInput`."""
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError) as why:
@@ -154,8 +155,13 @@ def decode_transition(content: bytes) -> StoredTransition:
 def to_stored(
     told: TransitionEvent, packed: PackedTransition | None, standing: ServiceState | None, appended_ms: int
 ) -> StoredTransition:
-    """Transition as it is kept. `packed`, `standing`: what folds know of it, from all times that it was told: how long
-    it took, and the last word of its service; `None` if they have no more than this telling."""
+    """Convert a transition event to what is stored.
+
+    Args:
+        packed: What the read model has from all copies of the event, such as the run's duration; `None` if it has no
+            more than this copy.
+        standing: Latest state of the service if this event gave it, else `None`.
+    """
     said = to_service_state(told, 0) if standing is None else standing
     queued_ms, handler_ms = told.queued_ms, told.handler_ms
     time_ms = bound_time(told.time, appended_ms)
@@ -193,7 +199,8 @@ def _to_stored_waits(told: TransitionEvent, said: ServiceState) -> tuple[StoredW
 
 
 def _restore_waits(standing: ServiceState) -> tuple[StoredWait, ...]:
-    """Handlers that wait by the last word: of types that are too many the last name says how many more."""
+    """Return the waiting handlers of a service state. The last name of a truncated list of types says how many are left
+    out."""
     waiting = []
     for handler, types, until_ms in standing.awaits:
         more = int(types[-1].split()[1]) if len(types) > TYPES_MAX else 0
@@ -206,7 +213,8 @@ def _take_first(names: tuple[str, ...]) -> FirstNames:
 
 
 def _expand(names: FirstNames) -> tuple[str, ...]:
-    """Names again, as many as there were: of those that were left out only the number matters."""
+    """Return as many names as there were. The read model uses only the number of those left out, not the names
+    themselves."""
     return names.first + ("",) * min(names.more, 1 << 20)
 
 
@@ -219,18 +227,18 @@ def _unpack_ms(ms: int) -> int | None:
 
 UNBOUNDED = 1 << 62
 POSITION = b"position"
-"""Key of the position, in each partition of the table's changes."""
+"""Key of the position entry in each partition of the table's changelog."""
 
 
 class TableChange(NamedTuple):
-    """Entry of the table of transitions to write; without a value it is to be removed."""
+    """Entry of the transition table to write; to remove if it has no value."""
 
     key: bytes
     value: bytes | None
 
 
 class RateEntry(NamedTuple):
-    """Entry of the table of rates to write: of a name, in a minute."""
+    """Entry of the rate table to write, for one name and one minute."""
 
     name: str
     minute: int
@@ -238,15 +246,15 @@ class RateEntry(NamedTuple):
 
 
 class TouchedCounts(RecentCounts):
-    """Counts that note in which minutes something was counted."""
+    """Counts that record in which minutes they changed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.touched: set[tuple[tuple[str | int, ...], int]] = set()
-        """Names, each with a minute, in which something was counted since it was emptied."""
+        """Names, each with a minute, that changed since this set was last emptied."""
 
     def get_minute(self, service: str, handler: str, time_ms: int) -> MinuteCounts | None:
-        """Minute of a handler to count in."""
+        """Return the counts of a handler in a minute, and mark that minute as changed."""
         found = super().get_minute(service, handler, time_ms)
         if found is not None:
             key = (service, handler)
@@ -266,33 +274,34 @@ class TouchedCounts(RecentCounts):
         self.touched.add((("messages", *named), time_ms // MINUTE_MS))
 
     def _drop_old_minutes(self) -> None:
-        """Take away all minutes that are too old."""
+        """Remove all minutes that are too old."""
         super()._drop_old_minutes()
         self.touched = {each for each in self.touched if each[1] >= self._oldest}
 
 
 class PartitionModel:
-    """Folds of one partition."""
+    """Read model of one partition."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.counts = TouchedCounts()
         self.read_model = ReadModel(UNBOUNDED, self.counts)
-        """Folds without a bound: whoever has several parts has one for all of them."""
+        """Unbounded: the owner of all partitions keeps one bound for them together."""
         self.refused = 0
-        """Records, and entries of tables, that are none."""
+        """Number of records and table entries that could not be decoded."""
         self.position = 0
-        """Offset of the next record to fold: all before it are in the tables, or will be before this is."""
+        """Offset of the next record to apply. Entries of all earlier records are written to the tables before this
+        position is."""
         self.log_id = ""
-        """Id of the log in which the position counts; empty: it is not known."""
+        """Id of the log in which the position counts; empty if unknown."""
 
     # ---------------------------------------------------------------- what services tell
 
     def apply(self, record: Record) -> Iterator[TableChange]:
-        """Fold a record, and give what of it is new and has to be kept."""
+        """Apply a record. Yield the table entries to write for what is new."""
         try:
             several = parse_transitions(record)
-        except BadInput:  # anybody may write to the topic, and later versions tell other things
+        except BadInput:  # anybody may write to the topic, and later versions may publish other things
             self.refused += 1
             return
         for told in several:
@@ -310,7 +319,8 @@ class PartitionModel:
         return TableChange(encode_key(key), encode_transition(to_stored(told, packed, standing, appended_ms)))
 
     def _find_current(self, told: TransitionEvent) -> tuple[PackedTransition | None, ServiceState | None]:
-        """Transition as folds have it from all tellings, and the last word of its service if that came with it."""
+        """Return what the read model has of a transition from all its copies, and the service's latest state if this
+        transition gave it."""
         known = self.read_model.sagas.get(told.saga)
         if known is None:
             return None, None
@@ -320,7 +330,7 @@ class PartitionModel:
         return packed, next(said, None)
 
     def forget_one(self) -> list[TableChange]:
-        """Forget a saga, and give the entries that are to be removed."""
+        """Forget one saga. Return the table entries to remove."""
         return self._to_removals(self.read_model.forget_one())
 
     def _to_removals(self, known: TrackedSaga) -> list[TableChange]:
@@ -332,7 +342,7 @@ class PartitionModel:
         return [TableChange(encode_key(key), None) for key in keys]
 
     def take_changed_rates(self) -> list[RateEntry]:
-        """Counts that have changed since they were asked for, as far as they are not over."""
+        """Return the counts that changed since the last call, without those that are too old."""
         found = [self._encode_rate(name, minute) for name, minute in sorted(self.counts.touched, key=str)]
         self.counts.touched.clear()
         return [each for each in found if each is not None]
@@ -359,19 +369,19 @@ class PartitionModel:
     # ---------------------------------------------------------------- what tables kept
 
     def encode_position(self) -> TableChange:
-        """Position, as an entry of the table of transitions."""
+        """Encode the position as an entry of the transition table."""
         return TableChange(POSITION, (f"{self.position}@{self.log_id}" if self.log_id else f"{self.position}").encode())
 
     def note_log_id(self, log_id: str) -> bool:
-        """Take note of the id of the log that is there; true if the position is one of another log: then all is to be
-        folded. What was told in the other log still holds."""
+        """Record the id of the current log. Return true if the position belongs to another log, so that all records
+        have to be applied again. What was read from the other log stays valid."""
         is_another, self.log_id = self.log_id not in ("", log_id), log_id
         if is_another:
             self.position = 0
         return is_another
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take in an entry of the table of transitions, or that it was removed."""
+        """Restore an entry of the transition table, or its removal."""
         if key == POSITION:
             position, _, log_id = (value or b"").partition(b"@")
             if position.isdigit() and len(position) < 20 and log_id.isascii():
@@ -390,7 +400,7 @@ class PartitionModel:
             self.read_model.forget(known)
 
     def restore_rate(self, name: str, minute: int, value: bytes) -> None:
-        """Take in an entry of the table of rates: where it has counted more, it is right."""
+        """Restore an entry of the rate table. If it has the higher count, it replaces what was counted here."""
         counts, time_ms = self.counts, minute * MINUTE_MS
         try:
             match msgspec.json.decode(name):
@@ -410,7 +420,7 @@ class PartitionModel:
 
 
 def parse_partition(name: str) -> int | None:
-    """Partition in the name of a rate; `None`: it is none of ours."""
+    """Parse the partition from the name of a rate; `None` if the name is not one of ours."""
     try:
         partition = msgspec.json.decode(name)[0]
     except (msgspec.DecodeError, LookupError, TypeError):

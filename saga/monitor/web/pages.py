@@ -1,4 +1,5 @@
-"""Pages of sagas: all of them with search and filters, one saga as a timeline, those that are stuck, and rates."""
+"""Pages of the monitor: sagas with search and filters, the timeline of one saga, stuck sagas, rates, dead letters,
+controls and the audit trail."""
 
 import json
 import math
@@ -37,7 +38,7 @@ from saga.support.clock import Clock, from_iso, iso
 
 SAGAS_PER_PAGE = 50
 AGES = {"1m": 60, "10m": 600, "1h": 3600, "1d": 86_400, "7d": 604_800}
-"""Ages that can be chosen, in seconds."""
+"""Selectable ages, in seconds."""
 OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
     "none": "none",
     "success": "success",
@@ -45,12 +46,12 @@ OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
 }
 STATES = ("open", "dead", "escalated", "stuck")
 ROWS_MAX = 200
-"""Handlers, or stuck sagas, on a page, at most: a thousand take longer than the page may. `saga monitor rates` and
-`saga monitor stuck` have more."""
+"""Most handlers, or stuck sagas, on a page: a thousand take longer than a page may take. `saga monitor rates` and `saga
+monitor stuck` show all."""
 
 
 def get_views(site: Site) -> Views:
-    """Folds of what services told."""
+    """Return the views of the read model."""
     assert site.views is not None, "its routes are there only with it"
     return site.views
 
@@ -59,7 +60,7 @@ def get_views(site: Site) -> Views:
 
 
 async def sagas(request: Request) -> Response:
-    """Sagas that the filters mean, last changed first."""
+    """Show the sagas that match the filter, last changed first."""
     site, asked = get_site(request), request.query_params
     views, now_ms = get_views(site), site.clock.now_ms()
     chosen = {name: asked.get(name, "") for name in ("text", "service", "outcome", "age", "state")}
@@ -90,7 +91,7 @@ async def sagas(request: Request) -> Response:
 
 
 def parse_filter(chosen: dict[str, str], now_ms: int) -> SagaFilter:
-    """Filter that the fields of the page mean; what is none of what can be chosen is left out."""
+    """Parse the filter fields of the page. A value that cannot be selected is ignored."""
     age_s = AGES.get(chosen["age"])
     return SagaFilter(
         text=chosen["text"],
@@ -104,7 +105,7 @@ def parse_filter(chosen: dict[str, str], now_ms: int) -> SagaFilter:
 
 
 async def _list_escalated(site: Site, which: SagaFilter) -> tuple[list[SagaRow], str, Sequence[str]]:
-    """Sagas of which people were told that something cannot be undone, and is not put right yet."""
+    """List the sagas with an escalation that is not resolved yet."""
     found = await site.desk.letters()
     told = found.value.items if found.value is not None else ()
     ids = dict.fromkeys(
@@ -135,7 +136,7 @@ def _matches_row(row: SagaRow, which: SagaFilter) -> bool:
 
 
 async def saga(request: Request) -> Response:
-    """One saga: as the services have written it down; where no store has it, as they told of it."""
+    """Show one saga as recorded in the stores; if no store has it, as reported by transition events."""
     site, id_ = get_site(request), request.query_params.get("id", "")
     if not id_:
         raise PageNotFound("name a saga by its id")
@@ -163,7 +164,7 @@ async def saga(request: Request) -> Response:
 
 
 async def _load_saga(site: Site, id_: str) -> tuple[StoredSaga | None, str]:
-    """The saga as the stores have it, or the reason that they cannot be asked."""
+    """Load the saga from the stores, or return the reason why they cannot be read."""
     try:
         return await site.desk.saga(id_), ""
     except NoStore as why:
@@ -179,7 +180,7 @@ def _find_outcome(seen: StoredSaga | None, told: Timeline | None) -> str:
 
 
 async def stuck(request: Request) -> Response:
-    """Sagas that do not go on by themselves, longest first."""
+    """Show the sagas that do not go on by themselves, longest first."""
     site = get_site(request)
     found = get_views(site).stuck(site.clock.now_ms())
     more = found.more or len(found.sagas) > ROWS_MAX
@@ -187,7 +188,7 @@ async def stuck(request: Request) -> Response:
 
 
 async def rates(request: Request) -> Response:
-    """Rates, times and errors of each handler, with small plots; hot keys and partitions."""
+    """Show rates, durations and errors of each handler with small plots, and hot keys and partitions."""
     site = get_site(request)
     views = get_views(site)
     found = views.rates()
@@ -204,7 +205,8 @@ async def rates(request: Request) -> Response:
 
 
 async def choreography(request: Request) -> Response:
-    """Graph of who says what to whom, from contracts and manifests; with rates where they are known."""
+    """Show the graph of which service emits what to whom, from contracts and manifests, with rates where they are
+    known."""
     site = get_site(request)
     found = await site.desk.overview()
     overview = found.value
@@ -230,7 +232,7 @@ async def choreography(request: Request) -> Response:
 
 
 READ_MODEL_ROUTES = [Route("/sagas", sagas), Route("/stuck", stuck), Route("/rates", rates)]
-"""Pages that only the folds can give."""
+"""Pages that need the read model."""
 SAGA_ROUTES = [Route("/saga", saga), Route("/graph", choreography)]
 
 
@@ -243,7 +245,7 @@ _WANTED: Mapping[str, Wanted] = {"replay": "replay", "discard": "discard", "reso
 
 
 async def letters(request: Request) -> Response:
-    """Everything that needs a person, with what it is filtered by."""
+    """Show everything that needs a person, with filters."""
     site, asked = get_site(request), request.query_params
     found = await site.desk.letters()
     told = found.value.items if found.value is not None else ()
@@ -284,7 +286,7 @@ def _matches_letter(each: AttentionItem, chosen: dict[str, str]) -> bool:
 
 
 def list_possible_commands(each: AttentionItem) -> tuple[Wanted, ...]:
-    """Wishes that a person may have about a letter."""
+    """Return the commands that an operator may give for this item."""
     if not each.letter.saga:
         return ()
     if each.letter.what == "escalation":
@@ -293,7 +295,7 @@ def list_possible_commands(each: AttentionItem) -> tuple[Wanted, ...]:
 
 
 async def letter(request: Request) -> Response:
-    """One letter whole."""
+    """Show one dead letter or escalation in full."""
     site, key = get_site(request), request.query_params.get("letter", "")
     try:
         service, id_ = parse_letter_key(key)
@@ -334,7 +336,7 @@ def _list_facts(said: DeadLetter) -> Sequence[tuple[str, str]]:
 
 
 async def act(request: Request) -> Response:
-    """Have services do what the form says with the letters that it names."""
+    """Send the commands of the form to the services, for the selected items."""
     site = get_site(request)
     form, session = await site.read_form(request)
     keys = [parse_letter_key(key) for key in dict.fromkeys(form.every("letter"))]
@@ -358,7 +360,8 @@ async def act(request: Request) -> Response:
 
 
 def _parse_answer(form: FormFields) -> StepAnswer | None:
-    """Answer that a person gives in the place of the outside; `None` if the form has none. Raises `BadInput`."""
+    """Parse the step result that an operator supplies in place of the external system; `None` if the form has none.
+    Raises `BadInput`."""
     step, answered, raised = form.one("step"), form.one("answered"), form.one("raised")
     arguments, number = form.one("arguments"), form.one("number") or "1"
     if not step:
@@ -394,7 +397,7 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 
 
 async def controls(request: Request) -> Response:
-    """Everything that is switched now, and forms to switch more."""
+    """Show all active controls, and forms to set more."""
     site = get_site(request)
     found = await site.desk.controls()
     return site.render(
@@ -408,7 +411,7 @@ async def controls(request: Request) -> Response:
 
 
 def _list_fields_to_end(switch: Switch) -> list[tuple[str, str]]:
-    """Fields of a form that ends what is switched."""
+    """Return the fields of a form that ends a control."""
     fields = [("kind", switch.kind), ("off", "yes")]
     if switch.kind == "flag":
         return [("kind", "flag"), ("flag", switch.flag), ("percent", "0"), ("saga", switch.saga or "")]
@@ -416,7 +419,7 @@ def _list_fields_to_end(switch: Switch) -> list[tuple[str, str]]:
 
 
 async def switch(request: Request) -> Response:
-    """Switch what the form says."""
+    """Set the control that the form describes."""
     site = get_site(request)
     form, session = await site.read_form(request)
     service, why = form.one("service"), form.one("why")
@@ -430,7 +433,7 @@ async def switch(request: Request) -> Response:
 
 
 def parse_switch(form: FormFields, clock: Clock) -> Switch:
-    """Switch that a form describes. Raises `BadInput`; what no service can do is found later."""
+    """Parse the control that a form describes. Raises `BadInput`; the service itself rejects what it cannot do."""
     kind, until = form.one("kind"), _parse_until(form.one("until"), clock)
     if kind not in KINDS:
         raise BadInput("the form does not say what to switch: a flag, a pause, a limit or a route")
@@ -466,7 +469,7 @@ def _parse_decimal(text: str, what: str) -> float | None:
 
 
 def _parse_until(text: str, clock: Clock) -> str | None:
-    """Time at which a switch ends by itself: so long from now, or as RFC 3339."""
+    """Parse the time at which a control ends by itself: a duration from now, or RFC 3339."""
     if not text:
         return None
     said = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
@@ -477,7 +480,7 @@ def _parse_until(text: str, clock: Clock) -> str | None:
 
 
 async def audit(request: Request) -> Response:
-    """Book of one service, newest entry first; or the services, to choose from."""
+    """Show the audit trail of one service, newest entry first, or the list of services to choose from."""
     site, asked = get_site(request), request.query_params
     found = await site.desk.controls()
     service = asked.get("service", "")
