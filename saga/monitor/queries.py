@@ -49,32 +49,35 @@ from saga.monitor.views import (
 from saga.support.clock import LATEST_MS, iso
 
 LOOK_MAX = 100_000
-"""Sagas that are looked at for one page, or somewhat more: then it ends, and the next one goes on there."""
+"""About how many sagas are examined for one page. Then the page ends, and the next one continues there."""
 HOT_LEAST = 3.0
-"""Factor over the mean of its topic from which on a partition is hot."""
+"""Factor over its topic's mean from which a partition counts as hot."""
 HOT_TRANSITIONS_LEAST = 100
-"""Transitions below which no partition is hot."""
+"""Fewest transitions of a hot partition."""
 HELD_UP = "once nothing holds it up: it is looked at each minute whether the pause, limit or open breaker is over"
-"""Words for the end of a wait that nobody can date."""
+"""Description of the end of a wait that has no known time."""
 SHOWN_MAX = 100
 """Most hot sagas, hot partitions and classes of errors that are shown."""
 
 
 class UsualTimes(Protocol):
-    """Times that are usual: folds, or several of them together."""
+    """Usual durations, from one read model or from several together."""
 
     @property
     def waits(self) -> Mapping[tuple[str, str], TimeHistogram]:
-        """Waits, by service and handler."""
+        """Waiting times, by service and handler."""
 
     @property
     def lives(self) -> Mapping[str, TimeHistogram]:
-        """Times from beginning to outcome, by kind of saga."""
+        """Times from start to outcome, by kind of saga."""
 
 
 class Queries:
-    """Monitor that answers from folds: `saga.monitor.views.Views`. `usual`: times by which sagas are stuck, if these
-    are not those of the folds alone."""
+    """Queries answered from a read model: an implementation of `saga.monitor.views.Views`.
+
+    Args:
+        usual: Durations by which sagas count as stuck, if they come from more than this read model.
+    """
 
     def __init__(self, folds: ReadModel, usual: UsualTimes | None = None) -> None:
         self.folds = folds
@@ -83,7 +86,7 @@ class Queries:
     # ---------------------------------------------------------------- sagas
 
     def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
-        """Page of the sagas that are meant. Those without an outcome come longest running first."""
+        """Return a page of the sagas that match the filter. Those without an outcome come longest running first."""
         limit = max(1, min(page.limit, PAGE_MAX))
         rows, looked, end = list[SagaRow](), 0, (0, "")
         for part in self._scan(which, _parse_cursor(page.after)):
@@ -103,7 +106,7 @@ class Queries:
         return SagaPage(rows=tuple(rows), next=following, looked=looked, known=len(self.folds.sagas))
 
     def _scan(self, which: SagaFilter, after: tuple[int, str] | None) -> Iterator[IndexSlice[TrackedSaga]]:
-        """Sagas that are meant, in parts."""
+        """Yield the matching sagas, slice by slice."""
         folds, holds = self.folds, _build_predicate(which, self.folds.intern_table)
         if which.stuck_ms is not None or which.dead:
             stuck = self._find_stuck(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
@@ -132,7 +135,7 @@ class Queries:
     # ---------------------------------------------------------------- one saga
 
     def saga(self, saga: str, now_ms: int) -> Timeline | None:
-        """One saga across all services."""
+        """Return one saga across all services."""
         known = self.folds.sagas.get(saga)
         if known is None:
             return None
@@ -156,7 +159,7 @@ class Queries:
         )
 
     def _list_waits(self, known: TrackedSaga) -> Iterator[SagaWait]:
-        """All that a saga waits for."""
+        """List everything that a saga waits for."""
         names = self.folds.intern_table.services_and_workers
         for each in sorted(
             find_dead(known, self.folds.intern_table), key=lambda each: (each.since_ms, names[each.service])
@@ -183,7 +186,7 @@ class Queries:
     # ---------------------------------------------------------------- what is stuck
 
     def stuck(self, now_ms: int) -> StuckSagas:
-        """Sagas that are stuck now, longest first."""
+        """Return the sagas that are stuck now, longest first."""
         found = sorted(self._find_stuck(now_ms), key=lambda each: (each[0], _rank(each[1]), each[2].saga))
         shown = found[:PAGE_MAX]
         return StuckSagas(
@@ -220,7 +223,7 @@ class Queries:
         )
 
     def _find_wait(self, known: TrackedSaga, reason: Reason, since_ms: int) -> SagaWait:
-        """Event, time or person for which it waits, for that reason."""
+        """Describe the event, time or person that it waits for, for that reason."""
         names = self.folds.intern_table.services_and_workers
         if reason[0] == "dead":
             return next(self._list_waits(known))
@@ -266,23 +269,23 @@ class Queries:
     # ---------------------------------------------------------------- counts
 
     def rates(self) -> HandlerRates:
-        """Rates and times of each handler, busiest first."""
+        """Return rates and durations of each handler, busiest first."""
         folds = self.folds
         return compute_rates(
             folds.counts, sagas=len(folds.sagas), in_flight=len(folds.without_outcome), taken=folds.taken
         )
 
     def errors(self) -> tuple[ErrorClass, ...]:
-        """Failures by class, most first."""
+        """Return failures by class, most frequent first."""
         return list_errors(self.folds.counts)
 
     def hot(self) -> HotSpots:
-        """Hot keys and partitions, hottest first."""
+        """Return hot sagas and partitions, hottest first."""
         return find_hot_spots(self.folds.counts, self.folds.busy)
 
 
 def compute_rates(counts: RecentCounts, *, sagas: int, in_flight: int, taken: int) -> HandlerRates:
-    """Rates and times of each handler, busiest first."""
+    """Compute rates and durations of each handler, busiest first."""
     recent = counts.list_recent_minutes()
     handlers = [_compute_rate(key, minutes, recent) for key, minutes in counts.handlers.items()]
     return HandlerRates(
@@ -296,7 +299,7 @@ def compute_rates(counts: RecentCounts, *, sagas: int, in_flight: int, taken: in
 
 
 def list_errors(counts: RecentCounts) -> tuple[ErrorClass, ...]:
-    """Failures by class, most first."""
+    """List failures by class, most frequent first."""
     found = [
         ErrorClass(
             service=service,
@@ -312,7 +315,7 @@ def list_errors(counts: RecentCounts) -> tuple[ErrorClass, ...]:
 
 
 def find_hot_spots(counts: RecentCounts, busy: Mapping[str, int]) -> HotSpots:
-    """Hot keys and partitions, hottest first."""
+    """Find hot sagas and partitions, hottest first."""
     sums = {at: sum(minutes.values()) for at, minutes in counts.partitions.items()}
     topics: dict[str, list[int]] = {}
     for (topic, _), count in sums.items():
@@ -360,7 +363,7 @@ def _compute_rate(key: tuple[str, str], minutes: dict[int, MinuteCounts], recent
 
 
 def _rank(reason: Reason) -> Reason:
-    """Place of a reason among those of one time, as a shared monitor can tell it."""
+    """Return the sort key of a reason among those with the same time, the same in every worker of a shared monitor."""
     return reason[:1] if reason[0] == "silent" else reason
 
 
@@ -387,13 +390,13 @@ _GOES: dict[NextRun, str] = {
 
 
 def _describe_later(wait: OpenWait) -> str:
-    """Words for a run that goes on later."""
+    """Describe a suspended run."""
     by = " or ".join(wait.types)
     return f"it goes on at {_format_time(wait.until_ms)}, asked for by `Later`{f'; or with {by}' if by else ''}"
 
 
 def _describe_events(wait: OpenWait, until_ms: int | None) -> str:
-    """Words for a handler that waits for events."""
+    """Describe a handler that waits for events."""
     or_at = "" if until_ms is None else f"; or the time {_format_time(until_ms)}"
     return f"{' and '.join(wait.types) or 'an event'}, published to its topic{or_at}"
 

@@ -14,38 +14,38 @@ from msgspec import Struct
 from saga.monitor.views import TimelineRow
 
 BUCKET_MS = 4000
-"""Length of a bucket: only the members of one are sorted at once."""
+"""Length of a bucket in milliseconds: a scan sorts only one bucket at a time."""
 
 
 class HasSagaId(Protocol):
-    """Member: its name decides between equal times."""
+    """Member of an index; its saga id orders members with equal times."""
 
     @property
     def saga(self) -> str:
-        """Name of it."""
+        """Saga id."""
 
 
 Member = TypeVar("Member", bound=HasSagaId)
 
 
 class IndexSlice(NamedTuple, Generic[Member]):
-    """Members of one bucket that were asked for."""
+    """Members of one bucket that match a scan."""
 
     found: list[tuple[int, Member]]
-    """Each with its time, in order."""
+    """Matching members with their times, in order."""
     looked: int
-    """Number of members that were looked at."""
+    """Number of members that were examined."""
     end: tuple[int, str]
-    """Place behind which the next bucket begins."""
+    """Cursor after which the next bucket begins."""
 
 
 class TimeIndex(Generic[Member]):
-    """Members with a time each, in milliseconds since 1970."""
+    """Members sorted by a time, in milliseconds since 1970."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[Member, int]] = {}
         self._order: list[int] | None = []
-        """Numbers of the buckets in order; `None`: there is a new one, or one less, since they were sorted."""
+        """Sorted bucket numbers; `None` if a bucket was added or removed since they were sorted."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class TimeIndex(Generic[Member]):
             self._order = None
 
     def move(self, member: Member, old_ms: int, new_ms: int) -> None:
-        """Give a member another time."""
+        """Change the time of a member."""
         if old_ms // BUCKET_MS == new_ms // BUCKET_MS:
             self._buckets[old_ms // BUCKET_MS][member] = new_ms
         else:
@@ -102,7 +102,7 @@ class TimeIndex(Generic[Member]):
             yield IndexSlice([(ms, member) for ms, _, member in found], len(bucket), (end_ms, ""))
 
     def iterate_oldest(self, until_ms: int | None = None) -> Iterator[tuple[int, Member]]:
-        """Members with their times, earliest first; up to a time, if it is given."""
+        """Yield members with their times, earliest first, up to `until_ms` if it is given."""
         for number in self._sort_buckets():
             if until_ms is not None and number * BUCKET_MS > until_ms:
                 return
@@ -125,21 +125,22 @@ def _place(entry: tuple[int, str, object]) -> tuple[int, str]:
 
 
 LINES_MAX = 500
-"""Transitions of one saga that are kept: of more the newest. Each is counted, and known again when it comes twice."""
+"""Most transitions that are kept of one saga: the newest. The others are only counted, so that duplicates are
+recognized."""
 SPARE = 100
-"""Transitions beyond that before the oldest go, all at once."""
+"""Number of transitions beyond that after which the oldest are dropped, all at once."""
 WORDS_MAX = (1 << 16) - 1
-"""Services and workers that are told apart; of all others the name is not kept."""
+"""Most names of services and workers that are stored; further ones share one number without a name."""
 UNSEEN_MS = (1 << 32) - 1
-"""Packed time that nobody saw."""
+"""Packed duration that is unknown."""
 PACKING = Packing("<HIqIHIIH")
-"""Form of a transition in the bytes of its saga."""
+"""Binary layout of a transition in the bytes of its saga."""
 SIZE = PACKING.size
 _entries = PACKING.iter_unpack
 
 
 class TransitionFacts(NamedTuple):
-    """Part of a transition that many sagas have in common."""
+    """Part of a transition that is the same in many sagas."""
 
     handler: str
     outcome: str
@@ -149,11 +150,11 @@ class TransitionFacts(NamedTuple):
     emitted: tuple[str, ...]
     steps: tuple[str, ...]
     is_code: bool = False
-    """True for a failure of the service's own code."""
+    """True if the service's own code failed."""
 
 
 class PackedTransition(NamedTuple):
-    """Transition as it is packed: strings by their numbers in the intern table."""
+    """A packed transition: strings are replaced by their numbers in the intern table."""
 
     service: int
     number: int
@@ -175,7 +176,7 @@ class InternTable:
         self._whats: dict[TransitionFacts, int] = {}
 
     def intern_name(self, text: str) -> int:
-        """Number of a service or worker; 0 for those that are too many."""
+        """Return the number of a service or worker, assigning one if needed; 0 if there are too many."""
         number = self._names.get(text)
         if number is None:
             if len(self.services_and_workers) > WORDS_MAX:
@@ -185,11 +186,11 @@ class InternTable:
         return number
 
     def find_name(self, text: str) -> int | None:
-        """Number of a service or worker, if it has one."""
+        """Return the number of a service or worker; `None` if it has none."""
         return self._names.get(text)
 
     def intern_facts(self, what: TransitionFacts) -> int:
-        """Number of what many transitions have in common. Of too many only handler, outcome and type are kept."""
+        """Return the number of these facts. If there are too many, only handler, outcome and type are kept."""
         number = self._whats.get(what)
         if number is None:
             if len(self.facts) > WORDS_MAX and (what.emitted or what.steps or what.source or what.error):
@@ -201,7 +202,7 @@ class InternTable:
         return number
 
     def to_timeline_entry(self, packed: PackedTransition) -> TimelineRow:
-        """Transition for people."""
+        """Convert a packed transition to a timeline row."""
         what = self.facts[packed.what]
         return TimelineRow(
             service=self.services_and_workers[packed.service],
@@ -222,17 +223,17 @@ class InternTable:
 
 
 NextRun = Literal["", "attempt", "deadline", "later"]
-"""Kind of what happens at a time by itself: the next attempt, a deadline, or a run that asked for it by `Later`."""
+"""What happens by itself at a set time: the next attempt, a deadline, or a run suspended by `Later`."""
 
 
 class HandlerWait(NamedTuple):
-    """Handler that waits."""
+    """A waiting handler."""
 
     handler: str
     types: tuple[str, ...]
-    """Types of events for which it does."""
+    """Types of the events that it waits for."""
     until_ms: int
-    """Time at which it goes on by itself; 0: it does not."""
+    """Time at which it resumes by itself; 0 if it does not."""
 
 
 class ServiceState(Struct, frozen=True, order=True, gc=False):
@@ -243,9 +244,9 @@ class ServiceState(Struct, frozen=True, order=True, gc=False):
     number: int
     open: bool
     due_ms: int
-    """Time at which it goes on by itself; 0: no time is set."""
+    """Time at which it resumes by itself; 0 if none is set."""
     next_run: NextRun
-    """Kind of what happens then."""
+    """What happens at that time."""
     awaits: tuple[HandlerWait, ...]
 
     @property
@@ -275,36 +276,38 @@ class TrackedSaga:
         self.packed = b""
         self.began_ms = 0
         self.kind = ""
-        """Type of the message with which it began, as far as it was told."""
+        """Type of the message that started the saga, if known."""
         self.changed_ms = 0
         self.ended: tuple[int, str, str] | None = None
-        """Time, result and event of the outcome that is the first."""
+        """Time, result and event of the first outcome."""
         self.has_start = False
-        """True if a service has told its first transition of it: else it may have begun before all that is known."""
+        """True if some service has reported its first transition; otherwise the saga may have begun before everything
+        known."""
         self.service_states: tuple[ServiceState, ...] = ()
-        """Services that expect something; all of them, once there are too many transitions to keep each."""
+        """States of the services that wait for something; of all services once there are too many transitions to
+        keep."""
         self.stuck_candidates: tuple[tuple[tuple[str, ...], int], ...] = ()
-        """Places in the indexes of what may be stuck, each with its time."""
+        """Keys of this saga in the indexes of sagas that may be stuck, each with its time."""
         self._beyond: dict[int, int] | None = None
-        """Numbers that were told, by service, as bits; `None` while each is kept."""
+        """Numbers of the transitions that were seen, by service, as bits; `None` while each transition is kept."""
 
     def __iter__(self) -> Iterator[PackedTransition]:
-        """Transitions that are kept, in the order in which they came."""
+        """Yield the kept transitions in order of arrival."""
         return map(PackedTransition._make, _entries(self.packed))
 
     def involves(self, service: int) -> bool:
-        """True if the service has told something of it."""
+        """Return whether the service has reported a transition of this saga."""
         if self._beyond is not None:
             return service in self._beyond
         # A saga in which no number begins with that byte, which is nearly every other one, need not be unpacked.
         return (service & 0xFF) in self.packed[::SIZE] and any(entry[0] == service for entry in _entries(self.packed))
 
     def list_transitions(self, service: int) -> list[PackedTransition]:
-        """Transitions of a service that are kept, by number."""
+        """Return the kept transitions of a service, by number."""
         return sorted((each for each in self if each.service == service), key=lambda each: each.number)
 
     def find(self, service: int, number: int) -> tuple[bool, PackedTransition | None]:
-        """Look whether a transition was told before, and give it if it is kept."""
+        """Return whether a transition was seen before, and the transition itself if it is kept."""
         if self._beyond is not None and not self._beyond.get(service, 0) >> number & 1:
             return False, None
         for entry in _entries(self.packed):
@@ -313,7 +316,7 @@ class TrackedSaga:
         return self._beyond is not None, None
 
     def add(self, new: PackedTransition) -> None:
-        """Take in a transition that was not told before."""
+        """Add a transition that was not seen before."""
         self.packed += PACKING.pack(*new)
         if self._beyond is not None:
             self._beyond[new.service] = self._beyond.get(new.service, 0) | 1 << new.number
@@ -325,11 +328,11 @@ class TrackedSaga:
             self.packed = b"".join(PACKING.pack(*each) for each in self.list_newest())
 
     def list_newest(self) -> list[PackedTransition]:
-        """Newest transitions, as many as are kept for good, by time."""
+        """Return the newest transitions by time, as many as are kept permanently."""
         return sorted(self, key=lambda each: (each.time_ms, each.service, each.number))[-LINES_MAX:]
 
     def replace(self, new: PackedTransition) -> None:
-        """Put a transition in the place of the one with its number."""
+        """Replace the transition with the same service and number."""
         self.packed = b"".join(PACKING.pack(*(new if each[:2] == new[:2] else each)) for each in self)
 
     def forget_service(self, service: int) -> None:
@@ -341,14 +344,14 @@ class TrackedSaga:
 
     @property
     def count(self) -> int:
-        """Number of transitions that were told."""
+        """Number of transitions that were seen."""
         if self._beyond is not None:
             return sum(bits.bit_count() for bits in self._beyond.values())
         return len(self.packed) // SIZE
 
     @property
     def last_numbers(self) -> dict[int, int]:
-        """Last number of each service."""
+        """Return the highest transition number of each service."""
         if self._beyond is not None:
             return {service: bits.bit_length() - 1 for service, bits in self._beyond.items()}
         lasts: dict[int, int] = {}
@@ -358,7 +361,7 @@ class TrackedSaga:
         return lasts
 
     def list_numbers(self) -> Iterator[tuple[int, int]]:
-        """Service and number of each transition that was told."""
+        """Yield service and number of each transition that was seen."""
         if self._beyond is None:
             yield from ((each.service, each.number) for each in self)
             return
@@ -367,7 +370,7 @@ class TrackedSaga:
 
     @property
     def missing(self) -> int:
-        """Number of transitions below the last of each service that were not told."""
+        """Number of gaps below the highest transition numbers."""
         return sum(last + 1 for last in self.last_numbers.values()) - self.count
 
     def set_service_state(self, new: ServiceState, others: Sequence[ServiceState]) -> None:

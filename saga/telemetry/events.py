@@ -98,7 +98,7 @@ class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Failed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A count_attempts attempt failed, be it the last one or not. Made for metrics by class of failure."""
+    """A counted attempt failed, be it the last one or not. Made for metrics by class of failure."""
 
     saga: str
     handler: str

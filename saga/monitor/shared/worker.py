@@ -31,62 +31,64 @@ from saga.monitor.shared.partitions import PartitionModel, parse_partition
 from saga.support.clock import Clock
 
 GAPS_MAX, AGAIN_S = 3, 2.0
-"""Times that records which are missing are asked for again, and how long they are waited for each time: then there are
-none. Meanwhile what Faust had read before comes, thousands of records."""
+"""How often missing records are requested again, and how many seconds each request waits. After that they do not exist.
+Meanwhile thousands of records that Faust had fetched before arrive."""
 BATCH_RECORDS = 100
-"""Most records that are folded before their changes are waited for: fewer, if no more are there."""
+"""Most records that are applied before the worker waits for their table changes to be acknowledged."""
 EXPIRES_S = 120 * MINUTES
-"""Time for which the table of rates keeps a minute."""
+"""Seconds for which the rate table keeps a minute."""
 SESSION_S, HEARTBEAT_S, REQUEST_S = 10.0, 1.0, 40.0
 LOOK_S, LOG_S = 0.2, 5.0
-"""Pauses between two looks at how the app is, and at whether the topic is still the one that it was."""
+"""Seconds between checks of the app's state, and of whether the topic still has the same log."""
 
 for _name in ("faust", "mode"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL)  # what matters comes as an exception, or as a missing answer
+    logging.getLogger(_name).setLevel(
+        logging.CRITICAL
+    )  # problems that matter raise an exception, or leave an answer missing
 
 
 FetchLogIds: TypeAlias = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
-"""Way to the ids of the logs of topics: see `saga.broker.port.Broker.fetch_log_ids`."""
+"""Function that returns the log ids of topics: see `saga.broker.port.Broker.fetch_log_ids`."""
 
 
 class MonitorWorker:
-    """Worker that folds its share."""
+    """Worker that keeps the read model of its share of the partitions."""
 
     def __init__(
         self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock, log_ids: FetchLogIds
     ) -> None:
         self.name, self.partitions = name, partitions
         self.url = f"http://{address}"
-        """Address at which the others ask it."""
+        """Address at which the other workers send questions."""
         self.parts: dict[int, PartitionModel] = {}
-        """Partitions that it has, each with what is folded of it."""
+        """Assigned partitions, each with its read model."""
         self.ready = False
-        """True if the tables of all of them have been read."""
+        """True if the tables of all assigned partitions have been restored."""
         self._sagas_max, self._clock, self._log_ids = sagas_max, clock, log_ids
         self._log_looked_s = 0.0
-        """Time of the last look at the ids of logs."""
+        """Time at which the log ids were last checked."""
         self._table_ids: dict[str, str] = {}
-        """Ids of the logs of changes, as they were when they were seen first."""
+        """Ids of the changelog topics' logs when they were first seen."""
         self._app: faust.App | None = None
         self._sent: list[asyncio.Future[Any]] = []
-        """Changes that are not acknowledged yet."""
+        """Table changes that are not acknowledged yet."""
         self._minute_s = 0.0
         """Minute in whose window a rate is written."""
         self._gaps: Counter[int] = Counter()
-        """Times in a row that records which are missing were asked for again, by partition."""
+        """For each partition, how often in a row missing records were requested again."""
         self._sought_s: dict[int, float] = {}
-        """Time at which a partition was read from its position on, last."""
+        """For each partition, when it was last read again from its position."""
         self._windows: Any = None
-        """Table of rates, as Faust shows its windows."""
+        """Rate table, as Faust presents its windows."""
         self._taken: asyncio.Queue[Any] = asyncio.Queue(BATCH_RECORDS)
-        """Records that Faust has handed over and that are not folded yet."""
+        """Records that Faust has delivered and that are not applied yet."""
 
     def ready_models(self) -> dict[int, ReadModel]:
-        """Folds that are whole, by partition."""
+        """Read models that are completely restored, by partition."""
         return {partition: part.read_model for partition, part in self.parts.items()} if self.ready else {}
 
     def owners(self) -> dict[str, set[int]]:
-        """Partitions that each worker has, by its address, as of the last time that they were shared out."""
+        """Partitions of each worker, by its address, as of the last assignment."""
         if self._app is None:
             return {}
         found: Mapping[str, Mapping[str, Iterable[int]]] = self._app.router.tables_metadata()
@@ -96,7 +98,7 @@ class MonitorWorker:
     # ---------------------------------------------------------------- life
 
     async def follow(self, options: ClientOptions, copies: Copies) -> None:
-        """Fold what is there and what comes, until it is cancelled. Raises `SagaError` if that cannot go on."""
+        """Apply existing and new records until cancelled. Raises `SagaError` if that cannot go on."""
         with tempfile.TemporaryDirectory() as folder:
             app = self._app = self._create_app(options, copies, folder)
             folding = asyncio.get_running_loop().create_task(self._run(), name="folding")
@@ -128,7 +130,7 @@ class MonitorWorker:
         return SagaError(f"the shared monitor {self.name} cannot go on: {type(why).__name__}: {why}")
 
     def _create_app(self, options: ClientOptions, copies: Copies, folder: str) -> faust.App:
-        """App with its two tables."""
+        """Create the Faust app with its two tables."""
         app = faust.App(
             self.name,
             env={},  # settings are ours alone
@@ -173,23 +175,24 @@ class MonitorWorker:
     # ---------------------------------------------------------------- folding
 
     async def _run(self) -> None:
-        """Fold what is taken, as much at once as there is."""
+        """Apply delivered records, as many at once as there are."""
         while True:
             events = [await self._taken.get()]
             while len(events) < BATCH_RECORDS and not self._taken.empty():
                 events.append(self._taken.get_nowait())
-            while not self.ready:  # counts are not whole before
+            while not self.ready:  # counts are incomplete before
                 await self._clock.sleep(LOOK_S)
             await self._apply(events)
 
     async def _apply(self, events: Sequence[Any]) -> None:
-        """Fold these records, and return when all that is new is in the logs of both tables, and then the position."""
+        """Apply these records. Return when their changes are in the changelogs of both tables, and then the
+        position."""
         assert self._app is not None
         kept, gaps, moved = self._app.tables[KEPT], set[int](), set[int]()
         for event in events:
             message = event.message
             part = self.parts.get(message.partition)
-            if part is None or message.offset < part.position:  # it has moved, or is here again
+            if part is None or message.offset < part.position:  # the partition has moved away, or was assigned again
                 continue
             if message.offset > part.position:
                 if self._clock.monotonic_s() < self._sought_s.get(part.partition, 0.0) + AGAIN_S:
@@ -220,14 +223,17 @@ class MonitorWorker:
             await self._seek(gaps)
 
     async def _restart_recreated(self) -> None:
-        """Read a topic that was created again from its beginning."""
+        """Read a topic that was recreated from its beginning."""
         if replaced := await self._compare_log():
             await self._seek(replaced)
 
     async def _compare_log(self) -> set[int] | None:
-        """Ask whether the topic has the log in which positions count, and give the partitions whose positions do not;
-        `None`: the broker does not answer. Raises `SagaError` if the tables' changes are gone: only what is in no
-        worker's memory yet is written there."""
+        """Return the partitions whose positions belong to another log of the topic; `None` if the broker does not
+        answer.
+
+        Raises `SagaError` if the changelog topics were recreated: only changes that are not in any worker's memory yet
+        would be written to the new ones.
+        """
         tables = [changelog_topic(self.name, table) for table in (KEPT, RATES)]
         try:
             ids = dict(await self._log_ids([TRANSITIONS, *tables]))
@@ -245,8 +251,8 @@ class MonitorWorker:
         return replaced
 
     async def _seek(self, numbers: set[int]) -> None:
-        """Have partitions read from their positions on. Faust lets go of records that it has read when partitions move,
-        and would not read them again."""
+        """Read partitions again from their positions. When partitions move, Faust drops records that it has fetched,
+        and would not fetch them again."""
         assert self._app is not None
         consumer, places = self._app.consumer, {number: TP(TRANSITIONS, number) for number in numbers}
         begins = await consumer.earliest_offsets(*places.values())
@@ -255,7 +261,9 @@ class MonitorWorker:
             part.position = max(part.position, begins.get(place) or 0)
 
         async def seek(place: TP, position: int) -> None:
-            with suppress(IllegalStateError):  # it moves just now: who has it then begins at the position that is kept
+            with suppress(
+                IllegalStateError
+            ):  # it is being moved just now: its next owner begins at the stored position
                 await consumer.seek(place, position)
                 self._sought_s[place.partition] = self._clock.monotonic_s()
 
@@ -272,12 +280,12 @@ class MonitorWorker:
     # ---------------------------------------------------------------- partitions that come and go
 
     def _assign(self, partitions: set[int]) -> None:
-        """Begin to read the tables of these partitions: until all are read, nothing is answered."""
+        """Start restoring the tables of these partitions: until all are restored, no question is answered."""
         self.ready = False
         self.parts = {number: self.parts.get(number) or PartitionModel(number) for number in sorted(partitions)}
 
     def _restore_rates(self, app: faust.App) -> None:
-        """Take in the table of rates, when both tables have been read."""
+        """Restore the rate table once both tables have been read."""
         table: Any = app.tables[RATES]
         rows = table.data
         newest_s = max((part.counts.newest_ms for part in self.parts.values()), default=0) / 1000
@@ -290,8 +298,8 @@ class MonitorWorker:
 
 
 def _is_settled(app: faust.App) -> bool:
-    """True if partitions are shared out and their tables have been read. Faust may say so for a moment too early, when
-    partitions move again while tables are read: then it says otherwise at the next look."""
+    """Return whether partitions are assigned and their tables restored. Faust may report this for a moment too early,
+    when partitions move again during the restore; the next check then corrects it."""
     tables: Any = app.tables
     recovery = tables.recovery
     begins = recovery.signal_recovery_start.is_set() or recovery.in_recovery
@@ -302,23 +310,24 @@ KEPT, RATES = "transitions", "rates"
 
 
 def changelog_topic(name: str, table: str = KEPT) -> str:
-    """Topic of the changes of a table, of the shared monitor of that name."""
+    """Return the changelog topic of a table of the shared monitor with that name."""
     return f"{name}-{table}-changelog"
 
 
 class TransitionTableStore(Store[Any, Any]):
-    """Store of the table of transitions: its entries are in the folds, and nowhere else."""
+    """Faust store of the transition table. Its entries exist in the read models only."""
 
     def __init__(self, worker: MonitorWorker, app: AppT, table: Table[Any, Any]) -> None:
         super().__init__("memory://", app, table)
         self._worker, self._topic = worker, table.changelog_topic_name
         self._read: dict[Any, int] = {}
-        """Position up to which a topic of changes is folded: of others' changes, and of ours next to them."""
+        """For each changelog partition, the offset up to which all changes are applied: those of others, and ours that
+        follow directly."""
 
     def apply_changelog_batch(
         self, batch: Iterable[Any], to_key: Callable[[Any], Any], to_value: Callable[[Any], Any]
     ) -> None:
-        """Fold entries of the topic of changes."""
+        """Apply entries of the changelog topic."""
         for event in batch:
             message = event.message
             part = self._worker.parts.get(message.partition)
@@ -327,30 +336,31 @@ class TransitionTableStore(Store[Any, Any]):
                 self._read[message.tp] = message.offset
 
     def persisted_offset(self, tp: Any) -> int | None:
-        """Position up to which all is folded; `None`: nothing is."""
+        """Return the offset up to which everything is applied; `None` if nothing is."""
         return self._read.get(tp)
 
     def set_persisted_offset(self, tp: Any, offset: int) -> None:
-        """Note a change of ours. One that is not next to the last has others before it, which are to be read."""
+        """Record a change that this worker wrote. If it does not directly follow the last one, the changes between are
+        still to be read."""
         if offset == self._read.get(tp, -1) + 1:
             self._read[tp] = offset
 
     async def on_rebalance(
         self, assigned: set[Any], revoked: set[Any], newly_assigned: set[Any], generation_id: int = 0
     ) -> None:
-        """Begin to have these partitions, and those alone."""
+        """Take over these partitions, and drop all others."""
         mine = {tp for tp in assigned if tp.topic == self._topic}
         self._read = {tp: offset for tp, offset in self._read.items() if tp in mine}
         self._worker._assign({tp.partition for tp in mine})
 
     def reset_state(self) -> None:
-        """Do nothing: there is no state but what is read from the topic."""
+        """Do nothing: the only state is what is read from the topic."""
 
     async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
-        """Do nothing: the topic is what is kept."""
+        """Do nothing: the changelog topic is the backup."""
 
     def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
-        """Do nothing: there is none."""
+        """Do nothing: there is no backup."""
 
     def __getitem__(self, key: Any) -> Any:
         raise KeyError(key)
@@ -367,7 +377,7 @@ class TransitionTableStore(Store[Any, Any]):
 
 
 def _build_table_class(worker: MonitorWorker) -> type[Table[Any, Any]]:
-    """Class of the tables of a worker: they say in which partition an entry is, and note what is not acknowledged."""
+    """Build the table class of a worker: it chooses the partition of each entry, and tracks unacknowledged changes."""
 
     class ChangelogTable(Table[Any, Any]):
         def _new_store(self) -> Any:
@@ -385,13 +395,13 @@ def _build_table_class(worker: MonitorWorker) -> type[Table[Any, Any]]:
 
 
 def _to_record(message: Any) -> Record:
-    """Record as the rest of us knows it."""
+    """Convert a Faust message to a `Record`."""
     time_ms = round(message.timestamp * 1000)
     return Record(TRANSITIONS, message.partition, message.offset, message.key, message.value, (), time_ms)
 
 
 def _build_credentials(options: ClientOptions) -> Any:
-    """Credentials as Faust wants them; `None`: anybody may connect."""
+    """Convert credentials to Faust's form; `None` if the broker needs none."""
     context = options["ssl_context"]
     if options["sasl_oauth_token_provider"] is not None:
         return OAuthCredentials(oauth_cb=options["sasl_oauth_token_provider"], ssl_context=context)

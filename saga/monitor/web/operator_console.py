@@ -33,36 +33,36 @@ log = logging.getLogger("saga.monitor")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""Age up to which what was read is shown as it is."""
+"""Age in seconds up to which cached data are shown without a refresh."""
 OLD_S = 10.0
-"""Age from which on the page says how old it is."""
+"""Age in seconds from which the page shows how old the data are."""
 PATIENCE_S = 0.06
-"""Time that a page waits for what is being read, before it shows what was read last, or that it is being read."""
+"""Seconds that a page waits for a refresh before it shows older data, or that they are being read."""
 ACTING_S = 5.0
-"""Time that a page waits for the answers of services, after a person has acted."""
+"""Seconds that a page waits for the services' answers after an operator acted."""
 LETTERS_MAX = 2000
-"""Letters that the page lists; `saga dead list` lists more."""
+"""Most items that the page lists; `saga dead list` lists more."""
 TROUBLES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """Result of the last reading."""
+    """Result of the latest completed read."""
 
     value: T | None = None
-    """`None`: it is being read for the first time, or could not be."""
+    """`None` if the first read has not finished, or failed."""
     troubles: tuple[str, ...] = ()
-    """Reasons that parts of it are missing, or all of it."""
+    """Reasons why parts of it, or all of it, are missing."""
     age_s: float = 0.0
 
     @property
     def is_coming(self) -> bool:
-        """True if it is being read for the first time."""
+        """True if the first read has not finished."""
         return self.value is None and not self.troubles
 
     @property
     def is_old(self) -> bool:
-        """True if it is so old that whoever reads it has to know."""
+        """True if it is so old that the reader has to be warned."""
         return self.value is not None and self.age_s > OLD_S
 
 
@@ -81,7 +81,7 @@ class CachedRead(Generic[T]):
         self._is_stale = True
 
     async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[T]:
-        """Result, read anew if it is old, as far as that takes no longer than `patience_s`."""
+        """Return the result, refreshed first if it is old and the refresh takes no longer than `patience_s`."""
         if self._task is None and (self._last is None or self._is_stale or self._age_s() > FRESH_S):
             self._is_stale = False
             self._task = asyncio.get_running_loop().create_task(self._refresh(), name="reading")
@@ -91,7 +91,7 @@ class CachedRead(Generic[T]):
         return Snapshot(last.value, last.troubles, self._age_s() if self._last is not None else 0.0)
 
     async def end(self) -> None:
-        """Return when nothing is being read any more: what has begun in a thread has to come to its end."""
+        """Return when no read is running: a read that has begun in a thread cannot be interrupted."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -102,7 +102,7 @@ class CachedRead(Generic[T]):
         troubles: list[str] = []
         value = None
         try:
-            value = await asyncio.to_thread(asyncio.run, self._call(troubles))  # the page answers meanwhile
+            value = await asyncio.to_thread(asyncio.run, self._call(troubles))  # the page is rendered meanwhile
         except SagaError as why:
             troubles.append(str(why))
         except Exception:
@@ -120,35 +120,35 @@ class CachedRead(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ServiceControls:
-    """Book of one service, for people."""
+    """Control log of one service, prepared for display."""
 
     service: str
     switches: tuple[Switch, ...] = ()
-    """Flags that are set."""
+    """Active controls."""
     active: Mapping[Target, ControlEntry] = field(default_factory=dict)
     entries: tuple[ControlEntry, ...] = ()
-    """All of the book, newest first."""
+    """All entries of the control log, newest first."""
     unknown: tuple[str, ...] = ()
     wrong: str | None = None
-    """First contradiction in the book, or the reason that it cannot be read."""
+    """First contradiction in the control log, or the reason why it cannot be read."""
     digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSaga:
-    """One saga, with everything that is still open, and the fields of its events."""
+    """One saga with all its unfinished work and the fields of its events."""
 
     saga: str
     shown: SagaDetails
     left: tuple[tuple[str, str], ...]
-    """Service, and what is open there, in words."""
+    """Service, and a description of what is unfinished there."""
     values: Mapping[tuple[str, int], Sequence[EventFields]]
     """Events by service and transition; sensitive fields are hidden."""
     troubles: tuple[str, ...]
 
 
 class OperatorConsole:
-    """Everything that the page reads and does. Used inside `open_console`."""
+    """Everything that the page reads and does. Use it inside `open_console`."""
 
     def __init__(self, settings: Settings, clock: Clock, addresses: Sequence[str]) -> None:
         self._settings, self.clock, self._addresses = settings, clock, tuple(addresses)
@@ -157,7 +157,7 @@ class OperatorConsole:
         self._overview: CachedRead[Overview] = CachedRead(self._read_overview, clock)
 
     async def end(self) -> None:
-        """Return when nothing is being read any more."""
+        """Return when no read is running any more."""
         await self._letters.end()
         await self._controls.end()
         await self._overview.end()
@@ -165,25 +165,25 @@ class OperatorConsole:
     # ---------------------------------------------------------------- reading
 
     async def letters(self) -> Snapshot[Attention]:
-        """Everything that needs a person, newest first."""
+        """Return everything that needs a person, newest first."""
         return await self._letters.get()
 
     async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[Attention]]:
-        """One letter, if it is among those."""
+        """Return one dead letter, escalation or failing run, if it is among those."""
         found = await self.letters()
         told = found.value.items if found.value is not None else ()
         return next((each for each in told if (each.letter.service, each.letter.id) == (service, id_)), None), found
 
     async def controls(self) -> Snapshot[tuple[ServiceControls, ...]]:
-        """Books of all services."""
+        """Return the control logs of all services."""
         return await self._controls.get()
 
     async def overview(self) -> Snapshot[Overview]:
-        """Contracts of the current folder and manifests beside them, joined."""
+        """Return the choreography: the contracts of the current folder, joined with the manifests beside them."""
         return await self._overview.get()
 
     async def saga(self, saga: str) -> StoredSaga:
-        """One saga in all services. Raises `SagaError` if there is no store, or what is there cannot be read."""
+        """Read one saga in all services. Raises `SagaError` if there is no store, or its content cannot be read."""
         return await asyncio.to_thread(asyncio.run, self._load_saga(saga))
 
     async def _load_saga(self, saga: str) -> StoredSaga:
@@ -246,8 +246,14 @@ class OperatorConsole:
     # ---------------------------------------------------------------- acting
 
     async def act(self, keys: Sequence[tuple[str, str]], wish: CommandRequest, *, again: bool = False) -> list[str]:
-        """Have services do what a person wants with these letters, by service and id. Sentences that say what became of
-        each. Raises `SagaError` if nothing could be sent."""
+        """Send a command about these items to their services. Return a sentence about the result of each.
+
+        Args:
+            keys: Service and id of each item.
+
+        Raises:
+            SagaError: Nothing could be sent.
+        """
         try:
             letters, sentences = await self._select(keys, wish, again)
             if not letters:
@@ -263,7 +269,7 @@ class OperatorConsole:
     async def _select(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool
     ) -> tuple[list[DeadLetter], list[str]]:
-        """Letters that are to be told of, and sentences about the others."""
+        """Return the items that a command can be sent for, and sentences about the others."""
         troubles: list[str] = []
         sentences: list[tuple[tuple[str, str], str]] = []
         if wish.wanted == "resolve" and wish.answered is None:
@@ -282,7 +288,7 @@ class OperatorConsole:
     async def _find_blocking(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool, troubles: list[str]
     ) -> tuple[list[DeadLetter], list[tuple[tuple[str, str], str]]]:
-        """Dead letters that block sagas now, as the stores have them; and those that had too many replays."""
+        """Return the dead letters that block sagas now according to the stores, and those that had too many replays."""
         sagas = await self._find_sagas(keys)
         letters: dict[tuple[str, str], DeadLetter] = {}
         looping = []
@@ -300,7 +306,7 @@ class OperatorConsole:
         return [*letters.values()], looping
 
     async def _find_sagas(self, keys: Sequence[tuple[str, str]]) -> list[str]:
-        """Sagas of these letters."""
+        """Return the sagas of these items."""
         found = (await self._letters.get(ACTING_S)).value
         told = found.items if found is not None else ()
         wanted = set(keys)
@@ -308,14 +314,15 @@ class OperatorConsole:
         return [*dict.fromkeys(saga for saga in sagas if saga)]
 
     async def _find_escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetter]:
-        """Escalations that a person may close. One of a compensation that fails is over when that has succeeded."""
+        """Return the escalations that an operator may close. That of a failing compensation ends when the compensation
+        succeeds."""
         found = (await self._letters.get(ACTING_S)).value
         told = found.items if found is not None else ()
         meant = [each for each in told if (each.letter.service, each.letter.id) in set(keys)]
         return [e.letter for e in meant if e.letter.what == "escalation" and e.letter.undoes is None and e.letter.saga]
 
     async def switch(self, service: str, wanted: Switch, operator: Operator) -> str:
-        """Switch something in a service. A sentence that says what became of it. Raises `SagaError`."""
+        """Set or end a control in a service. Return a sentence about the result. Raises `SagaError`."""
         if mistakes := controls.find_mistakes(wanted):
             raise BadInput("; ".join(mistakes))
         try:
@@ -340,7 +347,7 @@ def _describe_answer(answer: CommandAnswer, wish: CommandRequest) -> str:
 async def open_console(
     settings: Settings, clock: Clock, addresses: Sequence[str] = ()
 ) -> AsyncIterator[OperatorConsole]:
-    """Desk, until the end of the block."""
+    """Open the console for the duration of the block."""
     desk = OperatorConsole(settings, clock, addresses)
     try:
         yield desk
