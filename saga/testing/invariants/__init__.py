@@ -1,7 +1,7 @@
-"""Invariants: truths about every run of a choreography, whatever broke. Pure checks of the evidence that a run left.
+"""Invariants: what holds in every run of a choreography, whatever fails. They are pure checks of the evidence of a run.
 
-Reading order: `evidence` (documents, log and positions to be judged; violations found), `progress_checks` (checks of
-one progress by itself; the explorer makes them too), `progress_lives` (the history of one saga in one service),
-`saga_cases` (the evidence put together by saga), then the invariants: `begun_calls`, `outcomes`, `said_and_recorded`,
-`nothing_waits`, `business_documents`, `rerun`; `check` (all of them).
+Reading order: `evidence` (documents, log and positions, grouped by saga and service; violations found),
+`progress_checks` (checks of one progress by itself, which the exhaustive exploration makes too), then the invariants:
+`saga_checks` (outcomes, compensations, deadlines, calls, documents), `message_checks` (events in the log and in the
+progress), `rerun` (transitions repeated); `check` (all of them).
 """

@@ -22,7 +22,7 @@ OF_A_SAGA = (
     message_checks.in_order,
     message_checks.nothing_waits,
 )
-"""Invariants of each saga whose history holds, the causes before the consequences."""
+"""Invariants of each saga whose history is valid, causes before consequences."""
 
 OF_ALL_VERSIONS = (saga_checks.as_begun,)
 """Invariants that need every version of a progress."""
@@ -31,19 +31,23 @@ UNSEEN_IN_PARTIAL = (
     "older versions of progresses and documents",
     "reruns",
 )
-"""Parts of the invariants that partial evidence does not show: of `history`, of `documents`, and `rerun`."""
+"""Parts of the invariants that partial evidence cannot show: of `history`, of `documents`, and `rerun`."""
 
 
 def violations(evidence: Evidence) -> list[Violation]:
-    """Everything that does not hold, once nothing is under way any more; in partial evidence less `UNSEEN_IN_PARTIAL`.
-    `saga.testing.invariants.rerun` is beside it: it runs handlers again, and takes longer."""
+    """Return every violation, once nothing is in progress any more; in partial evidence without `UNSEEN_IN_PARTIAL`.
+
+    `saga.testing.invariants.rerun` is separate: it runs handlers again, and takes longer.
+    """
     cases = cases_of(evidence, frame_of(evidence))
     asked = [check for check in OF_A_SAGA if not (evidence.partial and check in OF_ALL_VERSIONS)]
     found = list(cases.broken)
     for case in cases.cases.values():
         broken = list(message_checks.history(case))
         found += broken
-        for check in asked if not broken else ():  # else they would speak of what nobody has done
+        for check in (
+            asked if not broken else ()
+        ):  # with an invalid history they would report things that never happened
             found += check(case)
     found += saga_checks.documents(evidence, cases)
     found += message_checks.all_unreadable_told(evidence, cases)
@@ -52,7 +56,7 @@ def violations(evidence: Evidence) -> list[Violation]:
 
 
 def unsound(service: PreparedService, contents: Sequence[bytes]) -> str | None:
-    """The fault that the last of these versions of a progress shows by itself, in words; `None` if there is none."""
+    """Return a description of what is wrong with the last of these versions of a progress; `None` if nothing is."""
     try:
         p = decode_progress(contents[-1])
         entries = tuple(map(decode_transition, p.transitions))

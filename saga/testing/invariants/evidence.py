@@ -1,4 +1,4 @@
-"""Evidence of a run, to be judged: every document as it ever was, the log, and how far it was committed."""
+"""Evidence of a run: every version of each document, the log, and the committed positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ Invariant = Literal[
     "documents",
     "rerun",
 ]
-"""The invariants of the kit; the functions of this package that look at one name it."""
+"""The invariants of the kit; the functions of this package that check one name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,35 +50,37 @@ class ServiceEvidence:
     service: PreparedService
     """The release that runs at the end."""
     versions: Mapping[str, Sequence[bytes]]
-    """Saga -> every content of its progress that ever took effect, oldest first; also where it has expired since."""
+    """Saga -> every content of its progress that ever took effect, oldest first, even if it has expired since."""
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
-    """Saga -> its archives and pages: key and content."""
+    """Saga -> its archives and overflow segments: key and content."""
     documents: Mapping[tuple[str, str], Sequence[bytes]]
     """Collection and key of a business document -> every content that ever took effect, oldest first."""
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
-    """Resources that its handlers can be given when they run again, by type."""
+    """Resources for handlers that are run again, by type."""
     keys: Keys | None = None
-    """Keys of what is sealed."""
+    """Keys of encrypted values."""
     releases: Sequence[PreparedService] = ()
-    """All releases that have run, where there was more than this one."""
+    """All releases that have run, if there was more than this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Evidence of all services, once nothing is under way any more."""
+    """Evidence of all services, once nothing is in progress any more."""
 
     services: Mapping[str, ServiceEvidence]
     log: Sequence[Record]
-    """All that was ever appended, in the order of appending: topics of contracts, and `<service>.dead`."""
+    """Everything that was ever appended, in that order: topics of contracts, and `<service>.dead`."""
     ends: Mapping[Partition, int]
-    """End of each partition: the offset that the next record would get."""
+    """End of each partition: the offset of the next record."""
     spoiled: frozenset[str]
-    """Sagas that got a message which cannot be read, or of which a message came again after the memory."""
+    """Sagas that got a message that cannot be read, or a message again after the retention."""
     wrong_ms: int = 0
-    """Most milliseconds by which the clock of any process was ever wrong."""
+    """Largest error of any process's clock, in milliseconds."""
     partial: bool = False
-    """True if only the last content of each progress and document is known: nobody watched what was there before."""
+    """True if only the last content of each progress and document is known, because no one recorded
+    the earlier ones.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Violation:
 
 
 class RecordedIntent(Struct, frozen=True, gc=False):
-    """Part of an intent: the run that it is of, and the calls of that run."""
+    """The part of an intent that identifies its run, and the calls of that run."""
 
     handler: str
     kind: IntentKind
@@ -111,7 +113,7 @@ class RecordedIntent(Struct, frozen=True, gc=False):
 
 
 class VersionHead(Struct, frozen=True, gc=False):
-    """Part of a version: its place in the history, and what is under way."""
+    """The part of a version that says where it is in the history, and what is in progress."""
 
     n: int = 0
     hash: str = ""
@@ -131,7 +133,7 @@ class ProgressLife:
     p: SagaProgress
     """The last version."""
     raws: tuple[Raw, ...]
-    """Every transition, archived ones with them."""
+    """Every transition, including archived ones."""
     entries: tuple[Transition, ...]
     heads: tuple[VersionHead, ...]
     """Heads of all versions, oldest first."""
@@ -145,8 +147,9 @@ class ProgressLife:
 def lives_of(
     service: PreparedService, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]
 ) -> list[ProgressLife]:
-    """Lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for content that is no
-    progress."""
+    """Return the lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for content that is no
+    progress.
+    """
     lives = []
     for heads, versions in parted(contents):
         p = restore_all(decode_progress(versions[-1]), dict(archives))
@@ -156,8 +159,11 @@ def lives_of(
 
 
 def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...], Sequence[bytes]]]:
-    """Versions of each life, as heads and as they are: a life begins where the count falls, or stays and its hash is
-    another one. Raises `msgspec.DecodeError`."""
+    """Yield the versions of each life, as heads and as contents.
+
+    A life begins where the count of transitions falls, or stays the same with a different hash. Raises
+    `msgspec.DecodeError`.
+    """
     heads: list[VersionHead] = []
     first = 0
     for i, content in enumerate(contents):
@@ -171,7 +177,7 @@ def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...],
 
 
 def _archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
-    """Transitions before those that the progress holds, as far as they are there."""
+    """Return the transitions before those that the progress holds, as far as their archives exist."""
     there = {}
     for key, content in archives:
         if not is_archive(key):
@@ -186,7 +192,9 @@ def _archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Ra
 
 
 def broken_chain(life: ProgressLife) -> str | None:
-    """Fault in the chain of hashes, in the state that the transitions make, or in an older version."""
+    """Return what is wrong with the chain of hashes, with the state that the transitions give, or with an older
+    version.
+    """
     found = verify_history(life.raws, life.p)
     if found is not None:
         return f"HISTORY {found.what}"
@@ -198,7 +206,9 @@ def broken_chain(life: ProgressLife) -> str | None:
 
 
 def out_of_bounds(life: ProgressLife) -> str | None:
-    """Fault in the bounds of a progress: a writer has published all before, says so, and archives what is too much."""
+    """Return what is wrong with the bounds of a progress: a writer must publish all earlier transitions, record that,
+    and archive what exceeds the limit.
+    """
     for head in life.heads:
         if head.n - head.published > 1:
             return f"OUT OF BOUNDS: a version with {head.n} transitions has only {head.published} marked as published"
@@ -208,7 +218,7 @@ def out_of_bounds(life: ProgressLife) -> str | None:
 
 
 def unsound_chain(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """Fault that `broken_chain` would find, of a progress by itself, whose oldest transitions may be archived."""
+    """Return what `broken_chain` would find, for a progress by itself, whose oldest transitions may be archived."""
     if not p.first:
         found = verify_history(p.transitions, p)
         return f"HISTORY {found.what}" if found is not None else None
@@ -222,11 +232,13 @@ def unsound_chain(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
 
 
 def again_too_soon(before: ProgressLife, after: ProgressLife) -> str | None:
-    """Fault of a life that begins although the one before it cannot have expired: somebody wrote over it."""
+    """Return what is wrong if a life begins although the one before it cannot have expired: then the progress was
+    overwritten.
+    """
     if before.p.is_open:
         return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
     gone_ms = min(after.times, default=0) - max(before.times, default=0)
-    # Half of the memory: clocks of workers and store may differ, and whoever writes over something does it at once.
+    # Half of the retention: clocks of workers and store may differ, and an overwrite by mistake happens at once.
     if gone_ms < before.service.retention_s * 500:
         return f"WRITTEN OVER: {before.p.n} transitions were replaced {gone_ms} ms after the last"
     return None
@@ -252,12 +264,14 @@ class LoggedDeadLetter(NamedTuple):
     id: str
     service: str
     handler: str | None
-    """Handler that the letter is for; `None`: the progress knows nothing of it."""
+    """Handler that the dead letter is about; `None` if the progress knows nothing of it."""
     message: str
     position: str | None
-    """Position of a record of which not even the saga could be told; `None` for all others."""
+    """Position of a record whose saga cannot be determined; `None` for all others."""
     goes_on: bool
-    """True if it tells of a compensation that fails and is tried again: that explains nothing that is left at rest."""
+    """True if it reports a compensation that fails and is retried: that does not explain anything left
+    open at the end.
+    """
     record: Record
 
 
@@ -269,17 +283,17 @@ class ServiceDeclarations:
     contracts: Mapping[str, Contract]
     """Contracts of all events that any of the services consumes or emits, by record name."""
     ending: frozenset[str]
-    """Kinds of saga that some service here may end."""
+    """Kinds of saga that some service here can end."""
     heard: frozenset[str]
     """Types that some service here consumes."""
     spoiled: frozenset[bytes]
-    """Keys of sagas in which anybody may have said anything, in the name of a service too."""
+    """Keys of sagas in which any event may be forged, even in the name of a service."""
     wrong_ms: int = 0
-    """Most milliseconds by which the clock of any process was ever wrong."""
+    """Largest error of any process's clock, in milliseconds."""
 
     @property
     def changes(self) -> Mapping[str, type[Event]]:
-        """Topics of changes of documents, each with the class that stands for them."""
+        """Topics of document changes, each with the class that represents them."""
         return {topic: event for service in self.services.values() for topic, event in service.changes.items()}
 
     @property
@@ -298,18 +312,20 @@ class SagaCase:
     """Events in the order of the log."""
     letters: list[LoggedDeadLetter] = field(default_factory=list)
     wakes: set[tuple[str, str]] = field(default_factory=set)
-    """Service and id of each wake in the log."""
+    """Service and id of each timer in the log."""
     lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
     """Lives in each service that knows the saga, oldest first."""
 
     @property
     def again(self) -> bool:
-        """True if some service forgot the saga and began it anew."""
+        """True if some service forgot the saga and started it again."""
         return any(len(lives) > 1 for lives in self.lives.values())
 
     def outcomes(self) -> dict[str, LoggedEvent]:
-        """Outcomes in the log, by id. In a spoiled saga only those that a service has recorded: anybody may say
-        something that cannot be read."""
+        """Return the outcomes in the log, by id.
+
+        In a spoiled saga only those that a service has recorded count, because any other may be forged.
+        """
         found = {s.id: s for s in self.said if s.type in self.frame.contracts and self.frame.contracts[s.type].outcome}
         if found and self.spoiled:
             known = {e.id for life in self.every_life() for t in life.entries for e in t.events}
@@ -320,11 +336,11 @@ class SagaCase:
         return chain.from_iterable(self.lives.values())
 
     def last_lives(self) -> Iterator[tuple[PreparedService, ProgressLife]]:
-        """Last life in each service that knows the saga."""
+        """Return the last life in each service that knows the saga."""
         return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
 
     def is_forgotten(self, service: str) -> bool:
-        """True if a message came to a service that knew nothing of the saga any more."""
+        """Return True if a message came to a service that had already forgotten the saga."""
         return any(letter.service == service and letter.handler is None for letter in self.letters)
 
     def violation(self, invariant: Invariant, what: str, service: str | None = None) -> Violation:
@@ -337,15 +353,15 @@ class SagaCases:
 
     cases: Mapping[str, SagaCase]
     unreadable: Sequence[tuple[Record, str | None]]
-    """Records of which not even the saga can be told; with their type where that can."""
+    """Records whose saga cannot be determined; with their type if that can."""
     letters: Sequence[LoggedDeadLetter]
-    """All dead letters, also those of no saga."""
+    """All dead letters, including those of no saga."""
     broken: Sequence[Violation]
-    """Documents that are no progress."""
+    """Violations for documents that are no progress."""
 
 
 def frame_of(evidence: Evidence) -> ServiceDeclarations:
-    """Declarations of all services together."""
+    """Return the declarations of all services together."""
     services = {name: witnessed.service for name, witnessed in evidence.services.items()}
     contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
@@ -355,7 +371,7 @@ def frame_of(evidence: Evidence) -> ServiceDeclarations:
 
 
 def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
-    """Log and documents, put together by saga."""
+    """Group log and documents by saga."""
     cases: dict[str, SagaCase] = {}
     unreadable: list[tuple[Record, str | None]] = []
     letters: list[LoggedDeadLetter] = []
@@ -385,7 +401,7 @@ def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
             except BadInput:
                 unreadable.append((record, name_of(changes[record.topic])))
                 continue
-            if change is not None:  # else the toolkit's marks alone are others
+            if change is not None:  # otherwise only the toolkit's markers changed
                 told = LoggedEvent(change.saga, change.id, change.type, change.source, change.started, record)
                 case(change.saga).said.append(told)
             continue
@@ -410,7 +426,7 @@ def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
 
 
 def _identified(record: Record, frame: ServiceDeclarations) -> tuple[str | None, str]:
-    """Type and schema, as a worker tells them; no type if it cannot be told."""
+    """Return type and schema as a worker determines them; no type if it cannot be determined."""
     type_ = envelope.type_of(record)
     if type_ is not None or frame.library is None:
         return type_, ""
@@ -422,7 +438,7 @@ def _identified(record: Record, frame: ServiceDeclarations) -> tuple[str | None,
 
 
 def _said(record: Record, type_: str, schema: str, frame: ServiceDeclarations) -> LoggedEvent | None:
-    """The event in a record; `None` if a worker cannot make a message of it."""
+    """Return the event in a record; `None` if a worker cannot make a message of it."""
     try:
         return _said_by_service(record, type_, frame) or _said_by_anybody(record, type_, schema, frame)
     except (BadInput, UnicodeDecodeError):
@@ -430,7 +446,9 @@ def _said(record: Record, type_: str, schema: str, frame: ServiceDeclarations) -
 
 
 def _said_by_service(record: Record, type_: str, frame: ServiceDeclarations) -> LoggedEvent | None:
-    """The event of one of the services: it is whole and needs no second look, as most of a log."""
+    """Return the event that one of the services published, without decoding it again: most of a log is of this kind.
+    `None` for any other record.
+    """
     if not record.value or not record.key or record.key in frame.spoiled:
         return None
     headers = {name: (value or b"").decode() for name, value in record.headers}
@@ -448,7 +466,7 @@ def _said_by_anybody(record: Record, type_: str, schema: str, frame: ServiceDecl
 
 
 def _wake(record: Record) -> SagaTimer | None:
-    """The wake in a record; `None` if a worker cannot make one of it."""
+    """Return the timer in a record; `None` if a worker cannot decode one."""
     try:
         return parse_timer(record)
     except BadInput:

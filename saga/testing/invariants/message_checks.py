@@ -1,4 +1,4 @@
-"""Events in the log and events on record: they are the same, in order, and each thing once."""
+"""Invariants of messages: events in the log and in the progress are the same, in order, and each occurs once."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -24,12 +24,13 @@ from saga.testing.invariants.evidence import (
 
 
 def history(case: SagaCase) -> Iterator[Violation]:
-    """Check that the chain of hashes holds, the state is what the transitions make of it, nothing was written over, and
-    no version was larger than it may be."""
+    """Check that the chain of hashes is valid, the state follows from the transitions, nothing was overwritten, and no
+    version exceeded its bounds.
+    """
     for name, several in case.lives.items():
         for i, life in enumerate(several):
             if life.p.first and i < len(several) - 1:
-                continue  # its archives may be another life's by now
+                continue  # its archives may have been overwritten by the next life
             wrong = evidence.out_of_bounds(life) or evidence.broken_chain(life)
             if wrong is not None:
                 yield case.violation("history", wrong, name)
@@ -40,8 +41,9 @@ def history(case: SagaCase) -> Iterator[Violation]:
 
 
 def once(case: SagaCase) -> Iterator[Violation]:
-    """Check that each id is recorded once, that a handler has run once, or once for each cause, and that a service says
-    one outcome."""
+    """Check that each id is recorded once, that a handler has run once, or once for each cause, and that a service
+    emits one outcome.
+    """
     for life in case.every_life():
         wrong = progress_checks.recorded_twice(life.service.roles, life.entries)
         if wrong is not None:
@@ -49,10 +51,10 @@ def once(case: SagaCase) -> Iterator[Violation]:
 
 
 def said_as_recorded(case: SagaCase) -> Iterator[Violation]:
-    """Check that each recorded event is in the log, with these bytes, and that a service has recorded each event that
-    it said there.
+    """Check that each recorded event is in the log, with the same bytes, and that a service has recorded each event
+    that it published there.
 
-    In a spoiled saga anybody may have said anything: there only the first is asked for.
+    In a spoiled saga events may be forged: there only the first is checked.
     """
     said, letters = {s.id for s in case.said}, {letter.id for letter in case.letters}
     for life in case.every_life():
@@ -71,7 +73,7 @@ def said_as_recorded(case: SagaCase) -> Iterator[Violation]:
 
 
 def _wakes_as_named(case: SagaCase) -> Iterator[Violation]:
-    """Check that a wake was named by a transition before it was published, and that the current one is in the log."""
+    """Check that a transition set each timer before it was published, and that the current timer is in the log."""
     named = {(life.service.name, t.wake.id) for life in case.every_life() for t in life.entries if t.wake is not None}
     for service, id_ in case.wakes - named:
         yield case.violation("said as recorded", f"{id_} is in the log, and no transition named it", service)
@@ -82,7 +84,7 @@ def _wakes_as_named(case: SagaCase) -> Iterator[Violation]:
 
 
 def _recorded_as_said(case: SagaCase) -> Iterator[Violation]:
-    values: dict[tuple[str, str], list[bytes]] = {}  # several where a saga began anew: its ids come again
+    values: dict[tuple[str, str], list[bytes]] = {}  # several values if a saga started again, because its ids repeat
     for life in case.every_life():
         for event in (e for t in life.entries for e in t.events):
             values.setdefault((life.service.name, event.id), []).append(event.value)
@@ -108,9 +110,10 @@ def _recorded_as_said(case: SagaCase) -> Iterator[Violation]:
 
 
 def in_order(case: SagaCase) -> Iterator[Violation]:
-    """Check that in each partition events first appear in the order in which they are recorded; that handlers of one
-    event see them in the order in which they first appeared, which is not asked of spoiled sagas; and that nothing
-    overtakes a dead letter."""
+    """Check that in each partition events first appear in the order in which they are recorded, that handlers of one
+    event see them in the order of their first appearance (not checked for spoiled sagas), and that nothing overtakes a
+    dead letter.
+    """
     for life in case.every_life():
         wrong = progress_checks.ran_behind_a_dead_letter(life.service.roles, life.entries)
         if wrong is not None:
@@ -119,12 +122,12 @@ def in_order(case: SagaCase) -> Iterator[Violation]:
         return
     first: dict[tuple[str, int], dict[str, int]] = {}
     appeared: set[tuple[str, str]] = set()
-    for s in case.said:  # a copy may lie in another partition
+    for s in case.said:  # a copy may be in another partition
         if (s.record.topic, s.id) not in appeared:
             appeared.add((s.record.topic, s.id))
             places = first.setdefault((s.record.topic, s.record.partition), {})
             places[s.id] = len(places)
-    # One that does not tell when its saga began may have to wait until another does, and holds up its own handler only.
+    # An event without its saga's start time may have to wait for one that has it, and delays only its own handler.
     apart = any(s.started is None for s in case.said)
     for service, life in case.last_lives():
         order = progress_checks.recorded(life.entries)
@@ -141,8 +144,9 @@ def in_order(case: SagaCase) -> Iterator[Violation]:
 
 
 def all_committed(evidence: Evidence) -> Iterator[Violation]:
-    """Check that each service has committed all records of its topics, less timers that no saga waits for any more:
-    the timer of a deadline that was closed lies in the log until its time."""
+    """Check that each service has committed all records of its topics, apart from timers that no saga waits for any
+    more: the timer of a closed deadline stays in the log until its time.
+    """
     for name, witnessed in evidence.services.items():
         topics = witnessed.service.topics
         for partition, end in evidence.ends.items():
@@ -158,7 +162,7 @@ def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Parti
     """Return whether a timer behind the committed position is the current one of its saga."""
     for record in evidence.log:
         if (record.topic, record.partition) == partition and record.offset >= done:
-            with suppress(BadInput):  # anybody may write to the topic
+            with suppress(BadInput):  # the topic may contain records of others
                 timer = parse_timer(record)
                 contents = witnessed.versions.get(timer.saga)
                 current = None if not contents else decode_progress(contents[-1]).wake
@@ -168,8 +172,7 @@ def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Parti
 
 
 def all_unreadable_told(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
-    """Check that a record of which not even the saga can be told is a dead letter in each service that reads its
-    topic."""
+    """Check that a record whose saga cannot be determined is a dead letter in each service that reads its topic."""
     told = {(letter.service, letter.position) for letter in cases.letters}
     for record, type_ in cases.unreadable:
         where = f"{record.topic}/{record.partition}/{record.offset}"
@@ -183,9 +186,12 @@ def all_unreadable_told(evidence: Evidence, cases: SagaCases) -> Iterator[Violat
 
 
 def nothing_waits(case: SagaCase) -> Iterator[Violation]:
-    """Check that nothing is open without a dead letter in its way; that every message is in the inbox, kept or told to
-    a person; that a message that waits for other parts waits for one that was never said; and that a service has
-    handled its own events."""
+    """Check that nothing is left open.
+
+    Nothing is open without a dead letter that blocks it. Every message is in the inbox, pending, or reported to an
+    operator. A message that waits for others waits for one that was never published. A service has handled its
+    self-consumed events.
+    """
     for service, life in case.last_lives():
         wrong = progress_checks.stranded(life.p, service.roles)
         if wrong is not None:
@@ -203,7 +209,7 @@ def nothing_waits(case: SagaCase) -> Iterator[Violation]:
     for said in case.said:
         for service in case.frame.services.values():
             if said.record.topic in changes and said.record.topic not in service.changes:
-                continue  # another service's changes of documents of that name
+                continue  # changes of another service's documents of the same name
             if said.type in service.consumed and said.source != service.name:
                 lost = _lost(case, service.name, said)
                 if lost is not None:
@@ -216,8 +222,9 @@ def _of_waiting(kept: PendingMessage) -> str:
 
 
 def _own_parts(life: ProgressLife) -> dict[str, str]:
-    """Own events that handlers of the service take, by id, as its transitions have them: without those of runs whose
-    every result is undone."""
+    """Return the self-consumed events in the service's transitions, by id, without those of runs whose every result is
+    compensated.
+    """
     roles = life.service.roles
     own: dict[str, str] = {}
     undone = {t.cause for t in life.entries if t.outcome == "compensated"}
@@ -230,7 +237,7 @@ def _own_parts(life: ProgressLife) -> dict[str, str]:
 
 
 def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iterator[tuple[str, HandlerRole]]:
-    """Own events on which a handler has to run, and has not."""
+    """Yield the self-consumed events on which a handler has to run, and has not."""
     if not own:
         return
     ran = {(t.handler, cause) for t in life.entries if t.ran for cause in progress_checks.causes(t)}
@@ -241,12 +248,14 @@ def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iter
 
 
 def _is_due(role: HandlerRole, type_: str) -> bool:
-    """True if an event of that type makes a handler run: the other parts of one with `repeats` only stay."""
+    """Return True if an event of that type makes a handler run. A handler with `repeats` runs only on its first event;
+    the others just stay available.
+    """
     return not role.many or type_ in role.takes[0]
 
 
 def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Collection[str]) -> bool:
-    """True if all parts of a handler are there, and it may run still. `own`: types of own events."""
+    """Return True if all events of a handler are there, and it may still run. `own`: types of self-consumed events."""
     p = life.p
     if p.started is None or find_closing_reason(p, role) is not None:
         return False
@@ -261,7 +270,7 @@ def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Colle
 
 
 def _lost(case: SagaCase, service: str, said: LoggedEvent) -> str | None:
-    """The handler that a message is missing for, in words; `None` if the service has accounted for the message."""
+    """Return the handler for which a message is missing; `None` if the service has accounted for the message."""
     lives = case.lives.get(service, [])
     missing: str | None = "any handler: the service knows nothing of the saga"
     for life in lives:
@@ -270,7 +279,7 @@ def _lost(case: SagaCase, service: str, said: LoggedEvent) -> str | None:
             return None
     if any(letter.service == service and letter.message == said.id for letter in case.letters):
         return None
-    # An inbox with many entries drops those older than the memory; the transitions still know.
+    # An inbox with many entries drops those older than the retention; the transitions still have them.
     if any(
         said.id in (t.message, *progress_checks.causes(t)) for t in chain.from_iterable(life.entries for life in lives)
     ):

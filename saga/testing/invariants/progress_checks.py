@@ -1,6 +1,7 @@
-"""Checks of the progress of one saga in one service, by itself or beside the log, for explorer and simulator.
+"""Checks of the progress of one saga in one service, by itself or together with the log, for exploration and
+simulation.
 
-Each function gives the first thing that is wrong, in words; `None` if nothing is.
+Each function returns a description of the first problem; `None` if there is none.
 """
 
 import re
@@ -13,36 +14,42 @@ from saga.progress.handlers import HandlerRoles, compensation_name
 from saga.testing.invariants import evidence
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
-"""Letters that tell of the end of a dead letter: their ids end so."""
+"""Kinds of dead letter records that report the end of a dead letter: their ids have this suffix."""
 TURN = re.compile(r"~\d+$")
-"""End of the cause of a later turn."""
+"""Suffix of the cause of a later turn."""
 AT_LAST_MS = 1 << 62
-"""A time at which all that waits for time is due."""
+"""A time at which everything that waits for a time is due."""
 
 
 def unsound(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """The first fault that a version of a progress shows with nothing beside it. `entries`: its transitions."""
+    """Return the first problem of a version of a progress that can be seen without other evidence. `entries`: its
+    transitions.
+    """
     return (
         evidence.unsound_chain(p, entries)
         or recorded_twice(roles, entries)
         or ran_behind_a_dead_letter(roles, entries)
         or ran_though_closed(roles, entries)
-        or (None if p.first else undone_wrongly(roles, entries))  # what was undone may be archived
+        or (
+            None if p.first else undone_wrongly(roles, entries)
+        )  # the transitions that were compensated may be archived
     )
 
 
 def recorded(entries: Sequence[Transition]) -> list[str]:
-    """Ids of all that the transitions have to publish, in order."""
+    """Return the ids of everything that the transitions publish, in order."""
     return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
 
 
 def causes(entry: Transition) -> list[str]:
-    """Ids of the messages that a handler ran on, those among them that it was shown and did not need."""
+    """Return the ids of the messages that a handler ran on, including those of `shown`, which it got without needing
+    them.
+    """
     return [*TURN.sub("", entry.cause or entry.message).split("+"), *entry.shown]
 
 
 def recorded_twice(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that each handler records a cause once, that each id is recorded once, and one outcome at most."""
+    """Check that each handler records a cause once, that each id is recorded once, and at most one outcome."""
     ids_ = recorded(entries)
     if len(set(ids_)) != len(ids_):
         return f"ONE ID TWICE among what is recorded: {ids_}"
@@ -51,7 +58,7 @@ def recorded_twice(roles: HandlerRoles, entries: Sequence[Transition]) -> str | 
         return f"TWO OUTCOMES {outcomes}"
     handled = [(t.handler, t.cause or t.message) for t in entries if t.ran]
     many = {name for name, role in roles.handlers.items() if role.many}
-    known = roles.handlers.keys() - many  # of one that only an earlier release had nothing is known
+    known = roles.handlers.keys() - many  # a handler of an earlier release alone is unknown
     once = [t.handler for t in entries if t.outcome == "handled" and t.handler in known]
     if len(set(once)) != len(once):
         return f"HANDLER TWICE {next(name for name in once if once.count(name) > 1)}"
@@ -64,8 +71,9 @@ def recorded_twice(roles: HandlerRoles, entries: Sequence[Transition]) -> str | 
 
 
 def undone_wrongly(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that each result is undone once, after it was recorded, and those of one handler newest first; that nothing
-    runs on a withdrawn part, or when closed."""
+    """Check that each result is compensated once, after it was recorded, and those of one handler newest first; and
+    that no handler runs on a withdrawn event, or after it was closed.
+    """
     results: set[str] = set()
     gone: set[str] = set()
     undoable: dict[str, list[str]] = {}
@@ -102,15 +110,15 @@ def _ran_when_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str 
 
 
 def ran_behind_a_dead_letter(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that behind a dead letter nothing of the saga is handled until it ends: only compensations pass."""
+    """Check that behind a dead letter nothing of the saga is handled until it ends; only compensations may run."""
     undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
     dead: dict[str, str] = {}
     for t in entries:
-        # What has begun before the compensation of another handler died is brought to its end.
+        # A run that had begun before the compensation of another handler died is finished.
         if t.ran and (set(dead.values()) - undoing or (dead and not t.calls)):
             return f"RAN BEHIND A DEAD LETTER {t.handler} in transition {t.n}, behind {' and '.join(dead)}"
         for letter in t.letters:
-            if letter.what == "dead letter" and letter.attempts:  # what was never due to run is in nobody's way
+            if letter.what == "dead letter" and letter.attempts:  # without an attempt it blocks nothing
                 dead[letter.id] = letter.handler
             elif letter.what in ENDS:
                 dead.pop(letter.id.removesuffix(f"-{letter.what}"), None)
@@ -118,10 +126,10 @@ def ran_behind_a_dead_letter(roles: HandlerRoles, entries: Sequence[Transition])
 
 
 def ran_though_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that no deadline begins after an outcome, or what else closes it, was emitted or received."""
+    """Check that no deadline begins after an event that closes it, such as an outcome, was emitted or received."""
     closed: set[str] = set()
     for t in entries:
-        if t.ran and t.handler in closed and not t.calls:  # with calls it may have begun before
+        if t.ran and t.handler in closed and not t.calls:  # a run with calls may have begun before
             return f"RAN THOUGH CLOSED {t.handler} in transition {t.n}"
         for type_ in (t.type, *(e.type for e in t.events)):
             closed |= {role.name for role in roles.closing.get(type_, ())}
@@ -129,9 +137,12 @@ def ran_though_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str
 
 
 def stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
-    """Check that at rest nothing is begun, queued or to be undone unless a dead letter is in its way, and that nothing
-    is ready. A failure outcome that is kept until it is known when its saga began waits as any other message, and what
-    is queued behind it with it."""
+    """Check that at the end nothing is begun, queued or to be compensated unless a dead letter blocks it, and that
+    nothing is ready.
+
+    A failure outcome that is pending until the start of its saga is known waits as any other message, and so do the
+    messages queued behind it.
+    """
     dead = p.is_quarantined
     unknown = p.started is None and bool(p.compensating)
     if not dead and (((p.queue or p.compensating or p.deadlines or p.later) and not unknown) or p.intents):
@@ -145,7 +156,7 @@ def stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
 
 
 def unaccounted(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) -> str | None:
-    """Handler or original for which the progress has no word of a message that was finished."""
+    """Return the handler, or original of a compensation, for which the progress has no trace of a finished message."""
     for role in roles.by_type.get(type_, ()):
         if (
             ids.inbox_entry(message, role.name) not in p.inbox
@@ -164,19 +175,24 @@ def unaccounted(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) 
 def out_of_log_order(
     roles: HandlerRoles, entries: Sequence[Transition], places: Mapping[str, int], *, apart: bool = False
 ) -> str | None:
-    """Check that handlers see messages in the order in which they lie in a log: those of one event all together or,
-    `apart`, each for itself; those of several with `repeats`, which wait for each other, each for itself. `places`: of
-    messages, in one log."""
-    own = {e.id for t in entries for e in t.events}  # handled when it is recorded, not when it is read
-    types = {t.message: t.type for t in entries}  # whatever a handler ran on came by itself, or was kept before
+    """Check that handlers see messages in the order of a log.
+
+    Handlers of one event are checked all together or, with `apart`, each for itself. Those of several events with
+    `repeats`, whose messages wait for each other, are checked each for itself. `places`: positions of messages in one
+    log.
+    """
+    own = {
+        e.id for t in entries for e in t.events
+    }  # self-consumed events: handled when they are recorded, not when they are read
+    types = {t.message: t.type for t in entries}  # every cause of a handler is the message of some transition
     seen: dict[str, list[str]] = {}
     for t in (t for t in entries if t.ran):
         role = roles.handlers.get(t.handler)
-        if role is None or role.is_deadline or TURN.search(t.cause):  # it runs at its time
+        if role is None or role.is_deadline or TURN.search(t.cause):  # runs at its own time
             continue
         if len(role.takes) == 1:
             seen.setdefault(t.handler if apart else "", []).append(t.message)
-        elif role.many:  # the other parts stay, wherever they lie
+        elif role.many:  # the position of the other parts does not matter
             seen.setdefault(t.handler, []).extend(cause for cause in causes(t) if types.get(cause) in role.takes[0])
     for messages in seen.values():
         there = [message for message in messages if message in places and message not in own]
@@ -187,9 +203,9 @@ def out_of_log_order(
 
 
 def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str | None:
-    """Check that all that was published is recorded, and came out first in the order in which it was recorded."""
+    """Check that everything published is recorded, and was first published in the order in which it was recorded."""
     published = tuple(published)
-    if published == tuple(order[: len(published)]):  # nearly always: the explorer asks in every state
+    if published == tuple(order[: len(published)]):  # fast path: the exploration checks every state
         return None
     places = {id_: place for place, id_ in enumerate(order)}
     strange = [id_ for id_ in published if id_ not in places]
@@ -200,7 +216,7 @@ def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str
 
 
 def updates(service: str, saga: str, entries: Sequence[Transition]) -> Iterator[tuple[Transition, StepRecord, str]]:
-    """Each update of a document that transitions record as made or refused, with the id of its marker."""
+    """Yield each document update that transitions record as made or rejected, with the id of its marker."""
     for t in entries:
         for call in t.calls:
             if call.kind == "update" and t.outcome != "dead":

@@ -1,12 +1,13 @@
-"""A rerun gives the same bytes: each version of a progress is made again, from the version before, by the real turn.
+"""Check that a rerun gives the same bytes: each version of a progress is made again from the version before, by the
+real turn.
 
-The handler gets the answers that the version holds, so nothing outside is asked. It has to ask for the same in the same
-order, and to record the same. Left out, and not counted as checked:
+The handler gets the answers that the version holds, so no external system is called. It has to make the same calls in
+the same order, and to record the same. Skipped, and not counted as checked:
 
-- transitions in which a message was given up, for what made it fail is gone;
-- calls of a compensation in lieu of an original that can never finish: it looks at documents as they were;
-- what was written under a message that is not in the log any more;
-- runs of handlers whose resources are not among those of the evidence.
+- transitions in which a message was given up, because what made it fail is not known any more;
+- calls of a compensation that replaces an original that can never finish: it reads documents as they were then;
+- versions written for a message that is not in the log any more;
+- runs of handlers whose resources are not in the evidence.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ Item = TypeVar("Item")
 
 
 class RerunWritten(Halted):
-    """Raised when a rerun has come to its write: it goes no further."""
+    """Raised when a rerun has made its write, and ends there."""
 
 
 class _RerunFailed(Halted):
@@ -63,12 +64,12 @@ class _RerunFailed(Halted):
 
 
 class RerunStore:
-    """Documents in memory, as they were before the write that is made again. The write of a progress ends the rerun."""
+    """In-memory documents as they were before the write that is repeated. Writing a progress ends the rerun."""
 
     document_bytes_max = 1 << 30
 
     def __init__(self, there: Mapping[tuple[str, str], Document]) -> None:
-        """`there`: documents by collection and key."""
+        """Create a store with these documents, by collection and key."""
         self.there = dict(there)
         self.progress: bytes | None = None
         """The progress that was written."""
@@ -91,7 +92,7 @@ class RerunStore:
         self.there.pop((collection, key), None)
 
     def written(self, at: tuple[str, str], content: bytes) -> int:
-        """A write that nothing refuses; its version."""
+        """Accept a write, and return its version."""
         if at[0] == PROGRESS:
             self.progress = content
             raise RerunWritten
@@ -103,7 +104,7 @@ async def _fail(*asked: object) -> Any:
 
 
 def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
-    """Ports of a rerun: nothing but its store and the time is to be asked."""
+    """Return the ports of a rerun: only its store and its clock may be used."""
     clock = FixedClock(now_ms)
     return Ports(
         store=store,
@@ -128,13 +129,13 @@ class _IndexedLog:
 
 @dataclass(frozen=True, slots=True)
 class _WriteStep:
-    """Change from one version of a progress to the next, and all that is known of how it was made."""
+    """The change from one version of a progress to the next, and everything known of how it was made."""
 
     before: SagaProgress
     after: SagaProgress
     content: bytes
     entry: Transition | None
-    """The transition that is new; `None` for an intent."""
+    """The new transition; `None` for an intent."""
     time: str
     run: RunKey | None
     calls: tuple[StepRecord, ...] = ()
@@ -142,12 +143,17 @@ class _WriteStep:
     message: Message | None = None
     """Message that a new intent is about."""
     wakes: tuple[str, ...] = ()
-    """Ids of all wakes that were named before, newest first. Any of them may have been in hand: under one a turn goes
-    through all that is ready, though the first transition may name no wake any more."""
+    """Ids of all timers that were set before, newest first.
+
+    Any of them may have caused the write: under a timer a turn goes through everything that is ready, although the
+    first transition may not name a timer any more.
+    """
 
 
 async def rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -> tuple[int, list[Violation]]:
-    """Number of versions of this service's progresses that were made again, and those that came out otherwise."""
+    """Return how many versions of this service's progresses were repeated, and a violation for each that came out
+    differently.
+    """
     index = _indexed(log)
     checked, found, service = 0, list[Violation](), witnessed.service
     releases = witnessed.releases or (service,)
@@ -177,7 +183,7 @@ def _indexed(log: Sequence[Record]) -> _IndexedLog:
 
 
 def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]) -> Iterator[_WriteStep]:
-    """Steps that can be made again, of all lives."""
+    """Yield the steps that can be repeated, of all lives."""
     for _, versions in parted(contents):
         before = written_down.new_progress(releases[0].name, saga, decode_progress(versions[0]).version)
         wakes: tuple[str, ...] = ()
@@ -212,8 +218,9 @@ def _transition(
 
 
 def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
-    """True if a run that was put off ended before the time at which it went on: its clock was set back meanwhile, and
-    there is no one time at which it is due and writes the same."""
+    """Return True if a parked run ended before the time at which it was due. Its clock was set back in between, so
+    there is no single time at which the run is due and writes the same.
+    """
     has_begun = any((i.kind, i.handler, i.cause) == run for i in before.intents)
     return has_begun and any(
         kept.handler == run[1] and kept.due_ms > from_iso(entry.time)
@@ -222,7 +229,7 @@ def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
 
 
 def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _WriteStep | None:
-    """The intent that is new, or that has more calls than before."""
+    """Return the step of the intent that is new, or has more calls than before."""
     known = set(map(_of_intent, before.intents))
     new = [intent for intent in after.intents if _of_intent(intent) not in known]
     if len(new) != 1:
@@ -231,7 +238,7 @@ def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _Write
     run: RunKey = (intent.kind, intent.handler, intent.cause)
     time = intent.time
     if any((i.kind, i.handler, i.cause) == run for i in before.intents):
-        # What has begun keeps its time; one that was parked, or put off, since then went on when it was due.
+        # A run keeps the time at which it began; one that was parked or suspended since then continued when it was due.
         kept: tuple[PendingMessage | SuspendedRun, ...] = (
             *before.queue,
             *before.compensating,
@@ -254,7 +261,9 @@ async def _different_in_all(
     log: _IndexedLog,
     archives: Mapping[str, bytes],
 ) -> str | None:
-    """Difference that the rerun makes by each release that can have made it: one that makes none is enough."""
+    """Return the difference of the rerun under each release that can have made the write: one release without a
+    difference is enough.
+    """
     answers = [
         await _different(replace(witnessed, service=release), step, log, archives)
         for release in releases
@@ -265,7 +274,7 @@ async def _different_in_all(
 
 
 def _knows(release: PreparedService, step: _WriteStep) -> bool:
-    """True if a release can have been where it has to make this step."""
+    """Return True if a release can have made this step."""
     p = step.before
     is_known = step.run is None or step.run[1] in release.roles.handlers
     return is_known and p.version <= release.version and not find_undeclared(p, release.roles)
@@ -274,10 +283,11 @@ def _knows(release: PreparedService, step: _WriteStep) -> bool:
 async def _different(
     witnessed: ServiceEvidence, step: _WriteStep, log: _IndexedLog, archives: Mapping[str, bytes]
 ) -> str | None:
-    """Difference that the rerun makes, empty if there is none; `None` if the message in hand is not known any more.
+    """Return the difference of the rerun, empty if there is none; `None` if the message that caused the write is not
+    known any more.
 
-    Of transitions that do not hold where the message in hand lay there may be several that it can have been: they say
-    the same, or have nothing left to do. One that gives the same bytes is enough.
+    A transition without a position can have several candidates for that message: they say the same, or leave nothing to
+    do. One that gives the same bytes is enough.
     """
     if step.run is not None and not _has_resources(witnessed, step.run):
         return None
@@ -303,7 +313,7 @@ def _has_resources(witnessed: ServiceEvidence, run: RunKey) -> bool:
 
 
 def _in_hand(service: PreparedService, step: _WriteStep, log: _IndexedLog) -> Iterator[tuple[Message, Position]]:
-    """Messages under which a version can have been written, the likeliest first."""
+    """Yield the messages that can have caused the write of a version, the most likely first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(Position(*step.entry.position, step.entry.log_id))
         if record is not None:
@@ -333,7 +343,7 @@ def _messages(service: PreparedService, records: Sequence[Record]) -> Iterator[t
 async def _made(
     witnessed: ServiceEvidence, step: _WriteStep, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
-    """Progress that a rerun writes; `None` if it fails, or writes nothing."""
+    """Return the progress that a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = make_service_runtime(witnessed.service, witnessed.resources, ports)
@@ -345,7 +355,7 @@ async def _made(
     if step.run is not None:
         turn = turn.carry(step.run, step.calls, step.failures)
     try:
-        while not turn.is_complete and turn.progress is not None:  # what is to be read anew is another progress
+        while not turn.is_complete and turn.progress is not None:  # a progress that must be read again is another one
             turn = await MessageProcessor(service).advance(turn)
     except RerunWritten:
         return store.progress

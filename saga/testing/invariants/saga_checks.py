@@ -1,4 +1,6 @@
-"""Ends of sagas: one outcome, every result undone after a failure, nothing done too early."""
+"""Invariants of a saga: one outcome, every result compensated after a failure, nothing run too early; recorded calls
+and documents agree.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,10 +22,9 @@ from saga.testing.invariants.evidence import Evidence, ProgressLife, RecordedInt
 
 
 def one_outcome(case: SagaCase) -> Iterator[Violation]:
-    """Check that every saga has one outcome, or stands still because of a dead letter, or because somebody outside is
-    silent.
+    """Check that every saga has one outcome, unless a dead letter blocks it or an external event is missing.
 
-    Asked of sagas whose start is in the log, and of whose kind some service here may say an outcome.
+    Applies to sagas whose start is in the log, and of whose kind some service here can emit an outcome.
     """
     outcomes = case.outcomes()
     if len(outcomes) > 1 and not case.again:
@@ -32,7 +33,7 @@ def one_outcome(case: SagaCase) -> Iterator[Violation]:
     if outcomes or case.spoiled or case.letters:
         return
     contracts = case.frame.contracts
-    changes = case.frame.changes  # a handler may answer a document with nothing: then no saga has begun
+    changes = case.frame.changes  # a handler may emit nothing for a document change: then no saga has started
     kinds = {
         contracts[s.type].key
         for s in case.said
@@ -45,7 +46,7 @@ def one_outcome(case: SagaCase) -> Iterator[Violation]:
 
 
 def _awaited_from_outside(case: SagaCase, kinds: set[str]) -> bool:
-    """True if an event that somebody outside may say, and that does not begin a saga, was not said."""
+    """Return True if an event of an external producer that does not start a saga is missing from the log."""
     contracts, said = case.frame.contracts, {s.type for s in case.said}
     return any(
         contracts[type_].produced_externally and not contracts[type_].starts and contracts[type_].key in kinds
@@ -54,9 +55,12 @@ def _awaited_from_outside(case: SagaCase, kinds: set[str]) -> bool:
 
 
 def undone(case: SagaCase) -> Iterator[Violation]:
-    """Check that after a failure every result of a handler with a compensation is undone, unless a dead letter names
-    the handler, and that the calls of such a handler before it died are told to a person; that after a success none was
-    undone; that a result is there before it is undone, is undone once, and nothing runs on it any more."""
+    """Check compensations.
+
+    After a failure every result of a handler with a compensation is compensated, unless a dead letter names the
+    handler, and calls that such a handler made before it died are reported to an operator. After a success nothing is
+    compensated. A result exists before it is compensated, is compensated once, and no handler runs on it afterwards.
+    """
     for service, life in case.last_lives():
         wrong = progress_checks.undone_wrongly(service.roles, life.entries)
         if wrong is not None:
@@ -82,7 +86,7 @@ def undone(case: SagaCase) -> Iterator[Violation]:
 
 
 def _never_shown(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
-    """Calls of a dead run whose handler was closed since, and that no person was told of."""
+    """Yield the calls of a dead run, whose handler was closed since, that were never reported to an operator."""
     if role.name not in life.p.closed:
         return
     letters = [letter for t in life.entries for letter in t.letters]
@@ -95,7 +99,7 @@ def _never_shown(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
 
 
 def _told(role: HandlerRole, life: ProgressLife) -> bool:
-    """True if a person was told of this handler, or of its compensation."""
+    """Return True if this handler, or its compensation, was reported to an operator."""
     names = {role.name, role.undo.name if role.undo else role.name}
     if any(k.dead and k.handler == role.name for k in (*life.p.queue, *life.p.compensating)):
         return True
@@ -119,8 +123,9 @@ def _never_undone(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
 
 
 def not_early(case: SagaCase) -> Iterator[Violation]:
-    """Check that a handler that takes a success ran only where that success is in the log, and a compensation only
-    where a failure is that it acts on."""
+    """Check that a handler of a success ran only if that success is in the log, and a compensation only if one of the
+    failures that it reacts to is.
+    """
     if case.spoiled:
         return
     contracts = case.frame.contracts
@@ -144,18 +149,21 @@ def not_early(case: SagaCase) -> Iterator[Violation]:
 
 
 def _because_of(entry: Transition, case: SagaCase, successes: set[str]) -> bool:
-    """True if a success that is in the log is among the messages that the handler ran on."""
+    """Return True if a success that is in the log is among the messages that the handler ran on."""
     ran_on = set(progress_checks.causes(entry))
     return any(s.id in ran_on and s.type in successes for s in case.said)
 
 
 NEAR_MS = 1000
-"""Milliseconds before a deadline's due time of which nobody can tell from outside what the log held then."""
+"""Milliseconds before the due time of a deadline within which it cannot be known from outside what the log contained
+then.
+"""
 
 
 def in_time(case: SagaCase) -> Iterator[Violation]:
-    """Check that a deadline ran only where nothing had come in time that closes it: what the log held when it was due
-    came to its place before."""
+    """Check that a deadline ran only if no event that closes it had come in time: the log is handled up to the due time
+    before the deadline runs.
+    """
     if case.spoiled or case.again:
         return
     said = {s.id: s for s in case.said}
@@ -178,7 +186,7 @@ def in_time(case: SagaCase) -> Iterator[Violation]:
 
 
 def _is_told(case: SagaCase, service: str, message: str) -> bool:
-    """True if the message became a dead letter that no progress knows."""
+    """Return True if the message became a dead letter that no progress knows."""
     return any(letter.service == service and letter.message == message for letter in case.letters)
 
 
@@ -189,7 +197,8 @@ _NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 def as_begun(case: SagaCase) -> Iterator[Violation]:
     """Check that each step and update was in an intent, with all answers before it, before it was made, and that what
-    an intent holds neither changes nor is forgotten, to the transition that ends the run."""
+    an intent holds is neither changed nor lost up to the transition that ends the run.
+    """
     for life in case.every_life():
         wrong = _find_contradiction(life)
         if wrong is not None:
@@ -197,8 +206,9 @@ def as_begun(case: SagaCase) -> Iterator[Violation]:
 
 
 def asked_for_the_same(case: SagaCase) -> Iterator[Violation]:
-    """Check that no handler was given up because its rerun asked for something else: with one that asks for the same in
-    every rerun, whatever breaks, that cannot be."""
+    """Check that no run was given up because its rerun made different calls. A handler that makes the same calls in
+    every rerun cannot cause that, whatever fails.
+    """
     for life in case.every_life():
         for t in life.entries:
             if t.outcome == "dead" and t.reason is not None and t.reason.startswith(_NOT_DETERMINISTIC):
@@ -206,7 +216,7 @@ def asked_for_the_same(case: SagaCase) -> Iterator[Violation]:
 
 
 def _find_contradiction(life: ProgressLife) -> str | None:
-    """The first contradiction between the versions."""
+    """Return the first contradiction between the versions."""
     runs: dict[RunKey, RecordedIntent] = {}
     begun: set[tuple[RunKey, str, int]] = set()
     n = 0
@@ -231,7 +241,9 @@ def _find_contradiction(life: ProgressLife) -> str | None:
 
 
 def _run_of(intent: RecordedIntent) -> RunKey:
-    """Key of the run that an intent is of; what is only put out of reach in lieu of a run has its calls."""
+    """Return the key of the run that an intent belongs to. An intent `lieu` that runs no abort has the calls of the run
+    itself.
+    """
     kind = "do" if intent.kind == "lieu" and not intent.undo_with else intent.kind
     return kind, intent.handler, intent.cause
 
@@ -239,7 +251,9 @@ def _run_of(intent: RecordedIntent) -> RunKey:
 def _ended_otherwise(
     roles: HandlerRoles, entry: Transition, runs: Mapping[RunKey, RecordedIntent], begun: set[tuple[RunKey, str, int]]
 ) -> str | None:
-    """The first call in the transition that ends a run which its intents do not have, or have otherwise."""
+    """Return the first call in the transition that ends a run that is missing from its intents, or
+    differs from them.
+    """
     if entry.ran:
         run: RunKey = ("do", entry.handler, entry.cause or entry.message)
     elif entry.outcome == "compensated" and entry.cause:
@@ -260,8 +274,11 @@ def _ended_otherwise(
 
 
 def _changed(before: RecordedIntent, calls: tuple[StepRecord, ...], where: str) -> str | None:
-    """The first call of an intent that a later word on its run has otherwise. `calls`: those of the later word, with
-    the one that has begun. What a person answers is no call of the run any more, and stays until another one does."""
+    """Return the first call of an intent that a later record of its run contradicts.
+
+    `calls`: the calls of the later record, including the one that has begun. An answer that an operator gave is no call
+    of the run any more, and remains until the operator replaces it.
+    """
     said = {(call.name, call.number) for call in calls if call.by is not None}
     for known in before.calls:
         if known.by is not None and (known.name, known.number) not in said:
@@ -282,7 +299,7 @@ def _changed(before: RecordedIntent, calls: tuple[StepRecord, ...], where: str) 
 
 
 def _open_call(intent: RecordedIntent) -> StepRecord | None:
-    """The call that has begun and has no answer yet."""
+    """Return the call that has begun and has no answer yet."""
     begins = intent.begins
     if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in intent.calls):
         return None
@@ -304,7 +321,7 @@ def _describe_call(call: StepRecord) -> str:
 
 
 class FoundMarker(NamedTuple):
-    """A marker found in a document: proof of an update."""
+    """A marker found in a document: the proof of an update."""
 
     document: str
     marker: Marker
@@ -323,10 +340,12 @@ _marker = msgspec.json.Decoder(Marker)
 
 
 def documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
-    """Check that no marker comes twice, changes, or goes before there are many; that recorded updates have theirs; and
-    that an update that took effect is recorded, or a dead letter names its handler. Not asked of sagas that began anew
-    after the memory: their ids come again. In partial evidence a marker may be gone from a document with many
-    updates."""
+    """Check that markers and recorded updates agree.
+
+    No marker occurs twice, changes, or disappears before there are many. Recorded updates have a marker. An update that
+    took effect is recorded, or a dead letter names its handler. Does not apply to sagas that started again after the
+    retention, because their ids repeat. In partial evidence a marker may be missing from a document with many updates.
+    """
     for name, witnessed in evidence.services.items():
         pruned = _may_be_pruned(name, cases) if evidence.partial else frozenset()
         proofs: dict[str, FoundMarker] = {}
@@ -349,7 +368,7 @@ def documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
 def _collect(
     document: str, contents: Sequence[bytes], proofs: dict[str, FoundMarker]
 ) -> Iterator[tuple[str, str | None]]:
-    """Collect every marker that a document ever held into `proofs`; gives contradictions among them."""
+    """Collect every marker that a document ever held into `proofs`; yield contradictions among them."""
     before: Mapping[str, Raw] = {}
     for content in contents:
         try:
@@ -377,8 +396,9 @@ def _collect(
 
 
 def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
-    """Documents that may have held so many markers at once that some were taken out: each update leaves one, and so
-    does each that a compensation forbids."""
+    """Return the documents that may have held so many markers at once that some were removed. Each update leaves one
+    marker, and so does each update that a compensation prevents.
+    """
     lives = [life for case in cases.cases.values() for life in case.lives.get(service, ())]
     asked = Counter(call.document for life in lives for t in life.entries for call in t.calls if call.kind == "update")
     return frozenset(document for document, count in asked.items() if document and 2 * count > business.PRUNE_FROM)
@@ -387,7 +407,7 @@ def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
 def _contradicted(
     life: ProgressLife, proofs: Mapping[str, FoundMarker], known: set[str], pruned: Collection[str]
 ) -> Iterator[str]:
-    """Updates that transitions record otherwise than the documents. All that are recorded or begun go into `known`."""
+    """Yield the updates for which transitions and documents disagree. Adds all recorded or begun updates to `known`."""
     service, saga = life.service.name, life.p.saga
     for t, call, id_ in progress_checks.updates(service, saga, life.entries):
         known.add(id_)
@@ -412,7 +432,7 @@ def _contradicted(
 
 
 def _unrecorded(service: str, id_: str, proof: FoundMarker, cases: Mapping[str, SagaCase]) -> Iterator[Violation]:
-    """Violation: an update took effect, and no transition knows of it."""
+    """Yield a violation for an update that took effect and that no transition records."""
     marker = proof.marker
     case = cases.get(marker.saga)
     if case is not None:
