@@ -36,59 +36,64 @@ from saga.support.settings import UNCLOSED
 
 __all__ = ["FAILURES", "CouchbaseCluster", "CouchbaseCollection"]
 BOOTSTRAP_S = 6.0
-"""Longest time that connecting may take, and opening the bucket, where opening may take as long as by default; else
-more, in proportion: both fit into it."""
+"""Longest time for connecting, and again for opening the bucket, with the default time for opening, into which both
+fit. It grows in proportion to that time."""
 BUCKET_S = 2.0
-"""Longest wait for the bucket's settings. Some networks let nobody ask for them."""
+"""Longest wait for the bucket's settings. Some networks block this request."""
 EXPTIME = "$document.exptime"
-"""Name of a document's expiry, in seconds since 1970; 0 for never."""
+"""Virtual attribute with a document's expiry, in seconds since 1970; 0 for never."""
 SCAN_S = 30.0
-"""Longest wait of a scan for the next answer of a node."""
+"""Longest time that a scan waits for the next answer of a node."""
 LEVELS = {
     "majority": DurabilityLevel.MAJORITY,
     "majorityAndPersistActive": DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE,
     "persistToMajority": DurabilityLevel.PERSIST_TO_MAJORITY,
 }
 FAILURES = (CouchbaseException, RuntimeError)
-"""Errors of the SDK when it cannot do something; anything else is a mistake of ours."""
+"""Errors of the SDK for a failed request; any other error is a defect of ours."""
 
 
 # ---------------------------------------------------------------- expiry by the server's clock
 
 
 RELATIVE_S_MAX = 30 * 86_400
-"""Shortest expiry that is sent as a point in time; a shorter one is sent as seconds from now. So the SDK has it."""
+"""Shortest expiry that is sent as a point in time; a shorter one is sent as seconds from now. The SDK uses this
+limit."""
 AT_S_MAX = 2**32 - 1
 """Last point in time that can be sent: 2106-02-07."""
 MARGIN_S = 86_400
-"""Most that the server's clock may be ahead of ours before a longest expiry does not fit any more."""
+"""How far the server's clock may be ahead of ours before the longest expiry becomes too long."""
 SANE_S = range(1_420_070_400, AT_S_MAX)
-"""Seconds that a version may tell, from 2015 on. Not every server that speaks Couchbase's protocol makes versions of a
-clock: CouchbaseMock counts."""
+"""Times, in seconds, that a version may contain, from 2015 on. Not every server with Couchbase's protocol derives
+versions from a clock: CouchbaseMock counts."""
 CAS_PER_S = 1_000_000_000
-"""Versions per second: a version is the node's clock, in nanoseconds, and never goes back."""
+"""Versions per second: a version is the node's clock in nanoseconds, and never goes back."""
 
 
 def expiry_s_max(clock: Clock) -> float:
-    """Longest expiry that can be sent now."""
+    """Return the longest expiry that can be sent now."""
     return AT_S_MAX - MARGIN_S - clock.now_ms() / 1000
 
 
 class ServerTime:
-    """Time at the server, by the latest version that it made and the time since then."""
+    """Time at the server, by the latest version that it created and the time since then."""
 
     def __init__(self) -> None:
-        self._clock: Clock = SystemClock()  # the SDK takes the machine's time, whatever clock we are given
+        self._clock: Clock = SystemClock()  # the SDK uses the machine's time, not the clock that we are given
         self._told_s = 0.0
         self._told_at_s = 0.0
 
     def learn(self, cas: int) -> None:
-        """Learn the time from a version that the server has made just now."""
+        """Learn the server's time from a version that it has just created."""
         if cas // CAS_PER_S in SANE_S:
             self._told_s, self._told_at_s = cas / CAS_PER_S, self._clock.monotonic_s()
 
     def expiry(self, expiry_s: float) -> timedelta:
-        """Expiry to hand to the SDK, which adds our own time of day to what is long: rather later than sooner."""
+        """Return the expiry to pass to the SDK.
+
+        The SDK adds our own time of day to long expiries, so a server clock that is ahead is added here: a document
+        expires rather later than sooner.
+        """
         seconds = max(1, ceil(expiry_s))
         if seconds >= RELATIVE_S_MAX and self._told_s:
             there_s = self._told_s + self._clock.monotonic_s() - self._told_at_s
@@ -104,7 +109,7 @@ class ServerTime:
 
 @dataclass(eq=False, slots=True)
 class SharedCluster:
-    """Connection to a cluster, and who uses it."""
+    """Connection to a cluster, and the number of its users."""
 
     key: Hashable
     cluster: Any
@@ -112,18 +117,20 @@ class SharedCluster:
     password: str
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Lock of who opens a store on it: a question that a server does not know may cost all others the connection."""
+    """Lock around opening a store on it: a request that a server does not know may break the connection for all
+    others."""
     keeps_expiry: dict[str, bool] = field(default_factory=dict)
-    """Answers of buckets about whether they can keep an expiry: asked for once."""
+    """By bucket: whether it can keep an expiry, once that was asked."""
     evicts: "dict[str, asyncio.Task[bool | None]]" = field(default_factory=dict)
-    """Answers of buckets about whether they evict: asked for once."""
+    """By bucket: the request whether it evicts, which is made once."""
 
 
 _open: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, SharedCluster]]" = WeakKeyDictionary()
 
 
 def acquire_cluster(key: Hashable, password: str, make: Callable[[], Any]) -> SharedCluster:
-    """Connection for this key, made if there is none on this loop; to be given back by `release_cluster`."""
+    """Return the connection for this key on this event loop, created if there is none. `release_cluster` must
+    follow."""
     shares = _open.setdefault(asyncio.get_running_loop(), {})
     shared = shares.get(key)
     if shared is None:
@@ -134,14 +141,14 @@ def acquire_cluster(key: Hashable, password: str, make: Callable[[], Any]) -> Sh
 
 
 def forget_cluster(shared: SharedCluster) -> None:
-    """Have the next one who wants such a connection make another: this one did not come about, or is closed."""
+    """Forget a connection that failed or was closed, so that the next caller creates another."""
     shares = _open.get(asyncio.get_running_loop(), {})
     if shares.get(shared.key) is shared:
         del shares[shared.key]
 
 
 async def release_cluster(shared: SharedCluster) -> None:
-    """Give it back; whoever is the last one closes it for good."""
+    """Release a connection; the last user closes it for good."""
     shared.users -= 1
     if shared.users:
         return
@@ -158,15 +165,18 @@ async def release_cluster(shared: SharedCluster) -> None:
 
 
 class RawTranscoder(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
-    """Writes JSON, and gives whatever lies there: what another program wrote in another form is no outage of the store,
-    and whoever wants the document can tell what is wrong with it."""
+    """Transcoder that writes JSON and reads any bytes.
+
+    A document that another program wrote in another form is no outage of the store; its reader reports what is wrong
+    with it.
+    """
 
     def decode_value(self, value: bytes, flags: int) -> bytes:
         return bytes(value)
 
 
 class CouchbaseCollection:
-    """Collection of Couchbase. Methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
+    """A collection of Couchbase. Its methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
 
     def __init__(
         self, collection: Any, durability: Durability, durable_s: float, keeps_expiry: bool, time: ServerTime
@@ -198,8 +208,10 @@ class CouchbaseCollection:
         return int(result.cas)
 
     async def expires_at_s(self, key: str) -> int | None:
-        """Expiry of a document, in seconds since 1970, 0 for never or if the server does not tell; `None` if the
-        document is not there."""
+        """Return the expiry of a document in seconds since 1970; 0 for never or if the server does not report it.
+
+        `None` if the document does not exist.
+        """
         try:
             result = await self._collection.lookup_in(key, [subdocument.get(EXPTIME, xattr=True)])
             return int(result.content_as[int](0))
@@ -208,25 +220,30 @@ class CouchbaseCollection:
             return 0 if isinstance(why, PathNotFoundException) else None
 
     def _expiry(self, expiry_s: float | None) -> dict[str, object]:
-        """Expiry as the SDK takes it. None means never: a write that says nothing clears what was there."""
+        """Return the expiry as the SDK takes it. `None` means never: a write without an expiry clears the previous
+        one."""
         return {} if expiry_s is None else {"expiry": self.time.expiry(expiry_s)}
 
     def _learn_time(self, cas: int, expiry_s: float | None) -> int:
-        """Version of what was written; the next long expiry counts from it."""
+        """Return the version of a write, and learn the server's time from it: the next long expiry is counted from
+        there."""
         if expiry_s is not None and expiry_s >= RELATIVE_S_MAX:
             self.time.learn(cas)
         return cas
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
-        """List the keys that begin with `prefix`, in no order. It may hold up the process: see
-        `saga.store.couchbase.listing`."""
+        """Yield the keys that begin with `prefix`, in no order.
+
+        It may block the process: see `saga.store.couchbase.listing`.
+        """
         which = PrefixScan(prefix) if prefix else RangeScan()
         async for found in self._collection.scan(which, ids_only=True, timeout=timedelta(seconds=SCAN_S)):
             yield found.id
 
 
 class CouchbaseCluster:
-    """Connection to one bucket. It belongs to the loop that made it, and once closed stays closed."""
+    """Connection to one bucket. It belongs to the event loop that created it, and cannot be opened again after
+    closing."""
 
     def __init__(self, settings: CouchbaseSettings) -> None:
         """Begin to connect."""
@@ -244,12 +261,12 @@ class CouchbaseCluster:
         self._bucket: Any = None
         self.time = ServerTime()
         self.opening = self._shared.opening
-        """Lock of who opens a store on this connection."""
+        """Lock around opening a store on this connection."""
 
     @property
     def keeps_expiry(self) -> bool | None:
-        """True if the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`.
-        `None` if nobody has asked yet."""
+        """Whether the server can replace a document and keep its expiry: see `saga.store.couchbase.opening`. `None`:
+        not known yet."""
         return self._shared.keeps_expiry.get(self._settings.bucket)
 
     @keeps_expiry.setter
@@ -257,7 +274,7 @@ class CouchbaseCluster:
         self._shared.keeps_expiry[self._settings.bucket] = keeps
 
     async def connect(self) -> None:
-        """Return once there is a connection. Raises `FAILURES`."""
+        """Wait until the connection exists. Raises `FAILURES`."""
         try:
             await self._cluster.on_connect()
         except BaseException:
@@ -274,30 +291,37 @@ class CouchbaseCluster:
         await release_cluster(self._shared)
 
     def collection(self, name: str, durability: Durability, durable_s: float) -> CouchbaseCollection:
-        """Collection of the scope that is set."""
+        """Return a collection of the scope in the settings."""
         scope = self._bucket.scope(self._settings.scope or "_default")
         return CouchbaseCollection(
             scope.collection(name), durability, durable_s, self.keeps_expiry is not False, self.time
         )
 
     def evicts_as(self, ask: Callable[[], Coroutine[Any, Any, bool | None]]) -> asyncio.Task[bool | None]:
-        """Answer of `ask` about whether the bucket evicts: the one that another store of this process got, if one has
-        asked already. It takes a process of its own."""
+        """Return the task that finds out whether the bucket evicts.
+
+        `ask` is called only by the first store of this process, because it starts a process of its own.
+        """
         asked, bucket = self._shared.evicts, self._settings.bucket
         if bucket not in asked:
             asked[bucket] = asyncio.get_running_loop().create_task(ask(), name=f"does {bucket} evict?")
         return asked[bucket]
 
     async def evicts(self) -> bool:
-        """True if the bucket removes documents when memory is short. Raises `FAILURES` if nobody says so. It may end
-        the process: see `saga.store.couchbase.listing`."""
+        """Return whether the bucket removes documents when memory is short. Raises `FAILURES` if that cannot be found
+        out.
+
+        It may end the process: see `saga.store.couchbase.listing`.
+        """
         manager = self._cluster.buckets()
         settings = await manager.get_bucket(self._settings.bucket, timeout=timedelta(seconds=BUCKET_S))
         return bool(settings.eviction_policy == EvictionPolicyType.NOT_RECENTLY_USED)
 
     def renew_password(self) -> bool:
-        """Look whether there is another password, and use it for connections yet to be made: those there are keep what
-        they began with. Raises as `CouchbaseCluster`."""
+        """Read the password again, and use a new one for future connections. Return whether it changed.
+
+        Open connections keep theirs. Raises as `CouchbaseCluster`.
+        """
         password = self._settings.password_now()
         if password is None or password == self._shared.password:
             return False
@@ -347,7 +371,7 @@ class SdkFuture(asyncio.Future[T]):
     """A future for the SDK. It cannot be cancelled, and its first result counts."""
 
     then: Callable[[], None] | None = None
-    """Function that is called the moment the answer is there."""
+    """Function to call as soon as the result is set."""
 
     def set_result(self, result: T) -> None:
         if not self.done():
@@ -362,15 +386,15 @@ class SdkFuture(asyncio.Future[T]):
                 self.then()
 
     def cancel(self, msg: object = None) -> bool:
-        """Refuse: the SDK would go on all the same."""
+        """Refuse: the SDK would continue anyway."""
         return False
 
 
 def drop_frames(why: BaseException) -> None:
-    """Drop the frames through which an exception of the SDK came, of it and of those behind it.
+    """Remove the tracebacks of an exception of the SDK and of its causes.
 
-    They hold the request, which holds the exception, in part by references of C code that the collector does not see:
-    each failed call would leave 7.5 KB for ever. A document that is not there is such a failure.
+    Their frames refer to the request, which refers to the exception, partly from C code that the garbage collector does
+    not see. Each failed call would leak 7.5 KB, and a missing document is such a failure.
     """
     found: BaseException | None = why
     while found is not None:
@@ -385,20 +409,20 @@ class AnswerLoop:
         self._loop = loop
         self._arrived: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._called = False
-        """True if the loop has been told of answers, and has not looked yet."""
+        """True if the event loop was asked to process answers and has not done so yet."""
 
     def create_future(self) -> SdkFuture[Any]:
         return SdkFuture(loop=self._loop)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
-        """Take an answer over from the SDK's thread."""
+        """Take an answer from the SDK's thread."""
         self._arrived.append((callback, args))
         if not self._called:
             self._called = True
             self._loop.call_soon_threadsafe(self._take)
 
     def _take(self) -> None:
-        self._called = False  # first: what arrives from here on either is seen below, or calls again
+        self._called = False  # first: later answers are either processed below, or schedule another turn
         arrived = self._arrived
         while arrived:
             callback, args = arrived.popleft()
@@ -419,18 +443,18 @@ class Calls:
         self._ended: asyncio.Future[None] | None = None
 
     def begin(self, call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Begin a call now; the future tells what comes of it."""
+        """Begin a call now, and return the future of its result."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._under_way += 1
         self._go_on(call, answer)
         return answer
 
     def begin_and_forget(self, call: Coroutine[Any, Any, object]) -> None:
-        """Begin a call of which nobody wants to know what comes of it."""
+        """Begin a call and ignore its result."""
         self.begin(call).add_done_callback(lambda answer: answer.exception())
 
     async def wait_until_ended(self) -> None:
-        """Return when no call is under way."""
+        """Wait until no call is running."""
         while self._under_way:
             self._ended = self._ended or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._ended)
@@ -442,20 +466,20 @@ class Calls:
             self._end()
             if not answer.done():
                 answer.set_result(done.value)
-        except (Exception, asyncio.CancelledError) as why:  # noqa: BLE001 - handed on to whoever waits
+        except (Exception, asyncio.CancelledError) as why:  # noqa: BLE001 - the caller gets it
             drop_frames(why)
             self._end()
             if not answer.done():
-                # Nobody here cancels: if the SDK does, that is no cancellation of whoever waits.
+                # Nothing here cancels. If the SDK does, the caller must not be cancelled by that.
                 answer.set_exception(why if isinstance(why, Exception) else CouchbaseException(message="cancelled"))
         else:
             if waits_for is None:
                 asyncio.get_running_loop().call_soon(self._go_on, call, answer)
                 return
-            waits_for._asyncio_future_blocking = False  # as a task does: another one may wait for it, too
+            waits_for._asyncio_future_blocking = False  # as a task does, so that another one may wait for it, too
             if isinstance(waits_for, SdkFuture) and waits_for.then is None:
                 waits_for.then = lambda: self._go_on(call, answer)
-            else:  # two wait for one connection
+            else:  # two calls wait for one connection
                 waits_for.add_done_callback(lambda _: self._go_on(call, answer))
 
     def _end(self) -> None:

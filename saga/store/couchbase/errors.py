@@ -14,7 +14,7 @@ from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailabl
 
 
 class StoreOperation(enum.Enum):
-    """Operation that was under way when the error came."""
+    """Operation during which an error occurred."""
 
     READ = "read"
     INSERT = "inserted"
@@ -23,12 +23,12 @@ class StoreOperation(enum.Enum):
 
 
 class CouchbaseErrorMeaning(NamedTuple):
-    """Meaning of an error: what the server does, and what people are to do."""
+    """Meaning of an error: what the server did, and what people can do."""
 
     what: str
     remedy: str
     undone: bool
-    """True if nothing was written, and will not be."""
+    """True if nothing was written, and nothing will be."""
 
 
 _REPORT = "this is a mistake in saga, or an unusual server: please report it"
@@ -89,18 +89,18 @@ MEANINGS: dict[int, CouchbaseErrorMeaning] = {
     120: CouchbaseErrorMeaning("says that the document is not JSON", "keep other programs from changing it", True),
     INTERNAL_SDK: CouchbaseErrorMeaning("cannot be asked: its SDK failed inside", _REPORT, False),
 }
-"""Meanings by error code, for whatever can come of reading or writing a whole document. A test compares them with the
-SDK's."""
+"""Meanings by error code, for everything that can result from reading or writing a whole document. A test compares them
+with the codes of the SDK."""
 
 ELSEWHERE = frozenset(
     {8, 17, 18, 102, *range(113, 120), 121, 122, 123, 124, *range(126, 129), *range(130, 138)}  # parts of documents
     | {*range(201, 205), *range(301, 309), 401, 402, 501, 502, *range(601, 615), *range(700, 708)}  # other services
     | {*range(1200, 1204), *range(1300, 1321), 1399, 5001, 5002}  # transactions; HTTP
 )
-"""Codes that cannot come of what we ask; if one does all the same, nobody knows what happened."""
+"""Codes that our requests cannot cause. If one occurs anyway, the outcome is unknown."""
 
 NETWORK = range(1001, 1129)
-"""Codes of connections, and of what came through them."""
+"""Codes of connection errors, and of errors that they caused."""
 
 _ODD = CouchbaseErrorMeaning("answers in a way that it should not", _REPORT, False)
 _CUT_OFF = CouchbaseErrorMeaning("cannot be reached", _NETWORK, False)
@@ -123,28 +123,28 @@ CODES: dict[str, int] = {
     "DocumentNotFoundException": NOT_FOUND,
     "InternalSDKException": INTERNAL_SDK,
 }
-"""Codes of errors that the SDK raises from its Python part, without a code: by class. Any other class without a code is
-a riddle, and so is a busy server or a locked document without one: see above."""
+"""Codes of errors that the SDK raises from its Python part without a code, by class. With any other class without a
+code the outcome is unknown, also for a busy server or a locked document: see above."""
 
 WRITE_MISSES = frozenset({CAS_MISMATCH, NOT_FOUND, EXISTS})
 
 
 def code_of(why: Exception) -> int:
-    """Code that the error says, or its class; 0 if neither does."""
+    """Return the code of an error, or that of its class; 0 without one."""
     code: int | None = getattr(why, "error_code", None)
     return code or CODES.get(type(why).__name__, 0)
 
 
 def meaning_of(why: Exception) -> CouchbaseErrorMeaning:
-    """Meaning of what the SDK raised."""
-    if isinstance(why, RuntimeError):  # it was closed, or never connected: nothing was sent
+    """Return the meaning of an error of the SDK."""
+    if isinstance(why, RuntimeError):  # the cluster was closed, or never connected: nothing was sent
         return _CLOSED
     code = code_of(why)
     return MEANINGS.get(code) or (_CUT_OFF if code in NETWORK else _ODD)
 
 
 def to_store_error(why: Exception, doing: StoreOperation, where: str, document: str) -> StoreError:
-    """Make the error for the caller: its class, what happened, and what to do."""
+    """Create the error for the caller: its class, what happened, and what to do."""
     code = code_of(why)
     if doing is StoreOperation.INSERT and code in (EXISTS, CAS_MISMATCH):
         return Exists(f"there is a document {document} in the store {where} already")
@@ -162,24 +162,24 @@ def to_store_error(why: Exception, doing: StoreOperation, where: str, document: 
 
 
 def conflict_error(doing: StoreOperation, where: str, document: str) -> Conflict:
-    """Make the error of a version that was read, and is no longer there."""
+    """Create the error for a version that was read and has been replaced or removed since."""
     return Conflict(f"document {document} in the store {where} was not {doing.value}: it has changed; read it again")
 
 
 def lacks_collection(why: Exception) -> bool:
-    """Return whether the server did not know the collection: the SDK waits for it, and then says that time ran out."""
+    """Return whether the server did not know the collection: the SDK waits for it, and then reports a timeout."""
     if code_of(why) in (NO_COLLECTION, NO_SCOPE):
         return True
     return "key_value_collection_outdated" in _reasons(why)
 
 
 def collection_of(why: Exception) -> str:
-    """Name of the collection of Couchbase that was asked for."""
+    """Return the name of the Couchbase collection of the failed request."""
     return getattr(getattr(why, "error_context", None), "collection_name", None) or "?"
 
 
 def shorten_message(why: Exception) -> str:
-    """Write the error in a line: the SDK's own text is a page."""
+    """Return the error in one line: the SDK's own text is a page long."""
     code = code_of(why)
     reasons = sorted(_reasons(why))
     return " ".join(
@@ -188,6 +188,6 @@ def shorten_message(why: Exception) -> str:
 
 
 def _reasons(why: Exception) -> set[str]:
-    """Reasons for which the SDK repeated the request."""
+    """Return the reasons for which the SDK repeated the request."""
     context = getattr(why, "error_context", None)
     return set(getattr(context, "retry_reasons", None) or ())

@@ -64,8 +64,8 @@ _IS_UTF8 = """NOT EXISTS (
         WITH RECURSIVE places (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM places WHERE i < length({text}))
         SELECT 1 FROM places WHERE char(unicode(substr({text}, i, 1))) <> substr({text}, i, 1)
            AND hex(substr({text}, i, 1)) NOT IN ('EFBFBE', 'EFBFBF'))"""
-"""Condition that a text, up to its first NUL, is UTF-8: a driver may hand over any bytes as a text. The two characters
-named are what SQLite's `unicode` does not give back."""
+"""Condition that a text, up to its first NUL, is UTF-8: a driver may pass any bytes as text. The two characters listed
+are those that SQLite's `unicode` does not return unchanged."""
 _NAMED = f"""
     SELECT RAISE(ABORT, 'collection and key are texts that are not empty, and collection is none of the toolkit''s')
      WHERE coalesce(NEW.collection, '') = '' OR coalesce(NEW.key, '') = ''
@@ -134,10 +134,10 @@ CHANGE_TABLES = (
         DELETE FROM documents WHERE collection = OLD.collection AND key = OLD.key;
         END""",
 )
-"""Tables of changes, the triggers that note them, and the view for other programs."""
+"""Tables of recorded changes, the triggers that record them, and the view for other programs."""
 
 NOTED = (
-    # A row of before may hold anything, and a text that is not UTF-8 would end the look at all others.
+    # An older row may contain anything, and a text that is not UTF-8 would fail the whole query.
     "SELECT n, CAST(collection AS BLOB), CAST(key AS BLOB), kind, cas, time_ms, CAST(before AS BLOB),"
     " CAST(after AS BLOB) FROM changes WHERE service = ? ORDER BY n LIMIT ?"
 )
@@ -154,8 +154,7 @@ EXISTING = (
 
 
 def watch(connection: sqlite3.Connection, service: str, collections: Collection[str], from_beginning: bool) -> None:
-    """Have changes of these collections noted for a service, beside those that are noted already; inside a
-    transaction."""
+    """Start to record changes of these collections for a service, inside a transaction. Earlier ones stay recorded."""
     for collection in sorted(set(collections) - read_watched(connection, service)):
         connection.execute(WATCH, (service, collection))
         if from_beginning:
@@ -163,19 +162,19 @@ def watch(connection: sqlite3.Connection, service: str, collections: Collection[
 
 
 def unwatch(connection: sqlite3.Connection, service: str, collections: Collection[str]) -> None:
-    """Have changes of these collections noted for a service no more, and drop what is noted; inside a transaction."""
+    """Stop recording changes of these collections for a service, and remove the recorded ones, inside a transaction."""
     for collection in collections:
         for statement in NO_LONGER:
             connection.execute(statement, (service, collection))
 
 
 def read_watched(connection: sqlite3.Connection, service: str) -> set[str]:
-    """Collections of which changes are noted for a service."""
+    """Return the collections of which changes are recorded for a service."""
     return {row[0] for row in connection.execute(WATCHED, (service,))}
 
 
 def forget(connection: sqlite3.Connection, service: str, number: int) -> None:
-    """Remove the changes for a service up to this one; inside a transaction."""
+    """Remove the changes for a service up to this number, inside a transaction."""
     connection.execute(FORGET, (service, number))
 
 
@@ -201,7 +200,8 @@ def _to_change(row: tuple[Any, ...]) -> RecordedChange:
 
 
 HOUR_MS = 3_600_000
-"""Grain in which expired documents are looked for; what is expired is judged by the millisecond."""
+"""Unit in which expired documents are searched for purging. Whether a document is expired is decided by the
+millisecond."""
 TABLES = (
     """CREATE TABLE documents (
         id INTEGER PRIMARY KEY,
@@ -220,7 +220,7 @@ TABLES = (
     *CHANGE_TABLES,
 )
 PROBE = (
-    "INSERT INTO documents (collection, key, cas, sum, content)"  # no document's collection or key is empty
+    "INSERT INTO documents (collection, key, cas, sum, content)"  # real documents have non-empty names
     f" VALUES ('', '', 0, 0, zeroblob({4 * PAGE_BYTES}))",
     "DELETE FROM documents WHERE collection = '' AND key = ''",
 )
@@ -246,13 +246,13 @@ PURPOSE = StateFileSpec(
 
 
 def read_cas_removed(connection: sqlite3.Connection) -> int:
-    """Highest `cas` of the documents that were removed."""
+    """Return the highest `cas` of all removed documents."""
     cas_max: int = connection.execute("SELECT cas_max FROM removed").fetchone()[0]
     return cas_max
 
 
 def record_removed(connection: sqlite3.Connection, cas: int) -> None:
-    """Note a removed version: later insertions begin above `cas`."""
+    """Record a removed version: later insertions start above `cas`."""
     connection.execute("UPDATE removed SET cas_max = ? WHERE cas_max < ?", (cas, cas))
 
 
@@ -264,26 +264,26 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
 
 
 JUMP_MS = 60_000
-"""Most that the time of day may differ, between two looks, from what the monotonic clock says."""
+"""Largest difference, between two readings, between the time of day and the monotonic clock."""
 BELIEVED_AFTER_S = 3600.0
-"""Time for which a new time of day has to hold until it is the right one."""
+"""How long a changed time of day must stay consistent until it is accepted."""
 
 
 class TimeBounds(NamedTuple):
-    """Bounds of the time: not before the one, and not after the other."""
+    """Earliest and latest time that it may be now."""
 
     earliest_ms: int
     latest_ms: int
 
 
 class SteadyTime:
-    """Time by a clock that may be set."""
+    """Time by a clock that may be set: after a jump the old and the new time are both possible for a while."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at_ms, self._at_s = clock.now_ms(), clock.monotonic_s()
         self._new_ms, self._new_s = 0, 0.0
-        """Time that it jumped to, and when; 0 if it did not."""
+        """Time to which the clock jumped, and when; 0 without a jump."""
 
     def look(self) -> TimeBounds:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
@@ -300,9 +300,9 @@ class SteadyTime:
 
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
-"""Longest expiry, 1000 years, of a document that is to go at all."""
+"""Longest expiry, 1000 years."""
 PURGE_EVERY_MS = 60_000
-"""Pause between two looks of transactions for expired documents, when the last found no more than it could remove."""
+"""Pause between two searches of transactions for expired documents, when the last one found them all."""
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
     " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, key) DO NOTHING"
@@ -320,8 +320,10 @@ CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 
 
 class DocumentWriter:
-    """Writes of documents, one group commit at a time: see
-    `saga.store.sqlite.writer.TransactionHooks`. They raise what their caller is to be told."""
+    """Writes documents, one group commit at a time: see `saga.store.sqlite.writer.TransactionHooks`.
+
+    Writes raise the errors that the store's callers get.
+    """
 
     __slots__ = (
         "_cas_removed",
@@ -344,15 +346,17 @@ class DocumentWriter:
     def begin(self) -> None:
         self._connection, self._moment = self._connect(), self._time.look()
         self._execute = self._connection.cursor().execute
-        """Statements of this transaction. A cursor for each of them would cost as much as the statement."""
+        """Runs statements of this transaction. A cursor for each would cost as much as the statement."""
         self._cas_removed: int | None = None
-        """Highest removed version that the file tells, once it has been read."""
+        """Highest removed version in the file, once it has been read."""
         self._last: tuple[str, str, int, bool] | None = None
-        """Collection and key of the last write, the version that it made, or removed, and which of both it did."""
+        """Collection and key of the last write, the version that it wrote or removed, and whether it was a removal."""
 
     def finish(self, changes: int) -> None:
-        """Remove some of the expired, at most twice as many as were written: so they cannot pile up, nor cost much.
-        When none are left, give back some of the room that they took."""
+        """Remove some expired documents, at most twice as many as there were writes.
+
+        So they can neither pile up nor cost much. When none are left, shrink the file.
+        """
         now_ms = self._moment.earliest_ms
         if now_ms >= self._purge_at_ms and self._purge(2 * changes) and not shrink(self._connection):
             self._purge_at_ms = now_ms + PURGE_EVERY_MS
@@ -364,10 +368,10 @@ class DocumentWriter:
         return f"{cas} {removed:d} {collection}\0{key}".encode()
 
     def on_rollback(self) -> None:
-        """Do nothing: nothing is remembered from one transaction to the next."""
+        """Do nothing: no state is kept between transactions."""
 
     def announce(self) -> None:
-        """Tell nobody: no one waits for documents."""
+        """Do nothing: no one waits for documents."""
 
     # ---------------------------------------------------------------- writes
 
@@ -391,7 +395,7 @@ class DocumentWriter:
     def replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
         expires_at_ms, hour = (None, None) if expiry_s is None else self._expiry(expiry_s)
         blob, sum_, now_ms = as_blob(content), checksum(collection, key, content), self._moment.earliest_ms
-        # Setting the hour rewrites its index, which costs another page; most writes find the hour as it should be.
+        # Changing the hour changes its index, which costs another page; in most writes the hour stays the same.
         in_hour = (blob, sum_, cas + 1, expires_at_ms, collection, key, cas, now_ms, hour)
         if not self._execute(REPLACE_IN_HOUR, in_hour).rowcount:
             row = (blob, sum_, cas + 1, expires_at_ms, hour, collection, key, cas, now_ms)
@@ -418,7 +422,7 @@ class DocumentWriter:
         raise self._conflict("removed", collection, key, cas)
 
     def _purge(self, count_max: int) -> bool:
-        """Remove some of what has expired; true if that was all."""
+        """Remove some expired documents. Return whether these were all."""
         hour = self._moment.earliest_ms // HOUR_MS
         expired = self._execute(EXPIRED, (hour, count_max)).fetchall()
         if expired:
@@ -426,7 +430,7 @@ class DocumentWriter:
         return len(expired) < count_max
 
     def _expiry(self, expiry_s: float) -> tuple[int, int]:
-        """Expiry in milliseconds since 1970, and the hour after which the document is looked for to be purged."""
+        """Return the expiry in milliseconds since 1970, and the hour after which the document may be purged."""
         if not 0 <= expiry_s <= EXPIRY_S_MAX:
             raise errors.StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX:.0f} s can")
         expires_at_ms = self._moment.latest_ms + round(expiry_s * 1000)
@@ -440,8 +444,10 @@ class DocumentWriter:
 
 
 def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
-    """Name what the file lacks of the write that this mark tells of; `None` if the file is as new as that: versions
-    only grow, and those of removed documents are noted."""
+    """Return which acknowledged write is missing from the file; `None` if none is.
+
+    Versions only grow, and those of removed documents are recorded, so the mark of the last write is enough.
+    """
     version, removed, where = mark.decode().split(" ", 2)
     collection, _, key = where.partition("\0")
     cas, row = int(version), connection.execute(CAS, (collection, key)).fetchone()
@@ -450,15 +456,15 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
 
 
 def checksum(collection: str, key: str, content: bytes) -> int:
-    """Checksum of a document under its key: SQLite has none."""
+    """Return the checksum of a document with its key: SQLite has none."""
     return zlib.crc32(f"{collection}\0{key}".encode() + content)
 
 
 def verify_content(collection: str, key: str, content: bytes, sum_: int) -> bytes:
-    """Check the content of a row, and return it. Raises `Damage` if it is not what was written there."""
+    """Return the content of a row after checking it. Raises `Damage` if it differs from what was written."""
     is_summed = sum_ != UNSUMMED or is_reserved_collection(
         collection
-    )  # no other program writes collections of the toolkit
+    )  # other programs must not write collections of the toolkit
     if type(content) is not bytes or (is_summed and checksum(collection, key, content) != sum_):
         raise Damage(f"the document {key!r} in {collection!r} is not what was written")
     return content

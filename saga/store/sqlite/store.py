@@ -1,7 +1,7 @@
-"""Store on one SQLite file: what a service uses unless told otherwise. Several processes may use it at once.
+"""Store on one SQLite file: the default store of a service. Several processes may use it at once.
 
 Statements run where they are called, on the event loop's thread: a `get` takes microseconds, and handing it to a worker
-thread costs up to 5 ms under load. Writes share transactions: see `saga.store.sqlite.writer`.
+thread takes up to 5 ms under load. Writes share transactions: see `saga.store.sqlite.writer`.
 """
 
 import sqlite3
@@ -31,23 +31,22 @@ from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 WRITES_MAX = 256
-"""Most writes that share a transaction: more would hold up the loop for more than about 5 ms."""
+"""Largest number of writes in one transaction: more would block the event loop for more than about 5 ms."""
 LOOK_EVERY_S = 1.0
-"""Shortest time between two checks by reads that the file is still the one of its name; a write always checks."""
+"""Shortest time between two checks by reads that the path still leads to the open file; a write always checks."""
 LOCK_WAIT_S = 10.0
-"""Longest wait of a write for other processes before it is refused."""
+"""Longest time that a write waits for other processes before it is refused."""
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
-"""Largest document: SQLite takes rows of 1,000,000,000 bytes unless compiled otherwise; this leaves room for key and
-collection."""
+"""Largest document. SQLite's default limit of a row is 1,000,000,000 bytes; this leaves room for key and collection."""
 REFUSALS = (StoreError, sqlite3.DataError, ValueError, TypeError, OverflowError)
-"""Errors of a write that did nothing: it was refused, or SQLite cannot take its values, which is its caller's fault and
-nobody else's."""
+"""Errors of a write that changed nothing: it was refused, or SQLite cannot take its values. Only its caller gets the
+error."""
 
 GET = "SELECT content, sum, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
 PAGE_KEYS = 200
-"""Documents that a scan reads at a time."""
+"""Number of documents that a scan reads at a time."""
 PAGE = 64
-"""Documents that `newest` reads at a time: a look at the newest seldom goes far."""
+"""Number of documents that `scan_newest` reads at a time: callers seldom read many."""
 ID_MAX = 2**63 - 1
 SCAN = (
     "SELECT key, content, sum, cas, expires_at_ms FROM documents"
@@ -56,22 +55,22 @@ SCAN = (
 WHATEVER_IT_IS = (
     "key, CAST(content AS BLOB), CAST(cas AS INTEGER), CASE typeof(expires_at_ms) WHEN 'integer' THEN expires_at_ms END"
 )
-"""Columns of a document for those who list: what was damaged, or edited by hand, may be a text, and one that is not
-UTF-8 would end the look at all others."""
+"""Columns of a document for listing. The casts are for damaged or manually edited rows: a text that is not UTF-8 would
+fail the whole query."""
 NEXT = "SELECT key FROM documents WHERE collection = ? AND key > ? ORDER BY key LIMIT 1"
 NEWEST = (
-    # Along the row ids, which grow: `+` keeps SQLite from going along the keys and sorting all there are.
+    # In order of the row ids, which grow: `+` keeps SQLite from using the index of keys and sorting everything.
     f"SELECT id, {WHATEVER_IT_IS} FROM documents"
     " WHERE id < ? AND +collection = ? AND key >= ? AND key < ? ORDER BY id DESC LIMIT ?"
 )
 KEPT = (
-    # Both from indexes alone, which are a small part of the file.
+    # Both parts read only indexes, which are a small part of the file.
     "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ?"
     " EXCEPT SELECT id FROM documents INDEXED BY expiring WHERE expiry_hour IS NOT NULL"
 )
 FEW = "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ? LIMIT ?"
 FEW_MAX = 1000
-"""Most documents of a prefix that are found by their keys, and not along all the rows."""
+"""Largest number of documents with a prefix that are found by their keys instead of by reading along all rows."""
 ONE = f"SELECT {WHATEVER_IT_IS} FROM documents WHERE id = ?"
 
 
@@ -99,16 +98,19 @@ class SqliteStore:
         self._time = SteadyTime(clock)
         self._reading: sqlite3.Connection | None = None
         self._file: StateFile | None = None
-        """State file of a store that is open for writing, which alone has the two below."""
+        """State file of a store that is open for writing; only such a store has the two attributes below."""
         self._documents: DocumentWriter
         self._writer: GroupCommitter
         self._look_at_s = 0.0
         self._leading: dict[str, WriteLock] = {}
-        """Locks of those who take on the changes of each service."""
+        """Locks by service: the process that holds one publishes the recorded changes of the service."""
 
     async def __aenter__(self) -> Self:
-        """Open, and make the file where it is missing. Raises `ConfigurationError` for a file that cannot be the
-        store's, `StoreUnavailable` for one that cannot be written now."""
+        """Open the file, and create it if it is missing.
+
+        Raises `ConfigurationError` for a file that cannot be the store's, `StoreUnavailable` for one that cannot be
+        written now.
+        """
         if self._readonly:
             try:
                 self._reading = open_to_read(self.path, PURPOSE, self._factory)
@@ -126,7 +128,8 @@ class SqliteStore:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close. Raises `StoreBroken` if the file was removed or replaced since the last write: nobody was told yet."""
+        """Close. Raises `StoreBroken` if the file was removed or replaced since the last write and no caller has got
+        that error yet."""
         for lock in self._leading.values():
             lock.release()
             lock.close()
@@ -161,7 +164,7 @@ class SqliteStore:
             raise self._error(damage) from why
 
     def _connection(self) -> sqlite3.Connection:
-        """Connection that all reads go through. Raises `StoreBroken`, `StoreUnavailable`, `sqlite3.Error`."""
+        """Return the connection for all reads. Raises `StoreBroken`, `StoreUnavailable`, `sqlite3.Error`."""
         file = self._file
         if file is None:
             if self._reading is None:
@@ -174,7 +177,7 @@ class SqliteStore:
         return file.connection()
 
     def _error(self, why: sqlite3.Error) -> Exception:
-        """Make our error for one of SQLite's that a read met."""
+        """Create our error for an error of SQLite in a read."""
         return (
             self._file.make_error(why, FileOperation.READ)
             if self._file
@@ -182,7 +185,8 @@ class SqliteStore:
         )
 
     def _is_past(self, at_ms: int) -> bool:
-        """Return whether an expiry is over. The second look costs more, and most of what is there has not expired."""
+        """Return whether an expiry has passed. The second comparison costs more, and most documents have not
+        expired."""
         return at_ms <= self._clock.now_ms() and at_ms <= self._time.look().earliest_ms
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
@@ -256,7 +260,7 @@ class SqliteStore:
     # ---------------------------------------------------------------- changes
 
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
-        """Note changes as `saga.change.ChangeSource` promises."""
+        """Record changes as `saga.change.ChangeSource` promises."""
         connection = self._connection()
         with self._translate_errors():
             if documents.read_watched(connection, service).issuperset(collections):
@@ -304,7 +308,7 @@ class SqliteStore:
             raise self._error(why) from why
 
     def _writer_of(self, content: bytes) -> GroupCommitter:
-        """Writer of the open file, for a document that it takes."""
+        """Return the writer, after checking that the store is open for writing and can take this content."""
         if len(content) > self.document_bytes_max:
             raise TooLarge(
                 f"the store {self.path} cannot take a document of {len(content)} bytes: it takes "
