@@ -1,4 +1,9 @@
-"""Clients outside any service, as a web page or a script: they publish events, ask for outcomes, and listen."""
+"""`Client`, with which an application outside any service publishes events, asks for outcomes and listens to events;
+and the search for outcomes behind it.
+
+`OutcomeReader` answers all questions of a client about one kind of saga. It reads the partitions once, and remembers at
+which offsets outcomes are (`OffsetIndex`).
+"""
 
 import asyncio
 from array import array
@@ -43,48 +48,57 @@ ACKNOWLEDGED_S_MAX = 30.0
 """Longest wait of `publish` for the broker's acknowledgement."""
 
 SAMPLE = 100
-"""Oldest records of a topic by which it is seen whether its partitions were raised."""
+"""Number of oldest records of a topic from which a raised number of partitions is detected."""
 REMEMBERED_MAX: Final = 1_000_000
-"""Outcomes of which it is remembered where they lie, in all partitions of a kind together."""
+"""Most outcomes whose offset is remembered, in all partitions of one kind of saga together."""
 CHUNK: Final = 4096
-"""Outcomes that are sorted at once: as many as are looked through one by one, at most."""
+"""Number of outcomes that are sorted together; so many at most are searched one by one."""
 FOUND_S_MAX: Final = 60.0
-"""Longest time of a question for what is there already; a partition that is longer is read on at the next question."""
+"""Longest time to search what the log holds at a question. A longer partition is read further at the next question."""
 POLL_S, AGAIN_S = 0.1, 0.5
-"""Longest wait for records, after which it is looked who still asks; and pause when the broker is away."""
+"""Longest wait for records, after which pending questions are checked; and the pause while the broker is away."""
 RECORDS_MAX = 2000
 
 
 class Client:
-    """Application outside any service: it publishes events, asks what became of a saga, and hears what is for others.
+    """A client for applications outside any service: it publishes events, asks for outcomes, and listens to events.
 
     `async with Client() as client: await client.publish(OrderPlaced(...))`
     """
 
     def __init__(self, broker: str | None = None, *, principal: str | None = None) -> None:
-        """Note the broker; nothing is opened before `async with`. `broker`: its address (`embedded:///path`); by
-        default the setting `SAGA_BROKER`, as for services. `principal`: who begins the sagas of what is published, as
-        in "user:4711", at most 256 bytes; see `publish`. Raises `SagaError` for one that cannot be."""
+        """Create a client; nothing is opened before `async with`.
+
+        Args:
+            broker: Address of the broker (`embedded:///path`); by default the setting `SAGA_BROKER`, as for services.
+            principal: Principal of the sagas that published events begin, as "user:4711", at most 256 bytes; see
+                `publish`.
+
+        Raises:
+            SagaError: The principal is invalid.
+        """
         check_principal(principal)
         self._address, self._principal = broker, principal
         self._clock: Clock = SystemClock()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises `SagaError` when the broker cannot be reached or refuses, within 15 s, saying what to do."""
+        """Connect. Raises `SagaError`, with what to do, if the broker cannot be reached within 15 s, or refuses."""
         settings = Settings.from_environment(broker=self._address)
         self._keys = wiring.open_keys(settings, self._clock)
         self._trace = wiring.current_trace(settings)
         self._broker = await self._stack.enter_async_context(open_administration(settings, self._clock))
         self._looking = asyncio.Lock()
         self._known: set[tuple[str, bool]] = set()
-        """Topics that are there, each with whether they were looked at for writing."""
+        """Topics that are known to exist, each with whether that was checked for writing."""
         self._outcomes: dict[frozenset[type[Event]], OutcomeReader[Any]] = {}
         self._listening: set[EventSubscription[Any]] = set()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Disconnect. Nothing is pending: what `publish` returned for is durable. Who still asks or listens is told."""
+        """Disconnect. Nothing is pending: events are durable when `publish` returns. Pending questions and
+        subscriptions end with an error.
+        """
         try:
             for outcomes in self._outcomes.values():
                 await outcomes.close()
@@ -94,19 +108,19 @@ class Client:
             await self._stack.aclose()
 
     async def publish(self, *events: Event, principal: str | None = None) -> None:
-        """Publish, in the order given. Returns when all are durable.
+        """Publish events in this order. Returns when all are durable.
 
-        Promises: an event's id is made of its contract, saga id and content, so publishing an equal event again, after
-        an error, a timeout or a crash, now or in another process, is the same event. So build it once: with a new
-        timestamp in it, it is another one. Two events that both count must differ in a field.
+        Promises: an event's id is computed from its contract, saga id and content. So publishing an equal event again,
+        after an error, a timeout or a crash, now or in another process, publishes the same event. Therefore build an
+        event once: with a new timestamp in it, it is another event. Two events that both count must differ in a field.
 
-        `principal`: who begins the saga, in the place of the client's. It goes with events that begin one, and from
-        there into every event, progress and handler of the saga (`saga.principal`); to other events it adds nothing. It
-        is no part of an event: of two equal ones the first says who it was.
+        `principal`: the principal that begins the saga, in place of the client's. It is added to events that begin a
+        saga, and from there to every event, progress and handler of the saga (`saga.principal`); other events ignore
+        it. It is no part of the content: of two equal events the principal of the first one counts.
 
-        Raises `SagaError`: a field that its contract does not allow, an event larger than SAGA_RECORD_BYTES_MAX leaves
-        room for, or a topic that is not there, which is a `ConfigurationError` (nothing was published); or the broker
-        did not acknowledge in time (any of them may have been published; publish again).
+        Raises `SagaError`: a field value that the contract does not allow, an event larger than SAGA_RECORD_BYTES_MAX
+        leaves room for, or a missing topic, which is a `ConfigurationError` (nothing was published); or the broker did
+        not acknowledge in time (any of the events may have been published; publish them again).
         """
         check_principal(principal)
         who, bytes_max = principal or self._principal, self._broker.record_bytes_max
@@ -139,19 +153,20 @@ class Client:
     @overload
     async def outcome(self, saga: str, *events: type[E], within: timedelta) -> E | None: ...
     async def outcome(self, saga: str, *events: type[Event], within: timedelta) -> Event | None:
-        """Outcome of a saga: the event with which the service that decides ended it, whether it was said before the
-        question or comes within `within`; `None` if there is none by then.
+        """Return the outcome of a saga: the event with which the deciding service ended it.
+
+        It may have been published before the question, or come within `within`; `None` if there is none by then.
 
         `events`: the classes of all outcomes of this kind of saga. Without any they are those in `contracts/`, if these
-        have one kind of saga, and their classes are made as `saga contracts generate` would write them.
+        have one kind of saga; their classes are then made as `saga contracts generate` would write them.
 
-        Promises: `None` means that nobody had said an outcome by then, or that retention has removed it since. A
-        question costs no scan, but the first about a part of the topic in the life of a client, which reads what is
-        there: `within` counts from then on. Any number may be asked at once; memory does not grow with them.
+        Promises: `None` means that no outcome had been published by then, or that retention has removed it since. Only
+        the first question about a part of the topic in the life of a client reads what the log holds; `within` counts
+        from after that. Any number of questions may be asked at once; memory does not grow with them.
 
-        Raises `SagaError`: a class that is no outcome; one of them that is missing, or of another kind of saga; a topic
-        that is not there; an outcome that cannot be read; the broker is away, or has more than can be looked through in
-        a minute (ask again, it goes on where it is).
+        Raises `SagaError`: a class that is no outcome; an outcome class that is missing, or belongs to another kind of
+        saga; a missing topic; an outcome that cannot be read; a broker that is away, or holds more than can be read in
+        a minute (ask again: the search continues where it was).
         """
         hearing = EventReader(check_outcomes(events or find_outcomes()), self._keys)
         await self._with_topics(hearing.topics, writes=False)
@@ -171,19 +186,20 @@ class Client:
     @overload
     def listen(self, *events: type[E], begin: Begin = ..., group: str | None = ...) -> EventSubscription[E]: ...
     def listen(self, *events: type[Event], begin: Begin = "now", group: str | None = None) -> EventSubscription[Any]:
-        """Events of these classes as they come, for `async for`; their contracts say `"consumed_by": "external"`.
+        """Subscribe to events of these classes, for `async for`; their contracts say `"consumed_by": "external"`.
 
-        `begin`: with what comes from now on (when the first one is asked for, or at `async with`), or at the beginning
-        of what the topics hold. `group`: a name under which the broker remembers how far it was heard, also when
-        nobody listens: it begins at the beginning, goes on where it was, and those who listen in one group share its
-        partitions. An event counts as heard when the next one is asked for: in a group at least once.
+        `begin`: with events that come from now on (when the first one is requested, or at `async with`), or at the
+        beginning of what the topics hold. `group`: a name under which the broker stores how far events were received,
+        also while no client listens: a new group starts at the beginning, later it continues where it was, and the
+        clients that listen in one group share its partitions. An event counts as received when the next one is
+        requested: in a group at least once.
 
-        Promises: the order of each saga and topic. What says that it is one of these events, and can never be read, is
-        passed over and told to the log, `saga.client`. An outage of the broker is waited for, and told there.
+        Promises: events come in order for each saga and topic. A record that claims to be one of these events and can
+        never be read is skipped, and logged to `saga.client`. An outage of the broker is waited for, and logged there.
 
-        Raises `SagaError`: a contract that is not `"consumed_by": "external"`, a group's name that cannot be one, or
-        both `begin` and `group`; while listening: a topic that is not there, and an event of a version that is not in
-        `contracts/` yet, which is tried again when the next one is asked for.
+        Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an invalid group name, or both `begin`
+        and `group`; while listening: a missing topic, and an event of a version that is not in `contracts/` yet, which
+        is tried again when the next event is requested.
         """
         hearing = EventReader(check_consumable(events), self._keys)
         taking: UngroupedReader | GroupReader
@@ -197,11 +213,12 @@ class Client:
         return listening
 
     async def _with_topics(self, topics: Mapping[str, Topic], *, writes: bool) -> None:
-        """Return when these topics are there, and we may write them, or read them. Raises `ConfigurationError` if
-        people have to act."""
+        """Check that these topics exist, and that we may write or read them. Raises `ConfigurationError` if an operator
+        has to act.
+        """
         if self._known.issuperset((topic, writes) for topic in topics):
             return
-        async with self._looking:  # one after another: whoever comes second nearly always finds that all is known
+        async with self._looking:  # one at a time: the second one nearly always finds that the first has checked
             if not self._known.issuperset((topic, writes) for topic in topics):
                 await self._check_topics(topics, writes=writes)
                 self._known |= {(topic, writes) for topic in topics}
@@ -222,8 +239,9 @@ class Client:
             )
 
     async def _with_schemas(self, bindings: Sequence[Binding]) -> None:
-        """Return when these events can be published as their topics want it. Raises `ConfigurationError` if people have
-        to act."""
+        """Check that these events can be published in the format of their topics. Raises `ConfigurationError` if an
+        operator has to act.
+        """
         versions = [(binding.contract, binding.version) for binding in bindings]
         if problems := await problems_of(self._broker, versions):
             raise ConfigurationError(
@@ -235,21 +253,21 @@ class Client:
 
 
 class OffsetIndex:
-    """Offsets of outcomes, by saga: an index of the newest part of a partition."""
+    """An index from saga to the offset of its outcome, for the newest part of a partition."""
 
     def __init__(self, begin: int) -> None:
-        """Begin with nothing, at this offset."""
+        """Create an empty index that begins at this offset."""
         self.begin = begin
-        """Offset from which on all outcomes are in here."""
+        """Offset from which on the index is complete."""
         self._chunks: deque[tuple[array[int], array[int]]] = deque()
-        """Hashes, sorted, with their offsets."""
+        """Sorted hashes of keys, with their offsets."""
         self._newest: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return CHUNK * len(self._chunks) + len(self._newest)
 
     def add(self, key: bytes, offset: int) -> None:
-        """Remember an outcome."""
+        """Add the offset of an outcome."""
         self._newest.append((_hash(key), offset))
         if len(self._newest) == CHUNK:
             hashes, offsets = zip(*sorted(self._newest), strict=True)
@@ -257,7 +275,7 @@ class OffsetIndex:
             self._newest = []
 
     def of(self, key: bytes) -> list[int]:
-        """Offsets at which the outcome of a saga may lie, first ones first: nearly always one or none."""
+        """Return the offsets at which the outcome of a saga may be, in ascending order: nearly always one or none."""
         wanted = _hash(key)
         found = [offset for hash_, offset in self._newest if hash_ == wanted]
         for hashes, offsets in self._chunks:
@@ -268,7 +286,7 @@ class OffsetIndex:
         return sorted(found)
 
     def forget_oldest(self) -> None:
-        """Forget the oldest chunk, if there is one."""
+        """Drop the oldest chunk, if there is one."""
         if self._chunks:
             _, offsets = self._chunks.popleft()
             self.begin = max(offsets) + 1
@@ -280,7 +298,7 @@ def _hash(key: bytes) -> int:
 
 @dataclass(eq=False)
 class OutcomePartition:
-    """Partition of a topic of outcomes, as far as it was read."""
+    """A partition of an outcome topic, as far as it was read."""
 
     places: OffsetIndex
     next: int
@@ -288,16 +306,16 @@ class OutcomePartition:
 
 @dataclass(eq=False)
 class OutcomeQuery:
-    """Question about one saga that nobody has answered yet."""
+    """A pending question about the outcome of one saga."""
 
     key: bytes
     partitions: tuple[Partition, ...]
     ends: Mapping[Partition, OffsetBounds] | None = None
-    """Bounds of its partitions when it was asked, or a moment later; `None`: not looked up yet."""
+    """Bounds of its partitions at about the time of the question; `None` if not looked up yet."""
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when all that was there has been looked through."""
+    """Set when everything that the log held has been read."""
     said: asyncio.Future[Record] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Record of an outcome that came while it was asked."""
+    """Record of an outcome that came while the question was pending."""
 
 
 async def _poll(reading: PartitionReader) -> Sequence[Record]:
@@ -305,30 +323,35 @@ async def _poll(reading: PartitionReader) -> Sequence[Record]:
 
 
 class OutcomeReader(Generic[E]):
-    """Outcomes of one kind of saga, for everybody in this process who asks."""
+    """The reader that answers all questions of this process about the outcomes of one kind of saga."""
 
     def __init__(self, hearing: EventReader[E], broker: Administration, clock: Clock) -> None:
         self._hearing, self._broker, self._clock = hearing, broker, clock
         self._strands: dict[Partition, OutcomePartition] = {}
         self._log_ids: dict[str, str] = {}
-        """Ids of the logs in which the offsets of strands count."""
+        """Ids of the logs to which the offsets of the partitions belong."""
         self._askers: set[OutcomeQuery] = set()
         self._reader: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[Mapping[str, int]] | None = None
         self._news = asyncio.Event()
-        """Set when somebody has begun to ask."""
+        """Set when a question was added."""
         self._trouble = ""
-        """Reason that nothing can be read now."""
+        """Reason why nothing can be read now."""
         self._counts: Mapping[str, int] = {}
-        """Partitions of each topic, as looked up last."""
+        """Number of partitions of each topic, as looked up last."""
         self._sampled: set[str] = set()
         self._scattered = {c.topic for c in hearing.contracts.values() if c.produced_externally}
-        """Topics in which an outcome may lie in any partition: others write there, with what partitioner nobody knows,
-        or partitions were raised since."""
+        """Topics in which an outcome may be in any partition: other senders write there with an unknown partitioner, or
+        the number of partitions was raised."""
 
     async def of(self, saga: str, within_s: float) -> E | None:
-        """Outcome of a saga; `None` if nobody has said one within so many seconds from when all that was there had been
-        looked through. Raises `BrokerUnavailable`: that could not be done; `BadInput`: it cannot be read."""
+        """Return the outcome of a saga; `None` if there is none within so many seconds after everything that the log
+        held has been read.
+
+        Raises:
+            BrokerUnavailable: The log could not be read.
+            BadInput: The outcome cannot be decoded.
+        """
         key = saga.encode()
         self._counts = await self._count_partitions()
         asker = OutcomeQuery(key, self._places_of(key))
@@ -345,11 +368,11 @@ class OutcomeReader(Generic[E]):
         finally:
             self._askers.discard(asker)
             if not asker.said.cancel() and not asker.said.cancelled():
-                asker.said.exception()  # seen
+                asker.said.exception()  # mark as retrieved, so that asyncio does not log it
         return await self._hearing.event_in(record)
 
     def _places_of(self, key: bytes) -> tuple[Partition, ...]:
-        """Partitions in which the outcome of a saga may lie."""
+        """Return the partitions in which the outcome of a saga may be."""
         return tuple(
             Partition(topic, number)
             for topic, count in self._counts.items()
@@ -357,7 +380,9 @@ class OutcomeReader(Generic[E]):
         )
 
     def _check_partitioner(self, records: Iterable[Record]) -> None:
-        """Look into all partitions of a topic from now on if a key lies where our partitioner would not put it."""
+        """Search all partitions of a topic from now on if a key is in another partition than our partitioner would
+        choose.
+        """
         for record in records:
             topic, number, _, key = record[:4]
             count = self._counts.get(topic, 0)
@@ -368,7 +393,9 @@ class OutcomeReader(Generic[E]):
                 asker.partitions, asker.ends = self._places_of(asker.key), None
 
     async def _sample(self, bounds: Mapping[Partition, OffsetBounds]) -> None:
-        """Look at the oldest records of topics that are new to us: partitions that were raised since show there."""
+        """Read the oldest records of topics that are new here, which show whether the number of partitions was
+        raised.
+        """
         for topic in {partition.topic for partition in bounds} - self._sampled - self._scattered:
             oldest = Partition(topic, 0)
             if bounds[oldest].begin == bounds[oldest].end:
@@ -378,8 +405,9 @@ class OutcomeReader(Generic[E]):
             self._sampled.add(topic)
 
     async def _count_partitions(self) -> Mapping[str, int]:
-        """Partitions of each topic. Those who ask at the same time share one look: on Kafka it is an answer about all
-        topics that there are."""
+        """Return the number of partitions of each topic. Simultaneous callers share one request, because Kafka answers
+        it for all its topics.
+        """
         if self._counting is None:
             self._counting = asyncio.get_running_loop().create_task(self._look())
             self._counting.add_done_callback(lambda look: look.cancelled() or look.exception())  # seen
@@ -392,16 +420,16 @@ class OutcomeReader(Generic[E]):
             self._counting = None
 
     async def close(self) -> None:
-        """Let go of the broker; who still asks is told so."""
+        """Stop reading; pending questions end with an error."""
         for task in (self._reader, self._counting):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
 
-    # ---------------------------------------------------------------- what is there already
+    # ---------------------------------------------------------------- search in what the log holds
 
     async def _find_existing(self, asker: OutcomeQuery) -> Record | None:
-        """Record that was there before the question; or one that has come since, or none."""
+        """Return the record that was published before the question, or has come since; `None` if there is none yet."""
         try:
             await self._clock.within(FOUND_S_MAX, asker.caught_up.wait())
         except TimeoutError:
@@ -416,7 +444,7 @@ class OutcomeReader(Generic[E]):
             for at in strand.places.of(asker.key):
                 if (record := await self._search(partition, asker.key, range(at, at + 1))) is not None:
                     return record
-        for partition in asker.partitions:  # what is remembered does not reach back to where the log begins
+        for partition in asker.partitions:  # the index does not reach back to the beginning of the log
             begin = asker.ends[partition].begin if asker.ends is not None else 0
             before = range(begin, self._strands[partition].places.begin)
             if before and (record := await self._search(partition, asker.key, before)) is not None:
@@ -424,7 +452,7 @@ class OutcomeReader(Generic[E]):
         return None
 
     async def _search(self, partition: Partition, key: bytes, offsets: range) -> Record | None:
-        """First record of a saga's outcome at one of these offsets, if there is one."""
+        """Return the first record of a saga's outcome at one of these offsets, if there is one."""
         async with self._broker.open_reader({partition: offsets.start}) as reading:
             while reading.positions()[partition] < offsets.stop:
                 for record in await reading.poll(records_max=min(len(offsets), RECORDS_MAX), timeout_s=POLL_S):
@@ -434,10 +462,10 @@ class OutcomeReader(Generic[E]):
                     raise BrokerUnavailable("; ".join(each.reason for each in reading.stalled_partitions()))
         return None
 
-    # ---------------------------------------------------------------- what comes
+    # ---------------------------------------------------------------- new records
 
     def _end_reading(self, reader: asyncio.Task[None]) -> None:
-        """Tell all who still ask what has ended the reading; unless a reader that began since reads for them, too."""
+        """End all pending questions with the error that ended the reading, unless a newer reading task serves them."""
         if reader is not self._reader:
             return
         trouble = None if reader.cancelled() else reader.exception()
@@ -447,7 +475,7 @@ class OutcomeReader(Generic[E]):
             asker.caught_up.set()
 
     async def _read(self) -> None:
-        """Read as long as anybody asks, and note what comes."""
+        """Read and index new records while there are pending questions."""
         while self._askers:
             try:
                 await self._read_on()
@@ -457,7 +485,7 @@ class OutcomeReader(Generic[E]):
                 await self._clock.sleep(AGAIN_S)
 
     async def _read_on(self) -> None:
-        """Read the partitions of all who ask, until there is nobody, or somebody who needs another one."""
+        """Read the partitions of all pending questions, until there are none, or one needs another partition."""
         await self._look_up()
         wanted = {partition for asker in self._askers for partition in asker.ends or ()}
         begins = {partition: self._strands[partition].next for partition in wanted}
@@ -465,7 +493,7 @@ class OutcomeReader(Generic[E]):
             polling: asyncio.Task[Sequence[Record]] | None = None
             try:
                 while True:
-                    # Without a pause: what was noted, and up to where, belong together.
+                    # No `await` until the positions are stored: index and positions belong together.
                     if polling is not None and polling.done():
                         self._forget_replaced(reading.log_ids())
                         # One record of each partition: hashing all of them would take as long as reading them.
@@ -490,7 +518,7 @@ class OutcomeReader(Generic[E]):
                         polling.exception()  # seen
 
     def _forget_replaced(self, log_ids: Mapping[str, str]) -> None:
-        """Forget what is remembered of topics that were deleted and created again: they are read from the beginning."""
+        """Drop the index of topics that were deleted and created again: they are read from the beginning."""
         replaced = {topic for topic, id_ in log_ids.items() if self._log_ids.get(topic, id_) != id_}
         self._log_ids.update(log_ids)
         for partition, strand in self._strands.items():
@@ -501,14 +529,14 @@ class OutcomeReader(Generic[E]):
                 asker.ends = None
 
     async def _wait_for_records(self, polling: asyncio.Task[Sequence[Record]]) -> None:
-        """Return when records have come, or the time for them is over; or at once when somebody begins to ask."""
+        """Wait until records have come or the poll has timed out, or until a question was added."""
         news = asyncio.get_running_loop().create_task(self._news.wait())
         await asyncio.wait([polling, news], return_when=asyncio.FIRST_COMPLETED)
         news.cancel()
         self._news.clear()
 
     async def _look_up(self) -> None:
-        """Look up where the partitions end for all who have begun to ask since; and begin those that are new."""
+        """Look up the ends of the partitions for new questions, and start reading partitions that are new."""
         new = [asker for asker in self._askers if asker.ends is None]
         if not new:
             return
@@ -526,7 +554,7 @@ class OutcomeReader(Generic[E]):
                 asker.caught_up.set()
 
     def _remember(self, record: Record) -> None:
-        """Remember where an outcome lies, and give it to those who ask for it."""
+        """Add an outcome to the index, and answer the questions that it answers."""
         strand = self._strands[Partition(*record[:2])]
         if record.key is None or not self._is_outcome(record):
             return

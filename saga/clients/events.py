@@ -1,4 +1,4 @@
-"""Events that an application publishes from outside any service, as records of the log."""
+"""Events of clients: encoding those that an application publishes, and reading those that it asks for or listens to."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
@@ -21,15 +21,19 @@ from saga.support.clock import iso
 from saga.support.printable import quote_text
 
 Seal: TypeAlias = Callable[[str, bytes], bytes]
-"""Function from a saga id and an encoded event to the event with its sensitive fields sealed."""
+"""Function that takes a saga id and an encoded event and returns the event with its sensitive fields encrypted."""
 
 E = TypeVar("E", bound=Event)
 _classes: dict[tuple[str, str], type[Event]] = {}
 
 
 async def encryptor_of(event: Event, keys: Keys | None) -> Seal | None:
-    """Seal for an event that is published; `None` if it needs none. Raises `SagaError`: it is about somebody who was
-    forgotten, a field cannot be sealed, or the keys cannot be had."""
+    """Return the function that encrypts the sensitive fields of an event; `None` if it has none, or there are no keys.
+
+    Raises:
+        SagaError: The event is about a subject whose key was erased, a field cannot be encrypted, or the keys cannot be
+            read.
+    """
     version = binding_of(type(event)).version
     if keys is None or not has_sensitive(version.record):
         return None
@@ -53,10 +57,16 @@ def to_record(
     seal: Seal | None = None,
     trace: str | None = None,
 ) -> Outgoing:
-    """Record of an event as a Client publishes it. `principal`: who begins the saga, if the event begins one. `trace`:
-    header `traceparent` of what the application does. Raises
-    `SagaError` for one that a Client may not publish, or that is too large for a log that takes `record_bytes_max`
-    (`Broker.record_bytes_max`)."""
+    """Return the record with which a client publishes an event.
+
+    Args:
+        record_bytes_max: Most bytes of a record in the log (`Broker.record_bytes_max`).
+        principal: Principal that begins the saga, if the event begins one.
+        trace: Header `traceparent` of what the application is doing.
+
+    Raises:
+        SagaError: A client may not publish the event, or it is too large.
+    """
     contract = binding_of(type(event)).contract
     if not contract.produced_externally:
         raise SagaError(
@@ -81,7 +91,7 @@ def to_record(
 
 
 def check_principal(principal: str | None) -> None:
-    """Check who is to be named as the one who begins sagas. Raises `SagaError`."""
+    """Check a principal that is to begin sagas. Raises `SagaError`."""
     if principal is None:
         return
     size = len(principal.encode("utf-8", "surrogatepass"))
@@ -94,8 +104,9 @@ def check_principal(principal: str | None) -> None:
 
 
 def to_value(event: Event, contract: Contract, record_bytes_max: int, seal: Seal | None = None) -> tuple[str, bytes]:
-    """Saga id and bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong with
-    this one event."""
+    """Return saga id and bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong
+    with this event.
+    """
     try:
         value = codec.encode(event)
     except BadInput as why:
@@ -123,10 +134,12 @@ def to_value(event: Event, contract: Contract, record_bytes_max: int, seal: Seal
 
 
 class EventReader(Generic[E]):
-    """Classes of which a client hears, with the contracts behind them."""
+    """The event classes that a client reads, with their contracts."""
 
     def __init__(self, events: Sequence[type[E]], keys: Keys | None) -> None:
-        """Find the contracts. Raises `SagaError`: no class, two of one contract, or contracts of two folders."""
+        """Find the contracts. Raises `SagaError`: no class, two classes of one contract, or contracts of two
+        folders.
+        """
         if not events:
             raise SagaError("nothing is to be heard: name the classes of the events")
         self._classes = {name_of(event): event for event in events}
@@ -143,7 +156,7 @@ class EventReader(Generic[E]):
         self._keys = keys
 
     def is_one(self, record: Record) -> bool:
-        """Return whether a record is one of these events, as far as its headers and bytes tell."""
+        """Return whether a record is one of these events, as far as its headers and bytes show."""
         if envelope.type_of(record) in self._classes:
             return record.value is not None
         try:
@@ -152,8 +165,13 @@ class EventReader(Generic[E]):
             return False
 
     async def event_in(self, record: Record) -> E | None:
-        """Event in a record; `None`: it is another one. Sealed values are opened, if there are keys. Raises `BadInput`:
-        it says that it is one of these, and cannot be read; `KeysUnavailable` and `KeyMissing`."""
+        """Return the event in a record; `None` if it is another one. Encrypted values are decrypted, if there are keys.
+
+        Raises:
+            BadInput: The record claims to be one of these events, and cannot be read.
+            KeysUnavailable: The keys cannot be read.
+            KeyMissing: A key is missing.
+        """
         if not self.is_one(record):
             return None
         message = decode_message(record, self.library)
@@ -168,7 +186,7 @@ class EventReader(Generic[E]):
 
 
 def check_consumable(events: Sequence[type[E]]) -> Sequence[type[E]]:
-    """Check that clients may read these events. Raises `SagaError` for all whose contracts do not say so."""
+    """Check that clients may read these events. Raises `SagaError` that names all whose contracts do not say so."""
     contracts = [contract_of(event) for event in events]
     if hidden := [contract for contract in contracts if not contract.consumed_externally]:
         raise Problems(
@@ -183,7 +201,7 @@ def check_consumable(events: Sequence[type[E]]) -> Sequence[type[E]]:
 
 
 def check_outcomes(events: Sequence[type[E]]) -> Sequence[type[E]]:
-    """Check that these are all outcomes of one kind of saga. Raises `SagaError` with all that is wrong."""
+    """Check that these are all outcomes of one kind of saga. Raises `SagaError` with all problems."""
     contracts = {name_of(event): contract_of(event) for event in events}
     problems = [
         f'{name} is no outcome: its contract has no "outcome"'
@@ -205,8 +223,9 @@ def check_outcomes(events: Sequence[type[E]]) -> Sequence[type[E]]:
 
 
 def find_outcomes() -> Sequence[type[Event]]:
-    """Classes of all outcomes in `contracts/`, made as they would be generated. Raises `SagaError`: there are none, or
-    those of several kinds of sagas."""
+    """Return classes of all outcomes in `contracts/`, made as they would be generated. Raises `SagaError` if there are
+    none, or those of several kinds of sagas.
+    """
     library = find_library()
     kinds = _outcomes_by_kind(library)
     if len(kinds) != 1:
@@ -218,7 +237,7 @@ def find_outcomes() -> Sequence[type[Event]]:
 
 
 def _outcomes_by_kind(library: Library) -> Mapping[str, Mapping[str, Contract]]:
-    """Contracts of outcomes by the kind of saga, which is their key's name, and by their own."""
+    """Return the contracts of outcomes by kind of saga, which is the name of their key, and by name."""
     found: dict[str, dict[str, Contract]] = {}
     for name, contract in library.contracts.items():
         if contract.outcome is not None:

@@ -1,4 +1,4 @@
-"""Subscriptions of clients: events as they come, from now, from the beginning, or as a consumer group."""
+"""Subscriptions of clients: events as they come, from now on, from the beginning, or as a consumer group."""
 
 import logging
 import re
@@ -22,11 +22,11 @@ _IS_GROUP = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 
 Begin: TypeAlias = Literal["now", "beginning"]
 POLL_S, AGAIN_S = 0.5, 0.5
-"""Longest wait for records, and pause when the broker is away."""
+"""Longest wait for records, and the pause while the broker is away."""
 RECORDS_MAX = 500
-"""Records that are taken at once."""
+"""Most records that are read at once."""
 COMMIT_EVERY_S = 1.0
-"""Time after which the group is told what was heard, while there is more to hear."""
+"""Time after which received events are committed while more are there."""
 
 
 def check_group(group: str, begin: Begin = "now") -> str:
@@ -41,7 +41,7 @@ def check_group(group: str, begin: Begin = "now") -> str:
 
 
 class UngroupedReader:
-    """Records of all partitions, for a client that is in no group: nobody remembers how far it is."""
+    """A reader of all partitions for a client without a group; its position is not stored."""
 
     def __init__(self, broker: Administration, topics: Collection[str], begin: Begin, clock: Clock) -> None:
         self._broker, self._topics, self._begin, self._clock = broker, sorted(topics), begin, clock
@@ -51,7 +51,7 @@ class UngroupedReader:
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
-        """Begin, or go on where it was. Raises `BrokerError`."""
+        """Start, or continue where it was. Raises `BrokerError`."""
         if self._at is None:
             self._log_ids = await self._broker.fetch_log_ids(self._topics)
             bounds = await self._broker.fetch_bounds(self._topics)
@@ -60,7 +60,7 @@ class UngroupedReader:
             self._reading = await self._stack.enter_async_context(self._broker.open_reader(self._at, self._log_ids))
 
     async def poll(self) -> list[Record]:
-        """Wait for the next records, a moment. Raises `BrokerError`: what it was reading with is of no use any more."""
+        """Return the next records, waiting for them briefly. Raises `BrokerError`; then the reader has been closed."""
         await self.open()
         reading = self._reading
         assert reading is not None
@@ -73,30 +73,30 @@ class UngroupedReader:
         return list(records)
 
     def has(self, record: Record) -> bool:
-        """True: all partitions are ours."""
+        """Return True: all partitions are ours."""
         return True
 
     async def heard(self, record: Record) -> None:
-        """Nobody remembers it."""
+        """Do nothing: there is no group whose offsets could be committed."""
 
     def stalled_partitions(self) -> Collection[StalledPartition]:
-        """Partitions that cannot be read now."""
+        """Return the partitions that cannot be read now."""
         return () if self._reading is None else self._reading.stalled_partitions()
 
     async def close(self) -> None:
-        """Let go of the broker; `open` goes on from here."""
+        """Close the reader; `open` continues from here."""
         self._reading = None
         await self._stack.aclose()
 
 
 class GroupReader:
-    """Records of the partitions that its group has given to this client: a broker's listener."""
+    """A reader of the partitions that a consumer group has assigned to this client."""
 
     def __init__(self, broker: Administration, topics: Collection[str], group: str, clock: Clock) -> None:
         self._broker, self._topics, self._group, self._clock = broker, sorted(topics), group, clock
         self._membership: Membership | None = None
         self._has: dict[Partition, int] = {}
-        """Partitions that are ours, each with the offset of the next record that was not heard."""
+        """Assigned partitions, each with the offset of the first record that was not received."""
         self._uncommitted: set[Partition] = set()
         self._committed_s = clock.monotonic_s()
         self._stack = AsyncExitStack()
@@ -108,18 +108,20 @@ class GroupReader:
             self._membership = await self._stack.enter_async_context(joining)
 
     async def poll(self) -> list[Record]:
-        """Wait for the next records, a moment, and commit before. Raises `BrokerError`."""
+        """Commit what was received, then return the next records, waiting for them briefly. Raises `BrokerError`."""
         await self.open()
         assert self._membership is not None
         await self._commit(self._uncommitted)
         return list(await self._membership.poll(list(self._has), records_max=RECORDS_MAX, timeout_s=POLL_S))
 
     def has(self, record: Record) -> bool:
-        """True if it is for us to hear: its partition is still ours, and it was not heard."""
+        """Return whether this client should receive a record: its partition is still assigned, and it was not received
+        yet.
+        """
         return record.offset >= self._has.get(Partition(*record[:2]), record.offset + 1)
 
     async def heard(self, record: Record) -> None:
-        """Note that it was heard; now and then the group is told."""
+        """Note that a record was received; offsets are committed from time to time."""
         partition = Partition(*record[:2])
         if partition in self._has:
             self._has[partition] = record.offset + 1
@@ -128,8 +130,11 @@ class GroupReader:
                 await self._commit(self._uncommitted)
 
     async def _commit(self, partitions: Collection[Partition]) -> None:
-        """Commit what was heard of these partitions. While the broker is away it stays to be committed; what others
-        have by now comes again there."""
+        """Commit what was received from these partitions.
+
+        If the broker is away it is committed later. If another member has a partition now, its records come again
+        there.
+        """
         offsets = {partition: self._has[partition] for partition in partitions if partition in self._has}
         if self._membership is None or not offsets:
             return
@@ -144,15 +149,15 @@ class GroupReader:
         self._uncommitted = {p for p in self._uncommitted if self._has.get(p) != offsets.get(p)}
 
     def stalled_partitions(self) -> Collection[StalledPartition]:
-        """Partitions that cannot be read now."""
+        """Return the partitions that cannot be read now."""
         return () if self._membership is None else self._membership.stalled_partitions()
 
     async def close(self) -> None:
-        """Leave the group, which commits what was heard."""
+        """Leave the group, which commits what was received."""
         await self._stack.aclose()
         self._membership = None
 
-    # ---------------------------------------------------------------- what the group says
+    # ---------------------------------------------------------------- callbacks of the membership
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self._has.update(partitions)
@@ -180,7 +185,9 @@ class GroupReader:
 
 
 class EventSubscription(Generic[E]):
-    """Events as they come: `async for event in client.listen(OrderConfirmed)`. See `Client.listen`."""
+    """A subscription that yields events as they come: `async for event in client.listen(OrderConfirmed)`. See
+    `Client.listen`.
+    """
 
     def __init__(
         self,
@@ -259,7 +266,7 @@ class EventSubscription(Generic[E]):
             return None
 
     async def _take(self) -> None:
-        """Take what comes next, and begin if that was not done yet. An outage is logged once, and waited for."""
+        """Poll for records, and start first if that was not done yet. An outage is logged once, and waited for."""
         try:
             if not self._begun:
                 await self._begin()

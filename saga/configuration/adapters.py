@@ -1,6 +1,7 @@
-"""Table of the adapters, each as it describes itself: nothing else knows them all. The first of a kind is the default.
+"""The table of broker and store adapters, each as it describes itself. Only this module knows all of them; the first of
+each kind is the default.
 
-A new one gets a folder of its own, a line here, and its driver as an extra of the package.
+A new adapter gets a folder of its own, a line here, and its driver as an extra of the package.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,39 +27,43 @@ A = TypeVar("A", bound=Adapter)
 
 
 def broker_adapter(address: str) -> BrokerAdapter:
-    """Adapter of the brokers at an address. Raises `ValueError` if there is none."""
+    """Return the adapter for brokers at an address. Raises `ValueError` if there is none."""
     return _choose(address, BROKERS, "broker")
 
 
 def store_adapter(address: str) -> StoreAdapter:
-    """Adapter of the stores at an address. Raises `ValueError` if there is none."""
+    """Return the adapter for stores at an address. Raises `ValueError` if there is none."""
     return _choose(address, STORES, "store")
 
 
 def broker_at(settings: ChosenSettings, clock: Clock) -> Broker:
-    """Broker of the settings, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
+    """Return the broker of the settings, not yet open. Raises `ConfigurationError` for a driver that is not
+    installed.
+    """
     return broker_adapter(settings.broker).create_broker(settings, clock)
 
 
 def administration_at(settings: ChosenSettings, clock: Clock) -> Administration:
-    """Broker of the settings as tools use it, not yet open. Raises `ConfigurationError` for a driver that is not
-    installed."""
+    """Return the broker of the settings with the interface for tools, not yet open. Raises `ConfigurationError` for a
+    driver that is not installed.
+    """
     return broker_adapter(settings.broker).create_administration(settings, clock)
 
 
 def store_at(settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-    """Store of a service, not yet open. Raises `ConfigurationError` for a driver that is not installed. `readonly`: for
-    tools; nothing is created or changed."""
+    """Return the store of a service, not yet open. Raises `ConfigurationError` for a driver that is not installed.
+    `readonly`: for tools; nothing is created or changed.
+    """
     return store_adapter(settings.store).create_store(settings, service, clock, readonly=readonly)
 
 
 def options() -> Iterator[Options]:
-    """Settings that only one adapter has, for each adapter that has any."""
+    """Yield the settings that only one adapter has, for each adapter with such settings."""
     yield from (adapter.options for adapter in (*BROKERS, *STORES) if adapter.options is not None)
 
 
 def problems(settings: ChosenSettings) -> Iterator[Problem]:
-    """Problems that the chosen adapters see in settings which are right each by itself, but do not go together."""
+    """Yield problems that the chosen adapters find in settings that are valid by themselves but not together."""
     for address, among in ((settings.broker, BROKERS), (settings.store, STORES)):
         for adapter in among:
             if scheme_of(address) in adapter.schemes:

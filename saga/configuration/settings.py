@@ -1,4 +1,4 @@
-"""Settings, from a file, the environment or flags: read once, checked as a whole, handed on as values."""
+"""Settings from a file, the environment or flags: read once, checked as a whole, and passed on as values."""
 
 import difflib
 import os
@@ -32,23 +32,23 @@ OTHERS: Mapping[str, str] = {
     "`https://example.org/schemas/`; without it `urn:saga:`.",
     FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
 }
-"""Variables that are read elsewhere, and are no settings: no file may hold them."""
+"""Variables that are read elsewhere and are no settings: no settings file may contain them."""
 TEST_PREFIX = "SAGA_TEST_"
 """Prefix of variables that belong to tests."""
 
 
 LINK = re.compile(r"SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?")
-"""Endings that Kubernetes puts behind a Service's name in the variables it gives to every pod of its namespace."""
+"""Endings of the variables that Kubernetes sets for a Service in every pod of its namespace."""
 
 HIDDEN = " (what was given is not shown: it may hold a secret)"
 
 
 class GivenSetting(NamedTuple):
-    """Text of a setting, and where it was given."""
+    """The text of a setting, and where it was given."""
 
     text: str
     said: str
-    """Place at which the setting was given, for people."""
+    """Name of the place, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,24 +127,29 @@ class Settings:
     def read(cls, environ: Mapping[str, str]) -> Self:
         """Read settings from variables; those that are absent or blank have their defaults.
 
-        Raises `ConfigurationError` with all problems at once: of each setting, and of those that do not go together.
-        Names that begin with `SAGA_` and mean nothing are problems too: a typing error would otherwise go unnoticed
-        until it hurts. What Kubernetes gives to pods for a Service whose name begins with `saga` is passed over.
+        Raises `ConfigurationError` with all problems: of each setting, and of combinations. An unknown name that begins
+        with `SAGA_` is a problem too, because a typing error would otherwise go unnoticed. Variables that Kubernetes
+        sets in pods for a Service whose name begins with `saga` are ignored.
         """
         return cls._of(_in_variables(environ))
 
     @classmethod
     def from_environment(cls, **flags: str | None) -> Self:
-        """Read settings from the file that SAGA_CONFIG names, then the variables of this process, then `flags` by name;
-        what comes later wins, and what is blank is not given. Raises `ConfigurationError`."""
+        """Read settings from the file that SAGA_CONFIG names, then from the variables of this process, then from
+        `flags` by name. Later ones win, and blank ones do not count. Raises `ConfigurationError`.
+        """
         given = {f"SAGA_{name.upper()}": GivenSetting(text or "", f"the {name} given") for name, text in flags.items()}
         in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
         return cls._of({**in_file, **_in_variables(os.environ), **_without_blanks(given)}, troubles)
 
     @classmethod
     def _of(cls, given: Mapping[str, GivenSetting], troubles: Sequence[str] = ()) -> Self:
-        """Check what was given, and make settings of it. `troubles`: those of the file, which then is not known whole:
-        what does not go together may only seem so. Raises `ConfigurationError`."""
+        """Check what was given, and create the settings. Raises `ConfigurationError`.
+
+        Args:
+            troubles: Problems of the file. If there are any, its content is not fully known, so combinations are not
+                checked.
+        """
         values: dict[str, object] = {}
         wrong: dict[str, object] = {}
         kinds = known_settings()
@@ -158,7 +163,7 @@ class Settings:
                 values[field_] = kind.read(text)
             except ValueError as why:
                 problems.append(f"{said} is {text!r}: {why}" if kind.may_show(text) else f"{said}: {why}{HIDDEN}")
-                wrong[field_] = f"{scheme_of(text)}://"  # of an address that is wrong, this much is meant
+                wrong[field_] = f"{scheme_of(text)}://"  # the intended adapter is known even if the address is wrong
         meant = {name: address for name, address in wrong.items() if name in ("broker", "store")}
         together = () if troubles else cls._make({**values, **meant})._problems_together()
         problems += [text for fields, text in together if not fields & wrong.keys()]
@@ -168,7 +173,7 @@ class Settings:
 
     @classmethod
     def _make(cls, values: Mapping[str, object]) -> Self:
-        """Make settings of what was read, by field."""
+        """Create the settings from values by field."""
 
         def read(kind: type[T]) -> T:
             mine = {name: value for name, value in values.items() if name in kind.__annotations__}
@@ -178,19 +183,19 @@ class Settings:
         return replace(read(cls), options=tuple(each for each in made if each != type(each)()))
 
     def of(self, kind: type[T]) -> T:
-        """Settings that only one adapter has, by their class."""
+        """Return the settings of one adapter, by their class."""
         return next((each for each in self.options if isinstance(each, kind)), None) or kind()
 
     @property
     def transition_topic(self) -> Topic | None:
-        """Topic on which transitions are told; `None`: they are not."""
+        """Return the topic on which transition events are published; `None` if they are not."""
         return TOPIC._replace(retention_days=self.transitions_days) if self.transitions == "on" else None
 
     def _problems_together(self) -> Iterator[Problem]:
-        """Problems of settings that are right each by itself, but do not go together."""
+        """Yield problems of settings that are valid by themselves but not together."""
         if (
             self.inflight_min > self.inflight_max and self.inflight_min != INFLIGHT_MIN
-        ):  # nobody has to repeat a default
+        ):  # a lower maximum is valid without setting the minimum too
             yield (
                 frozenset({"inflight_min", "inflight_max"}),
                 f"SAGA_INFLIGHT_MIN={self.inflight_min} is more than SAGA_INFLIGHT_MAX={self.inflight_max}: make it "
@@ -201,19 +206,20 @@ class Settings:
 
 
 def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
-    """Address as the settings name it, for who connects to nobody: other settings, such as a password, may be missing.
-    Raises `ConfigurationError`."""
+    """Return an address from the settings, for callers that do not connect: other settings, such as a password, may be
+    missing. Raises `ConfigurationError`.
+    """
     return str(_given_alone(name, flag))
 
 
 def transition_topic_given() -> Topic | None:
-    """Topic on which transitions are told, as `address_given` gives an address."""
+    """Return the topic of the transition events from the settings, as `address_given` returns an address."""
     values = {name: _given_alone(name, None) for name in ("transitions", "transitions_days")}
     return msgspec.convert(values, Settings).transition_topic
 
 
 def _given_alone(name: str, flag: str | None) -> object:
-    """Value of one setting, whatever is wrong with others. Raises `ConfigurationError`."""
+    """Return the value of one setting, whatever is wrong with others. Raises `ConfigurationError`."""
     variable = f"SAGA_{name.upper()}"
     in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
     by_flag = _without_blanks({variable: GivenSetting(flag or "", f"the {name} given")})
@@ -231,12 +237,12 @@ def _given_alone(name: str, flag: str | None) -> object:
 
 
 def _without_blanks(given: Mapping[str, GivenSetting]) -> dict[str, GivenSetting]:
-    """Leave out what is blank: so an unset variable of a compose file, or of a shell, overrides nothing."""
+    """Drop blank values, so that an unset variable of a compose file, or of a shell, overrides nothing."""
     return {name: GivenSetting(text.strip(), said) for name, (text, said) in given.items() if text.strip()}
 
 
 def _in_variables(environ: Mapping[str, str]) -> dict[str, GivenSetting]:
-    """Settings in the environment; also names that begin like one and mean nothing."""
+    """Return the settings in the environment, including unknown names that look like settings."""
     linked = tuple(
         name.removesuffix("SERVICE_HOST")
         for name in environ
@@ -253,7 +259,7 @@ def _in_variables(environ: Mapping[str, str]) -> dict[str, GivenSetting]:
 
 
 def _in_file(path: str) -> tuple[dict[str, GivenSetting], list[str]]:
-    """Settings in a TOML file, `broker = "kafka://host:9092"`, and what is wrong with the file itself."""
+    """Return the settings in a TOML file, as in `broker = "kafka://host:9092"`, and the problems of the file itself."""
     if not path:
         return {}, []
     try:
@@ -302,17 +308,17 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_LOG": readers.word("auto", "json", "text"),
     "SAGA_LOG_LEVEL": readers.word("debug", "info", "warning", "error"),
 }
-"""Readers of the settings that have nothing to do with adapters, by variable."""
+"""Readers of the settings that do not depend on adapters, by variable."""
 
 
 def all_options() -> Iterator[Options]:
-    """Settings that belong together, of adapters and of the schema registry."""
+    """Yield groups of settings, of adapters and of the schema registry."""
     yield from adapters.options()
     yield registry_settings.OPTIONS
 
 
 def known_settings() -> dict[str, SettingReader]:
-    """Readers of all settings by variable, in the order in which people are told of them."""
+    """Return the readers of all settings by variable, in the order in which they are shown."""
     kinds = {
         "SAGA_BROKER": readers.address(
             lambda a: adapters.broker_adapter(a).check(a), " or ".join(each.takes for each in adapters.BROKERS)

@@ -1,4 +1,6 @@
-"""Wiring of settings to running services."""
+"""Start services from the settings: load their modules, open broker, stores and keys, check topics, and run until
+stopped.
+"""
 
 import asyncio
 import gc
@@ -41,13 +43,13 @@ from saga.telemetry.health import Watch
 T = TypeVar("T")
 
 TOLD_EVERY_S = 5.0
-"""Pause between two lines about what is still being opened."""
+"""Pause between two reports about what is still being opened."""
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
     """Load the services declared in these modules. Raises `ConfigurationError` with all that cannot be loaded."""
     if "" not in sys.path:
-        sys.path.insert(0, "")  # services are packages of the folder in which the command is called
+        sys.path.insert(0, "")  # services are packages in the current folder of the command
     found: dict[str, Declared] = {}
     problems = []
     for name in names:
@@ -59,7 +61,7 @@ def load_services(names: Iterable[str]) -> list[Declared]:
         except ImportError as why:
             problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
             continue
-        except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are told at once
+        except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are reported together
             where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else find_origin(why)
             problems.append(f"{name}: fails while it is imported: {type(why).__name__}: {why} ({where})")
             continue
@@ -79,7 +81,7 @@ def load_services(names: Iterable[str]) -> list[Declared]:
 
 
 def _chain_of(service: Declared) -> Iterator[str]:
-    """Problem of its migrations as a chain, if there is one."""
+    """Yield the problem of the service's migrations as a chain, if there is one."""
     try:
         check_chain(service)
     except DeclarationError as why:
@@ -87,7 +89,9 @@ def _chain_of(service: Declared) -> Iterator[str]:
 
 
 def _unimportable(name: str, why: ImportError) -> str:
-    """Reason why a module cannot be imported, and what to do: it is not there, or something that it imports is not."""
+    """Return why a module cannot be imported, and what to do: it does not exist, or something that it imports does
+    not.
+    """
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
     if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
@@ -111,8 +115,11 @@ def open_store(service: str, clock: Clock, settings: Settings | None = None) -> 
 
 
 def open_keys(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:
-    """Keys of sealed values; `None` if nothing is sealed. Raises `ConfigurationError`: the folder cannot be used, or a
-    sensitive field of these services cannot be sealed."""
+    """Return the encryption keys; `None` if nothing is encrypted.
+
+    Raises:
+        ConfigurationError: The key folder cannot be used, or a sensitive field of these services cannot be encrypted.
+    """
     if not settings.keys:
         return None
     keys = key_ring(Path(settings.keys), clock)
@@ -126,7 +133,7 @@ def open_keys(settings: Settings, clock: Clock, services: Sequence[Declared] = (
 
 
 def key_ring(folder: Path, clock: Clock) -> KeyRing:
-    """Keys in a folder. Raises `ConfigurationError` if the library is not installed."""
+    """Return the keys in a folder. Raises `ConfigurationError` if the encryption library is not installed."""
     try:
         from saga.encryption.key_folder import KeyFolder
     except ImportError as why:
@@ -136,11 +143,12 @@ def key_ring(folder: Path, clock: Clock) -> KeyRing:
 
 
 def tune_collector() -> None:
-    """Let Python's cyclic collector look less often: for a process that does nothing but run services.
+    """Make Python's cyclic garbage collector run less often, for a process that only runs services.
 
-    A message in hand is some hundred objects, none of them in a cycle, and a thousand are in flight: with the defaults
-    the collector takes a fifth of the time and finds nothing. It looks when there are more new objects than those: with
-    half as many it took a twentieth, in pauses of 25 ms. What was there at the start is not looked at again.
+    A message in flight is some hundred objects, none of them in a cycle, and a thousand messages are in flight. With
+    the defaults the collector takes a fifth of the time and finds nothing. With these thresholds it runs only when
+    there are more new objects than that; with half of them it took a twentieth, in pauses of 25 ms. Objects that exist
+    at the start are not scanned again.
     """
     gc.collect()
     gc.freeze()
@@ -156,9 +164,12 @@ async def run(
     *,
     modules: Sequence[str] = (),
 ) -> None:
-    """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting.
-    `modules`: where they are declared, for the command that a message names."""
-    # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
+    """Run services in this process until `stop`; then drain. Raises `SagaError` if something keeps them from starting.
+
+    Args:
+        modules: Modules in which the services are declared, for the command that an error message names.
+    """
+    # If one service cannot start, or ends, the others of the process drain, and the process ends.
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         watched = _with_health([d.name for d in services], settings, report, stop, clock)
@@ -195,7 +206,7 @@ async def run(
 async def _with_health(
     services: Sequence[str], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[tuple[Report, Watch | None]]:
-    """Listener of moments and watcher of workers: with SAGA_HTTP also those who answer there."""
+    """Return the report function and the watch of workers; with SAGA_HTTP both also serve the HTTP endpoint."""
     if not settings.http:
         yield report, None
         return
@@ -210,7 +221,7 @@ async def _with_health(
 
 @asynccontextmanager
 async def _with_hook(settings: Settings, report: Report, clock: Clock) -> AsyncIterator[Report]:
-    """Listener of moments: with SAGA_HOOK also the one who calls people."""
+    """Return the report function; with SAGA_HOOK it also calls the alert hook."""
     if not settings.hook:
         yield report
         return
@@ -224,8 +235,9 @@ async def _with_hook(settings: Settings, report: Report, clock: Clock) -> AsyncI
 async def _with_traces(
     settings: Settings, report: Report, worker: str, clock: Clock
 ) -> AsyncIterator[tuple[Report, Tracing | None, CallExternal]]:
-    """Listener of moments, choice of what is traced, and way of steps to the outside: with SAGA_TRACES those who
-    trace."""
+    """Return the report function, the tracing settings and the function that makes external calls; with SAGA_TRACES
+    they export traces.
+    """
     if not _is_traced(settings):
         yield report, None, ExternalCall.make
         return
@@ -240,8 +252,9 @@ async def _with_traces(
 
 
 def current_trace(settings: Settings) -> Callable[[], str | None] | None:
-    """Way to the trace that an application is in just now, as a header; `None` if nothing is traced. Raises
-    `ConfigurationError`."""
+    """Return a function that gives the trace context of the application as a header; `None` if nothing is traced.
+    Raises `ConfigurationError`.
+    """
     if not _is_traced(settings):
         return None
     from saga.telemetry.traces import current_traceparent
@@ -250,7 +263,7 @@ def current_trace(settings: Settings) -> Callable[[], str | None] | None:
 
 
 def _is_traced(settings: Settings) -> bool:
-    """Return whether anything is traced. Raises `ConfigurationError`: it is to be, and cannot."""
+    """Return whether tracing is on. Raises `ConfigurationError` if it is on and cannot work."""
     if settings.traces == "off":
         return False
     try:
@@ -264,7 +277,7 @@ def _is_traced(settings: Settings) -> bool:
 
 
 def _secret_in(file: str) -> bytes:
-    """Key in a file; empty if there is no file."""
+    """Return the key in a file; empty if no file is set. Raises `ConfigurationError` if the file is empty."""
     secret = Path(file).read_bytes().strip() if file else b""
     if file and not secret:
         raise ConfigurationError("nothing was started:", ["SAGA_HOOK_SECRET_FILE is empty: write a key into it"])
@@ -272,7 +285,7 @@ def _secret_in(file: str) -> bytes:
 
 
 def limits_of(settings: Settings) -> FlowLimits:
-    """Limits of what is in flight, as the settings say."""
+    """Return the limits of messages in flight from the settings."""
     return msgspec.convert(settings, FlowLimits, from_attributes=True)
 
 
@@ -285,8 +298,9 @@ async def serve_all(
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
     modules: Sequence[str] = (),
 ) -> None:
-    """Run services as `run` does, on a broker and on stores that are open. `use`: fakes of resources, for each
-    service."""
+    """Run services as `run` does, with a broker and stores that are open. `use`: fakes of resources, for each
+    service.
+    """
     await with_topics(services, broker, modules, options.clock, options.open_s, options.transitions_topic)
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -297,7 +311,7 @@ async def serve_all(
     except ExceptionGroup as several:
         errors = list(_unwrap_group(several))
         if not all(isinstance(error, SagaError) for error in errors):
-            raise  # a defect: its traceback is wanted
+            raise  # a defect: keep its traceback
         if len(errors) == 1:
             raise errors[0] from several
         raise ConfigurationError("several services cannot run:", [str(error) for error in errors]) from several
@@ -311,8 +325,11 @@ async def with_topics(
     open_s: float,
     told: Topic | None = None,
 ) -> None:
-    """Return when all topics that the services read and write are there, their dead letters too, and we may use them.
-    `told`: the one on which they tell their transitions."""
+    """Check that all topics of these services exist, with their dead letter topics, and that we may use them.
+
+    Args:
+        told: Topic on which they publish transition events.
+    """
     needs, more = needs_of(services, told), [told] if told else []
 
     async def looked() -> tuple[list[str], Sequence[str]]:
@@ -337,7 +354,7 @@ async def with_topics(
 
 
 def _unwrap_group(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
-    """Errors that people are to see: groups only say which tasks they came through."""
+    """Yield the errors inside a group: the groups only say through which tasks they came."""
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             yield from _unwrap_group(error)
@@ -356,7 +373,9 @@ async def _in_time(opened: AbstractAsyncContextManager[T], what: str, open_s: fl
 
 
 def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
-    """Error about what has not come on for too long. What knows why it cannot be opened has said so before."""
+    """Return the error about things that did not open in time. Whatever knows why it cannot be opened has reported it
+    before.
+    """
     advice = "see whether it runs and can be reached, or, where it is a file, whether another process holds it"
     return ConfigurationError(
         f"nothing was started: nothing that is opened has come on for {open_s:g} s (SAGA_OPEN_S):",
@@ -365,11 +384,12 @@ def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
 
 
 class _Opening:
-    """Broker and stores of a process, opened side by side: one after another, many services would never start. It waits
-    as long as anything comes on, and says what it waits for."""
+    """The parallel opening of a process's broker and stores: one after another would take too long with many services.
+    It waits as long as something makes progress, and reports what it waits for.
+    """
 
     def __init__(self, stack: AsyncExitStack, report: Report, open_s: float) -> None:
-        """`stack`: closes what was opened."""
+        """Prepare the opening. `stack`: closes what was opened."""
         self._stack, self._report, self._open_s = stack, report, open_s
         self._began_s = self._told_s = asyncio.get_running_loop().time()
         self._pending: dict[asyncio.Task[Any], tuple[str, str, AbstractAsyncContextManager[Any]]] = {}
@@ -411,7 +431,7 @@ class _Opening:
             self._tell(waited_s)
 
     def _close_opened(self, task: asyncio.Task[Any]) -> None:
-        """See to it that what has opened is closed. Raises what kept it from opening."""
+        """Register an opened resource for closing. Raises the error that kept it from opening."""
         service, what, opens = self._pending.pop(task)
         task.result()
         self._stack.push_async_exit(opens)
@@ -427,7 +447,7 @@ class _Opening:
                 self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))
 
     async def _give_up(self) -> None:
-        """End what is still being opened, and have closed what has opened meanwhile."""
+        """Cancel what is still being opened, and register for closing what has opened meanwhile."""
         pending, self._pending = self._pending, {}
         for task in pending:
             task.cancel()

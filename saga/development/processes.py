@@ -1,8 +1,8 @@
-"""Processes of services that are being written: one each, started again when their code or a contract changes; and one
-for the page that shows what they do.
+"""Development mode: one process for each service of a folder, restarted when its code or a contract changes, and one
+for the page that shows what the services do.
 
-Before a service is started anew it is loaded in a process of its own: what cannot be loaded is said, and the one that
-runs goes on. A service that has ended by itself waits for the next change.
+Before a service is restarted it is loaded in a separate process. If it cannot be loaded, that is shown, and the old
+process continues. A service that ended by itself is started again at the next change.
 """
 
 import ast
@@ -21,27 +21,27 @@ from saga.errors import ConfigurationError
 from saga.support.clock import Clock
 
 LOOK_S, QUIET_S = 0.25, 0.3
-"""Pause between two looks at the files, and time without a change after which a change is over."""
+"""Pause between two scans of the files, and time without a change after which a change counts as finished."""
 STOP_S_MAX: Final = 30.0
-"""Longest time for services to drain: their own limit is 20 s by default, and what may follow it."""
+"""Longest time for services to drain: their own limit, 20 s by default, plus what may follow it."""
 LOAD_S_MAX: Final = 60.0
 """Longest time for a service to be loaded."""
 LINE_BYTES_MAX: Final = 1 << 16
-"""Longest line that is shown: what is longer comes in parts."""
+"""Longest line that is shown; longer ones are split."""
 PAGE: Final = ".page"
-"""Name of the page among modules: none is called so."""
+"""Name of the page among the modules. It is no valid module name."""
 
 Seen: TypeAlias = Mapping[Path, tuple[int, int]]
-"""Files, each with the time at which it was written and its size: another look finds what has changed."""
+"""Files with the time of their last change and their size; two of these are compared to find changes."""
 FILES_MAX = 20_000
-"""Files that are looked at, at most: of more, some may change unseen."""
+"""Most files that are scanned; if there are more, changes may go unnoticed."""
 _ENDINGS = (".py", ".avsc", ".json", ".toml")
 _LEFT_OUT = frozenset({"__pycache__", "tests", "node_modules", "build", "dist", "site"})
 
 
 @dataclass(eq=False)
 class RunningProcess:
-    """Process of one service, or of the page."""
+    """The process of one service, or of the page."""
 
     module: str
     process: Process
@@ -51,26 +51,28 @@ class RunningProcess:
 
 @dataclass
 class ServiceProcesses:
-    """Services of a folder, each in a process of its own."""
+    """The services of a folder, each in its own process."""
 
     folder: Path
     """Folder of the services, below `root`."""
     root: Path
-    """Folder from which they are imported, and in which they run."""
+    """Folder from which they are imported, and their working directory."""
     environment: Mapping[str, str]
     clock: Clock
     say: Callable[[str, str], None]
-    """Function to call with what is to be shown: a service's name, or empty, and a line."""
+    """Function that shows a line; its first argument is the name of a service, or empty."""
     contracts: Path | None = None
     """Folder of contracts, if it is not below `root`."""
     page: str | None = None
-    """Host and port at which a page shows what the services do; `None`: no page."""
+    """Host and port of the page that shows what the services do; `None` for no page."""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by who does not want to wait until all have drained."""
+    """Set it to stop without waiting until all have drained."""
     _running: dict[str, RunningProcess] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run them until `stop`, and end all of them. Raises `ConfigurationError`: there is no such folder."""
+        """Run the services until `stop`, and end all of them. Raises `ConfigurationError` if the folder does not
+        exist.
+        """
         seen = snapshot_files(self.root, self.contracts)
         found = services_in(self.folder, self.root)
         try:
@@ -90,7 +92,7 @@ class ServiceProcesses:
             await self._stop(list(self._running))
 
     async def _settled(self, seen: Mapping[Path, tuple[int, int]]) -> Mapping[Path, tuple[int, int]]:
-        """Wait until nothing changes any more: who saves many files is not done with the first one."""
+        """Wait until files no longer change: several files may be saved one after another."""
         while True:
             await self.clock.sleep(QUIET_S)
             now = snapshot_files(self.root, self.contracts)
@@ -99,7 +101,7 @@ class ServiceProcesses:
             seen = now
 
     async def _renew(self, paths: Collection[Path]) -> None:
-        """Start anew what a change concerns."""
+        """Restart the services that a change affects."""
         some = sorted(str(path.relative_to(self.root)) for path in paths if self.root in path.parents)[:3]
         self.say("", f"changed: {', '.join(some) or len(paths)}{' and more' if len(paths) > 3 else ''}")
         found = services_in(self.folder, self.root)
@@ -118,7 +120,7 @@ class ServiceProcesses:
         await self._start(ready)
 
     def _usable(self, modules: Iterable[str], broken: Mapping[str, str]) -> list[str]:
-        """Modules that Python can read; of the others it is said why."""
+        """Return these modules, and show for each broken one why it cannot be read."""
         for module, why in broken.items():
             self.say(_name(module), f"cannot be read: {why}; {self._goes_on(module)}")
         return list(modules)
@@ -129,7 +131,7 @@ class ServiceProcesses:
         return "what ran before goes on" if is_up else "it is started when that is mended"
 
     async def _can_be_loaded(self, module: str) -> bool:
-        """Load a service in a process of its own; say what it says if that fails."""
+        """Load a service in a separate process, and show its output if that fails."""
         process = await self._process("manifest", module)
         try:
             said, _ = await self.clock.within(LOAD_S_MAX, process.communicate())
@@ -149,7 +151,7 @@ class ServiceProcesses:
     # ---------------------------------------------------------------- processes
 
     async def _process(self, *arguments: str) -> Process:
-        # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the services in order.
+        # In its own session, so that Ctrl-C in the terminal reaches only us, and we end the services in order.
         return await create_subprocess_exec(
             *(sys.executable, "-m", "saga.cli.main", *arguments),
             cwd=self.root,
@@ -169,7 +171,7 @@ class ServiceProcesses:
             self.say(_name(module), f"started, process {process.pid}")
 
     async def _read(self, module: str, process: Process) -> None:
-        """Show what a process says, line by line; and how it ends."""
+        """Show the output of a process line by line, and how it ends."""
         assert process.stdout is not None
         rest = b""
         while part := await process.stdout.read(LINE_BYTES_MAX):
@@ -188,7 +190,7 @@ class ServiceProcesses:
             self.say(_name(module), f"has ended by itself, with {code}; it is started again when {then} changes")
 
     async def _stop(self, modules: Iterable[str]) -> None:
-        """End processes: they drain, side by side; those that take too long are killed, which nothing is lost by."""
+        """End processes: they drain in parallel; those that take too long are killed, by which nothing is lost."""
         ending = [self._running[module] for module in modules if module in self._running]
         for running in ending:
             running.is_stopping = True
@@ -212,7 +214,7 @@ class ServiceProcesses:
 
 
 async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool]) -> None:
-    """Return when all tasks are over, or there is a hurry."""
+    """Wait until all tasks have ended, or `hurry` has."""
     waiting: set[asyncio.Task[int] | asyncio.Task[bool]] = {*tasks}
     while waiting and not hurry.done():
         await asyncio.wait({*waiting, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -220,7 +222,7 @@ async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool
 
 
 def _name(module: str) -> str:
-    """Name for people: the last part of a module's."""
+    """Return the last part of a module's name, to show to people."""
     return module.rpartition(".")[2]
 
 
@@ -228,17 +230,25 @@ def _name(module: str) -> str:
 
 
 class FoundServices(NamedTuple):
-    """Services of a folder."""
+    """The services of a folder."""
 
     modules: tuple[str, ...]
-    """Modules that declare one, as Python calls them: `services.payment`."""
+    """Modules that declare a service, by import name: `services.payment`."""
     broken: Mapping[str, str]
-    """Modules that cannot be read as Python, each with the reason and its place."""
+    """Modules that are not valid Python, each with the reason and its place."""
 
 
 def services_in(folder: Path, root: Path) -> FoundServices:
-    """Modules and packages directly in a folder that declare a service: they say `name = Service(...)`. Nothing is
-    imported. `root`: folder from which they are imported. Raises `ConfigurationError`: it is no folder below there."""
+    """Find the modules and packages directly in a folder that declare a service: they contain `name = Service(...)`.
+
+    Nothing is imported.
+
+    Args:
+        root: Folder from which they are imported.
+
+    Raises:
+        ConfigurationError: The folder does not exist, or is not below `root`.
+    """
     try:
         package = folder.resolve().relative_to(root.resolve()).parts
     except ValueError:
@@ -262,7 +272,7 @@ def services_in(folder: Path, root: Path) -> FoundServices:
 
 
 def _declares(source: Path) -> bool:
-    """True if a module assigns a service. Raises `SyntaxError`, `ValueError`."""
+    """Return whether a module assigns a `Service`. Raises `SyntaxError`, `ValueError`."""
     for node in ast.parse(source.read_bytes(), str(source)).body:
         match node:
             case ast.Assign(value=ast.Call(func=called)) | ast.AnnAssign(value=ast.Call(func=called)):
@@ -276,8 +286,10 @@ def _declares(source: Path) -> bool:
 
 
 def snapshot_files(root: Path, contracts: Path | None = None) -> Seen:
-    """Look at all files that services are made of, below a folder; and at the contracts, if they lie elsewhere. Hidden
-    folders, virtual environments and tests are left out."""
+    """Scan all files below a folder of which services are made, and the contracts if they are elsewhere.
+
+    Hidden folders, virtual environments and tests are left out.
+    """
     seen: dict[Path, tuple[int, int]] = {}
     for above in (root, *([contracts] if contracts is not None else [])):
         for path in _files_below(above):
@@ -301,13 +313,14 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 
 def changed_files(before: Seen, now: Seen) -> frozenset[Path]:
-    """Files that were written, made or removed between two looks."""
+    """Return the files that were written, created or removed between two scans."""
     return frozenset(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
 
 
 def affected_modules(paths: Collection[Path], modules: Collection[str], root: Path) -> tuple[str, ...]:
-    """Modules that a change concerns: those in whose package or file it is; all of them, if any of it is elsewhere, for
-    contracts and shared code are everybody's."""
+    """Return the modules that a change affects: those in whose package or file it is; all of them if any of it is
+    elsewhere, because contracts and shared code belong to all.
+    """
     found = set[str]()
     for path in paths:
         of = {module for module in modules if _is_in(path, root.joinpath(*module.split(".")))}

@@ -1,1 +1,1 @@
-"""Rules of reaction as pure functions over frozen values: one file per policy."""
+"""Policies as pure functions over frozen values, one file each: retries, circuit breaker, limits and turns."""

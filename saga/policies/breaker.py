@@ -1,12 +1,15 @@
-"""Circuit breaker of a resource: calls stop for a time when many of them fail, then one tries whether it is back.
+"""Circuit breaker of a resource, and the fallback of a call that is refused.
 
-A frozen value holds the state, and pure functions give the next one: the same calls at the same times give the same.
+When many calls fail, calls stop for a time; then one call tests whether the resource is back. A frozen value holds the
+state, and pure functions return the next one: the same calls at the same times give the same states.
 
-| state | a call | turns |
+| state | a call | next state |
 |---|---|---|
 | closed | is let through | open, when enough of the last calls failed |
 | open | is refused | half-open, for the first call after `open_s` |
-| half-open | is refused while that one is under way | closed when it succeeds, open when it fails |
+| half-open | is refused while the test call is under way | closed when it succeeds, open when it fails |
+
+`LastGood` is a fallback: the last result of the same call, which `LastGoodCache` remembers.
 """
 
 from collections import OrderedDict
@@ -19,24 +22,24 @@ from saga.errors import DeclarationError
 State: TypeAlias = Literal["closed", "half-open", "open"]
 
 SLICES = 10
-"""Parts into which `within_s` is cut: calls are forgotten a part at a time."""
+"""Number of slices into which `within_s` is divided; calls are forgotten a slice at a time."""
 TRIED_S = 1.0
-"""Time after which to ask again while a call tries whether the resource is there."""
+"""Time after which to ask again while a test call is under way."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breaker:
-    """Rules by which no calls are made to a resource that fails anyway: that spares it, and those who would wait.
+    """Rules for a circuit breaker. It protects a failing resource, and the sagas that would wait for it.
 
     It opens when `failures` calls failed within `within_s` seconds, and these are at least the `part` of all calls that
-    ended meanwhile. Once it has been open for `open_s` seconds one call is let through: if that succeeds the breaker
+    ended in that time. Once it has been open for `open_s` seconds, one call is let through: if it succeeds the breaker
     closes, if it fails the breaker stays open for as long again.
 
-    A timeout is a failure; an exception in `expected_errors`, or in the `never` of the `Retry` that holds, is none: who
-    answers is there. An attempt that meets an open breaker is not counted. Each process has a breaker of its own.
-    Raises `DeclarationError` for a number that cannot be.
+    A timeout is a failure. An exception in `expected_errors`, or in the `never` of the `Retry` that applies, is not,
+    because the resource has answered. An attempt that meets an open breaker is not counted. Each process has its own
+    breaker. Raises `DeclarationError` for an invalid number.
     """
 
     failures: int = 5
@@ -56,30 +59,30 @@ class Breaker:
 
 
 class CallWindow(NamedTuple):
-    """Calls that ended within one part of the time that is looked at."""
+    """Counts of the calls that ended within one slice of the time window."""
 
     number: int
-    """Number of the part, counted from the beginning of the clock."""
+    """Number of the slice, counted from the start of the clock."""
     ended: int
     failed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """State of a breaker."""
+    """The state of a breaker."""
 
     state: State = "closed"
     turns: int = 0
-    """Number of times that the state changed: what began before the last one says nothing about now."""
+    """Number of state changes so far. Results of calls that began before the last change are ignored."""
     until_s: float = 0.0
-    """Time until which an open one refuses all."""
+    """Time until which an open breaker refuses all calls."""
     is_trying: bool = False
-    """True while the one call of a half-open one is under way."""
+    """True while the test call of a half-open breaker is under way."""
     slices: tuple[CallWindow, ...] = ()
 
 
 def left_s(circuit: Circuit, now_s: float) -> float:
-    """Seconds after which to ask again; 0: a call is let through now.
+    """Return the seconds after which to ask again; 0 if a call is let through now.
 
     >>> left_s(Circuit(), 5), left_s(Circuit("open", until_s=7), 5), left_s(Circuit("open", until_s=7), 7)
     (0.0, 2, 0.0)
@@ -90,7 +93,9 @@ def left_s(circuit: Circuit, now_s: float) -> float:
 
 
 def admit(circuit: Circuit, now_s: float) -> Circuit | None:
-    """The state with one more call under way; `None`: it is refused. The call is told by `turns` of this state."""
+    """Return the state with one more call under way; `None` if the call is refused. The call is identified by `turns`
+    of this state.
+    """
     if circuit.state == "closed":
         return circuit
     if left_s(circuit, now_s):
@@ -99,7 +104,9 @@ def admit(circuit: Circuit, now_s: float) -> Circuit | None:
 
 
 def end_call(breaker: Breaker, circuit: Circuit, call: int, failed: bool | None, now_s: float) -> Circuit:
-    """The state after the end of a call. `failed`: `None` if it was given up, and says nothing."""
+    """Return the state after the end of a call. `failed`: `None` if the call was abandoned, so its result says
+    nothing.
+    """
     if call != circuit.turns:
         return circuit
     if circuit.state == "half-open":
@@ -120,7 +127,7 @@ def _open(breaker: Breaker, circuit: Circuit, now_s: float) -> Circuit:
 
 
 def _count_call(breaker: Breaker, slices: tuple[CallWindow, ...], failed: bool, now_s: float) -> tuple[CallWindow, ...]:
-    """Slices with one more call, without those that are too old."""
+    """Return the slices with one more call, without those that are too old."""
     number = int(now_s * SLICES / breaker.within_s)
     kept = tuple(s for s in slices if s.number > number - SLICES)
     if kept and kept[-1].number == number:
@@ -138,10 +145,10 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class LastGood:
-    """Fallback of a call that only asks: what it gave last for the same arguments, in this process.
+    """A fallback for a read-only call: its last result for the same arguments in this process.
 
-    `for_s`: seconds for which a result is good enough. `results_max`: results that are kept, those asked for last.
-    Raises `DeclarationError` for a number that cannot be.
+    `for_s`: seconds for which a result may be used. `results_max`: most results that are kept, those used last. Raises
+    `DeclarationError` for an invalid number.
     """
 
     for_s: float
@@ -156,7 +163,7 @@ class LastGood:
 
 
 class LastGoodCache(Generic[T]):
-    """Results that are remembered of one call, each with the time at which it was given.
+    """Cached results of one call, each with the time at which it was returned.
 
     >>> memory = LastGoodCache[str](LastGood(for_s=10, results_max=2))
     >>> for n, key in enumerate("abc"):
@@ -170,14 +177,14 @@ class LastGoodCache(Generic[T]):
         self._results: OrderedDict[str, tuple[float, T]] = OrderedDict()
 
     def learn(self, key: str, result: T, now_s: float) -> None:
-        """Take note of a result; of too many the one goes that was asked for or given longest ago."""
+        """Store a result; if there are too many, the least recently used one is dropped."""
         self._results[key] = now_s, result
         self._results.move_to_end(key)
         if len(self._results) > self._rules.results_max:
             self._results.popitem(last=False)
 
     def recall(self, key: str, now_s: float) -> T | None:
-        """The result, if it is young enough."""
+        """Return the result, if it is recent enough."""
         given = self._results.get(key)
         if given is None or now_s - given[0] >= self._rules.for_s:
             return None

@@ -1,20 +1,27 @@
-"""Adaptive limit of messages in flight: as many as a worker's store and log can take without making them wait.
+"""Limits of concurrency: an adaptive limit of messages in flight, turns for calls to a resource, and yielding of
+low-priority messages.
 
-They say it by how long a write takes, to either, compared with how long it takes while few are in flight. It is the
-gradient of Netflix's `concurrency-limits` on the baseline of TCP Vegas: the latency without our load, not the average
-of what we see under it. For the alternatives see docs/decisions/05-why-the-number-in-flight-adapts.md.
+*The adaptive limit* is as many messages as a worker's store and log can take without a queue. It is found from how long
+a write takes, compared with how long it takes while few messages are in flight. It is the gradient of Netflix's
+`concurrency-limits` on the baseline of TCP Vegas: the latency without our load, not the average of the latency under
+it. For the alternatives see docs/decisions/05-why-the-number-in-flight-adapts.md.
 
-1. *The baseline* is the latency that is not ours to answer for. It follows shorter latencies within seconds; longer
-   ones within a minute, and only from windows with no more than `least` messages in flight: what is slow then is not
-   slow because of us. So a store that is far away, or has become so, is normal; one that we make slow never is.
-2. *The bound* is `TOLERANCE` times the baseline and `SLACK_S`. Beyond it the limit falls, to where the latency would be
-   within it again, at most to `FALL_MAX` of what it was.
-3. *Well below the bound*, and if the limit held something back, it grows: twofold until it first fell, as nothing is
-   known yet; then by 3 %, 6 %, 12 % and 25 % in a row, so that bursts hardly make it swing. In between it stays. From
-   `least` it grows only once the baseline is learned: above, nothing more is learned of a store that is slower now.
-4. *A write that failed*, because the store cannot be reached or its answer was lost, halves it, once for each window.
+1. *The baseline* is the latency that our load does not cause. It follows shorter latencies within seconds; longer ones
+   within a minute, and only from windows with no more than `least` messages in flight, when a slow write cannot be due
+   to our load. So a store that is far away, or has become so, is normal; one that we make slow never is.
+2. *The bound* is `TOLERANCE` times the baseline plus `SLACK_S`. Beyond it the limit falls, to where the latency would
+be
+   within the bound again, at most by the factor `FALL_MAX`.
+3. *Well below the bound*, and if the limit delayed something, the limit grows: it doubles until it first falls, because
+   nothing is known yet; then by 3 %, 6 %, 12 % and 25 % in a row, so that bursts hardly make it swing. In between it
+   stays. From `least` it grows only once the baseline is learned, because above `least` nothing more is learned of a
+   store that has become slower.
+4. *A write that failed*, because the store cannot be reached or its answer was lost, halves the limit, once per window.
 
-There is no clock and no chance in here: the same observations give the same limits.
+*Turns* (`CallQueue`) keep the calls to one resource within its limits. *Yielding* delays low-priority messages while a
+worker is saturated.
+
+There is no clock and no randomness here: the same observations give the same limits.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,92 +29,109 @@ from math import inf
 from zlib import crc32
 
 INFLIGHT_MIN = 64
-"""Lowest limit, unless settings give another: enough for batches, and for a write to be under way while others are
-published."""
+"""Lowest limit, unless the settings give another: enough for batches, and for a write to be under way while other
+messages are published.
+"""
 
 WINDOW_S = 0.25
-"""Shortest time over which writes are counted before the limit is decided on."""
+"""Shortest time over which writes are counted before the limit is changed."""
 WRITES_MIN = 50
-"""Fewest writes in a window: with fewer it goes on, for they say nothing."""
+"""Fewest writes in a window. With fewer the window goes on, because they say too little."""
 SETTLE_S_MAX = 5.0
-"""Longest pause before the next window after a change of the limit; otherwise it lasts as long as a write."""
+"""Longest pause before the next window after a change of the limit; the pause is as long as a write takes."""
 
 TOLERANCE = 2.0
-"""Multiple of the baseline that a write may take. From one to two the store's own parallelism is used up."""
+"""Multiple of the baseline that a write may take. Between one and two the store's own parallelism is used up."""
 SLACK_S = 0.05
-"""Time that a write may take on top. A write of 1 ms that takes 5 is no queue worth mentioning, and under full load our
-own event loop adds some: with this much in flight it is always busy."""
+"""Time that a write may take in addition. If a write of 1 ms takes 5 ms, that is no queue worth mentioning; and under
+full load our own event loop, which is always busy with this much in flight, adds some.
+"""
 SLOW_PART = 0.25
-"""Part of a window's writes that must be beyond the bound, as its mean must, for it to be slow: a few that hung are not
-a slow store."""
+"""Part of a window's writes that must be beyond the bound, in addition to the mean, for the window to count as slow. A
+few writes that hung do not make a slow store.
+"""
 AIM = 0.85
-"""Part of the bound that a fall of the limit aims at."""
+"""Part of the bound at which a fall of the limit aims."""
 STEADY = 0.7
-"""Part of the bound from which on the limit grows no more. Neither a fall nor a growth by `GROWTH_MAX` leads beyond the
-other end."""
+"""Part of the bound from which on the limit no longer grows. Neither a fall nor a growth by `GROWTH_MAX` crosses the
+whole range between the two.
+"""
 FALL_MAX = 0.5
 GROWTH_FIRST, GROWTH_AGAIN, GROWTH_MAX = 2.0, 1.03, 1.25
-"""Factors of growth: until the limit first falls; after a fall; and the largest, which is reached as each growth
-doubles the gain."""
+"""Factors of growth: until the limit first falls; after a fall; and the largest one, which is reached because each
+growth doubles the gain.
+"""
 LEARNED = 1.15
-"""Multiple of the baseline, the slack's share added, up to which a latency counts as learned: the baseline has caught
-up with it."""
+"""Multiple of the baseline, plus a share of the slack, up to which a latency counts as learned: the baseline has caught
+up with it.
+"""
 FIRST_LATENCIES = 5
-"""Length of the first window, in means of its own latency: the first writes to end are the fastest, and no baseline."""
+"""Length of the first window, in multiples of its own mean latency. The first writes to end are the fastest, so they
+alone are no baseline.
+"""
 FOLLOW_S, FOLLOW_DOWN_S = 30.0, 5.0
-"""Times in which the baseline takes on two thirds of a longer latency, and of a shorter one. Were it simply the least
-that there ever was, noise alone would lead it to where no store can stay."""
+"""Times in which the baseline follows a longer latency, and a shorter one, by two thirds. If it were simply the minimum
+so far, noise alone would lower it to what no store can keep up.
+"""
 FOLLOWED_S_MAX = 5.0
-"""Most time that one window counts for in the baseline: one that was open over a quiet night says no more than
-another."""
+"""Longest time for which one window counts in the baseline: a window that was open over a quiet night says no more than
+another one.
+"""
 
 BURST_S = 0.1
-"""Time whose calls may begin at once; the others follow evenly. A timer for each of a thousand calls a second would be
-too many."""
+"""Time whose calls may begin at once; the others follow evenly. One timer for each of a thousand calls per second would
+be too many.
+"""
 WAITING_MAX = 100
-"""Calls to one resource that wait in memory, at most: they hold messages in flight, of which others need some."""
+"""Most calls to one resource that wait in memory: they are messages in flight, and others need some of these."""
 STAYS_S = 2.0
-"""Longest time that a message waits in memory, from the start of its turn, before it is parked. It is that of failed
-attempts, too."""
+"""Longest time that a message waits in memory, from the start of its turn, before it is parked; the same as for failed
+attempts.
+"""
 STAYS_S_MIN = 0.2
-"""Shortest pause before it is asked again in memory."""
+"""Shortest pause before a message that waits in memory is tried again."""
 AWAY_S_MAX = 60.0
-"""Longest time that what was sent away stays away."""
+"""Longest time for which a parked message stays parked for want of a turn."""
 AWAY_LEAST = 0.75
-"""Part of that from which on pauses grow no longer: the rest spreads them."""
+"""Part of that time from which on pauses no longer grow; the rest is for spreading them."""
 LASTS_S = 0.1
-"""Time that a call is taken to last while none has ended."""
+"""Assumed duration of a call while none has ended yet."""
 NEWEST = 0.2
-"""Part that the last call has in how long calls last."""
+"""Weight of the last call in the average duration of calls."""
 YIELDS_S_MAX = 30.0
-"""Longest time that a message yields: then it goes as any other, however much there is to do."""
+"""Longest time for which a message yields; then it runs as any other, however busy the worker is."""
 HELD_PART = 10
-"""Messages that yield, at most, as a part of what may be in flight: they take no room in it, but memory."""
+"""Divisor of the most messages in flight that gives the most messages that yield. These do not count as in flight, but
+take memory.
+"""
 BUSY_PART = 0.5
-"""Part of a bound from which on a worker counts as saturated, even if it has read all there is."""
+"""Part of a limit from which on a worker counts as saturated, even if it has read everything."""
 
 
 @dataclass(slots=True)
 class InFlight:
-    """Limit of the messages of one worker that may be waiting for store or log, from `least` to `most`; the same of
-    both means fixed."""
+    """The limit of one worker's messages that may wait for store or log, from `least` to `most`; if both are equal it
+    is fixed.
+    """
 
     least: int
     """Lower bound, at most `most`."""
     most: int
     limit: int = field(init=False)
-    """Present limit. It begins with `least`: only there the baseline can be learned, and many workers that start
-    together against an ill store do no harm."""
+    """Present limit. It begins at `least`, because only there the baseline can be learned, and because many workers
+    that start together with a struggling store then do no harm.
+    """
     reached: bool = False
-    """True if the limit held something back in this window; set by the worker. A limit that is not felt does not
-    grow."""
+    """True if the limit delayed something in this window; the worker sets it. A limit that delays nothing does not
+    grow.
+    """
     baseline_s: float = field(init=False, default=inf)
     _growth: float = GROWTH_FIRST
     _from_s: float = 0.0
-    """Time at which the window begins; before, writes still tell of an earlier limit."""
+    """Time at which the window begins; writes that end before still belong to an earlier limit."""
     _until_s: float = 0.0
     _calm_s: float = 0.0
-    """Time until which failures are those that have been counted."""
+    """Time until which failures are taken to be ones that have been counted already."""
     _bound_s: float = inf
     _writes: int = 0
     _slow: int = 0
@@ -119,8 +143,9 @@ class InFlight:
         self.least = self.limit = min(self.least, self.most)
 
     def observe(self, latency_s: float, inflight: int, now_s: float) -> None:
-        """Take in a write that has just ended, with how many messages may be waiting. It is called for each write, so
-        it only counts until the window is full."""
+        """Record a write that has just ended, with the number of messages in flight. It is called for each write, so it
+        only counts until the window is full.
+        """
         if now_s < self._from_s:
             return
         self._writes += 1
@@ -132,8 +157,9 @@ class InFlight:
             self._decide(now_s)
 
     def failed(self, now_s: float) -> None:
-        """Take in a write that failed, as the store could not be reached, or whose answer was lost. Many that fail
-        together count once."""
+        """Record a write that failed because the store could not be reached or its answer was lost. Several that fail
+        together count once.
+        """
         if now_s < self._calm_s:
             return
         self._falls_to(FALL_MAX)
@@ -152,14 +178,14 @@ class InFlight:
         self._begin(now_s, 0.0 if self.limit == before else mean_s)
 
     def _is_too_early(self, mean_s: float, now_s: float) -> bool:
-        """Return whether the first window goes on. It began about when its first 50 writes did, which is not known."""
+        """Return whether the first window goes on. When it began is not known; about when its first 50 writes began."""
         if not self._from_s:
             self._from_s = now_s - mean_s
         self._until_s = self._from_s + FIRST_LATENCIES * mean_s
         return now_s < self._until_s
 
     def _steady_s(self) -> float:
-        """Longest latency with which the limit may grow."""
+        """Return the longest latency at which the limit may grow."""
         steady_s = STEADY * self._bound_s
         return steady_s if self.limit > self.least else min(steady_s, LEARNED * self.baseline_s + STEADY * SLACK_S)
 
@@ -196,33 +222,33 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class CallQueue:
-    """State of the turns of one resource. Times are those of a monotonic clock."""
+    """The state of the turns for calls to one resource. Times are those of a monotonic clock."""
 
     running: int = 0
     waiting: int = 0
     free_s: float = -inf
-    """Time from which on the next call may begin, were there no bursts."""
+    """Time from which on the next call may begin if there were no bursts."""
     back_s: float = -inf
-    """Time at which what was last sent away is to be back."""
+    """Time at which the last postponed call is to be tried again."""
     lasts_s: float = LASTS_S
-    """Time that a call lasts, about."""
+    """Average duration of a call."""
 
     def runs(self) -> "CallQueue":
-        """The state with one more that runs."""
+        """Return the state with one more call running."""
         return replace(self, running=self.running + 1)
 
     def waits(self, more: int) -> "CallQueue":
-        """The state with more, or fewer, that wait."""
+        """Return the state with this many more calls waiting, or fewer if negative."""
         return replace(self, waiting=self.waiting + more)
 
 
 def has_free_turn(line: CallQueue, at_once_max: int | None) -> bool:
-    """Return whether a call that comes now runs now: nobody waits, and not too many run."""
+    """Return whether a call may run at once: no other call waits, and not too many run."""
     return at_once_max is None or (line.running < at_once_max and not line.waiting)
 
 
 def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue, float]:
-    """The next turn: the state in which it is taken, and the time at which it is.
+    """Reserve the next turn. Return the new state, and the time at which the call may begin.
 
     >>> line, times = Line(), []
     >>> for _ in range(3):
@@ -237,7 +263,9 @@ def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue
 
 
 def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
-    """The state after the end of a call. `lasted_s`: `None` if it was given up, and says nothing."""
+    """Return the state after the end of a call. `lasted_s`: `None` if the call was abandoned, so its duration says
+    nothing.
+    """
     lasts_s = line.lasts_s if lasted_s is None else line.lasts_s + NEWEST * (lasted_s - line.lasts_s)
     return replace(line, running=line.running - 1, lasts_s=lasts_s)
 
@@ -245,8 +273,8 @@ def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
 def postpone(
     line: CallQueue, at_once_max: int | None, rate_per_s: float | None, now_s: float
 ) -> tuple[CallQueue, float]:
-    """The state with one more that comes back later, and after how many seconds: behind those that wait, and those that
-    were sent away before.
+    """Postpone one more call. Return the new state, and the seconds after which to try it again: behind the calls that
+    wait, and behind those that were postponed before.
 
     >>> line = Line(waiting=8, lasts_s=0.5)
     >>> line, first_s = sent_away(line, 2, None, now_s=10)
@@ -260,14 +288,16 @@ def postpone(
 
 
 def waits_in_memory(left_s: float, passed_s: float) -> bool:
-    """Return whether a message waits in memory until it is asked again, and is not parked. `passed_s`: since its turn
-    began."""
+    """Return whether a message waits in memory until its next try, instead of being parked. `passed_s`: since its turn
+    began.
+    """
     return passed_s + left_s <= STAYS_S
 
 
 def postponed_s(left_s: float, spread: float) -> float:
-    """Seconds after which what may be asked again in `left_s` is: spread, so that not all come back together, and never
-    beyond a minute. `spread`: from 0 to 1.
+    """Return the seconds after which a message that may be tried again in `left_s` is tried.
+
+    They are spread, so that not all come back together, and never more than a minute. `spread`: from 0 to 1.
 
     >>> [away_s(left_s, spread) for left_s in (0, 10, 3600) for spread in (0, 1)]
     [0.2, 0.4, 10, 20, 45.0, 60.0]
@@ -277,7 +307,7 @@ def postponed_s(left_s: float, spread: float) -> float:
 
 
 def spread_of(saga: str, transition: int) -> float:
-    """Number from 0 to 1 that differs from saga to saga, and from one time to the next.
+    """Return a number from 0 to 1 that differs between sagas, and between transitions of one saga.
 
     >>> round(spread_of("order-17", 3), 3), round(spread_of("order-17", 4), 3)
     (0.673, 0.196)
@@ -289,9 +319,14 @@ def spread_of(saga: str, transition: int) -> float:
 
 
 def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: bool) -> bool:
-    """Return whether a worker has so much to do that what may wait does. `busy`: messages that may be waiting for store
-    or log, of which it takes `limit` now; `inflight`: all, of which it takes `most` ever; `is_behind`: there is more
-    than it has read.
+    """Return whether a worker is so busy that low-priority messages have to wait.
+
+    Args:
+        busy: Messages that may be waiting for store or log.
+        limit: Most of these at present.
+        inflight: All messages in flight.
+        most: Most of these ever.
+        is_behind: True if the log holds more than the worker has read.
 
     >>> is_saturated(32, 64, 40, 1000, is_behind=False), is_saturated(31, 64, 40, 1000, is_behind=False)
     (True, False)
@@ -302,7 +337,7 @@ def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: 
 
 
 def postponed_max(most: int) -> int:
-    """Number of messages that yield at a time, at most.
+    """Return the most messages that may yield at a time.
 
     >>> held_max(1000), held_max(3)
     (100, 1)

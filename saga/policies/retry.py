@@ -1,4 +1,6 @@
-"""Retries of a handler that failed: which rules hold, how many there are, and the delay before each."""
+"""Retries of a failed handler: which rules apply, how many attempts there are, the delay before each; and the class of
+a failure, which says who can fix it.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,41 +13,45 @@ from typing import Literal, NamedTuple, TypeAlias, TypeGuard
 from saga.errors import BadInput, DeclarationError, KeyMissing, UnknownSchema, UpcasterFailed
 
 _DOUBLINGS_MAX = 64
-"""Most doublings of a delay: beyond them the limits are long reached, and floats overflow."""
+"""Most doublings of a delay: after that many the maximum is long reached, and floats would overflow."""
 DELAY_S_LONGEST = 365 * 86_400
-"""Longest delay that may be asked for: a time that is too far away can be neither written down nor told."""
+"""Longest delay that may be declared, in seconds: a time that is too far away cannot be stored or written as a date."""
 ENDLESS_S_MIN = 1.0
-"""Shortest first delay of what is tried without end, once it has used up its attempts."""
+"""Shortest first delay, in seconds, of what is retried without end, once it has used up its attempts."""
 
 Blame: TypeAlias = Literal["data", "code", "outside", "person"]
 BLAMES: Mapping[Blame, str] = {"data": "their data", "code": "our code", "outside": "the outside", "person": "a person"}
-"""Each class in the words of people: what a sender said, what this service does with it, what it calls;
-or nobody's failure: a person had it sent there."""
+"""Text for each class of failure: the sender's data, this service's code, an external system; or no failure: an
+operator sent the message to the dead letters.
+"""
 _DEFECTS = (TypeError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError, RecursionError)
-"""Exceptions of code that is wrong, whoever raises them: a call to the outside with arguments that it does not take."""
+"""Exceptions that mean a defect in the code, even if an external call raised them: it was called with wrong
+arguments.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """Rules for trying a handler that failed again: first in place, then parked, always in the saga's order.
+    """Rules for retrying a failed handler: first in memory, then parked, always in the order of the saga.
 
-    Delays double from `delay_s_first` to `delay_s_max`, in seconds, each spread by up to a half. For `in_place_s`
-    seconds in all the saga's other messages wait in memory; a longer delay parks it: that is written down, and nothing
-    but this saga waits. After `attempts_max` attempts, or at once for an exception in `never`, the message is a dead
-    letter and the saga waits for a person. The defaults outlive an outage of an hour.
+    Delays double from `delay_s_first` to `delay_s_max`, in seconds, each shortened by up to a half at random. For
+    `in_place_s` seconds in all, the other messages of the saga wait in memory. A longer delay parks the run: that is
+    recorded in the progress, and only this saga waits. After `attempts_max` attempts, or at once for an exception in
+    `never`, the message becomes a dead letter and the saga waits for an operator. The defaults outlive an outage of an
+    hour.
 
-    `by` gives other rules for kinds of failures, as in `by={RateLimited: Retry(delay_s_first=30)}`: the nearest class
-    of the exception holds, and its attempts are counted apart from the others.
+    `by` gives other rules for kinds of failures, as in `by={RateLimited: Retry(delay_s_first=30)}`. The nearest class
+    of the exception decides, and its attempts are counted apart from the others.
 
-    Of several rules one holds, whole: the handler's own; else, if a step on a resource failed, that resource's; else
-    the service's; else the defaults. In it `never` comes first, then `by`, then the rest.
+    Exactly one set of rules applies, as a whole: the handler's own; else, if a step on a resource failed, the
+    resource's; else the service's; else the defaults. In it `never` comes first, then `by`, then the rest.
 
-    What undoes is tried without end: after `attempts_max` attempts people are told, and the delays begin at a second at
-    least, so that they grow.
+    Compensations are retried without end: after `attempts_max` attempts they are escalated, and the delays begin at a
+    second at least, so that they grow.
 
-    Raises `DeclarationError` for less than one attempt, a negative delay or one of more than a year, a `never` that
-    holds no exceptions, and a `by` that holds none, holds one that `never` has already, two of one name, or rules with
-    a `never` or `by` of their own.
+    Raises `DeclarationError` for less than one attempt, a negative delay or one of more than a year, a `never` that is
+    no tuple of exception classes, and a `by` that is no mapping from exception classes to rules, has a class that is
+    also in `never`, has two classes of one name, or has rules with a `never` or `by` of their own.
     """
 
     attempts_max: int = 17
@@ -75,22 +81,22 @@ class Retry:
 
     @property
     def names(self) -> tuple[type[Exception], ...]:
-        """Exceptions of which it says something."""
+        """Return the exceptions that it names."""
         return (*self.never, *self.by)
 
 
 class FailureRule(NamedTuple):
-    """Rules that hold for one failure."""
+    """The rules that apply to one failure."""
 
     name: str
-    """Name under which its attempts are counted; empty: with all that have no rules of their own."""
+    """Name under which its attempts are counted; empty: together with all failures that have no rules of their own."""
     retry: Retry
 
 
 def choose_rule(
     why: Exception, handler: Retry | None, resource: FailureRule | None, service: Retry | None
 ) -> FailureRule:
-    """Find the rules for a failure. `resource`: those of the one on which a step failed, by its name.
+    """Find the rules for a failure. `resource`: rules of the resource on which a step failed, with its name.
 
     >>> slow, bank = Retry(delay_s_first=9), Rule("bank", Retry(by={OSError: Retry(attempts_max=3)}))
     >>> rule_for(KeyError(), slow, bank, None).retry == slow
@@ -117,7 +123,7 @@ def choose_rule(
 
 
 def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str, int]:
-    """Attempts that have failed, by the names of rules, with these: those without a name are left out.
+    """Add these failures to the counts of failed attempts by rule name; rules without a name are not counted here.
 
     >>> counted({"bank": 2}, ["bank", "", "/OSError"])
     {'bank': 3, '/OSError': 1}
@@ -127,7 +133,8 @@ def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str,
 
 
 def attempts_under(name: str, attempts: int, named: Mapping[str, int]) -> int:
-    """Number of attempts, of all these, that failed under the rules of a name. `named`: as `counted` counts them.
+    """Return how many of all failed attempts failed under the rules of this name. `named`: counts from
+    `count_attempts`.
 
     >>> attempts_under("", 5, {}), attempts_under("", 5, {"bank": 3}), attempts_under("bank", 5, {"bank": 3})
     (5, 2, 3)
@@ -136,7 +143,8 @@ def attempts_under(name: str, attempts: int, named: Mapping[str, int]) -> int:
 
 
 def delay_s(retry: Retry, attempt: int, chance: float) -> float:
-    """Seconds to wait after the `attempt`-th attempt has failed; `chance` from 0 to 1 spreads it by up to a half.
+    """Return the seconds to wait after the `attempt`-th attempt has failed; `chance`, from 0 to 1, shortens it by up to
+    a half.
 
     >>> [delay_s(Retry(), attempt, chance=0) for attempt in (1, 2, 3, 8, 1000)]
     [0.2, 0.4, 0.8, 25.6, 3600.0]
@@ -150,7 +158,7 @@ def delay_s(retry: Retry, attempt: int, chance: float) -> float:
 
 
 def without_end(retry: Retry) -> Retry:
-    """Rules for what is tried without end, once its attempts are used up: delays grow, whatever they were before.
+    """Return the rules for what is retried without end, once its attempts are used up: delays grow in any case.
 
     >>> once = without_end(Retry(delay_s_first=0))
     >>> [delay_s(once, attempt, chance=0) for attempt in (1, 5, 17)]
@@ -161,7 +169,7 @@ def without_end(retry: Retry) -> Retry:
 
 
 def parks(retry: Retry, attempt: int) -> bool:
-    """Return whether the delay after the `attempt`-th attempt is too long for the saga to wait for it in memory.
+    """Return whether the delay after the `attempt`-th attempt is too long to wait for in memory.
 
     >>> [parks(Retry(), attempt) for attempt in (1, 3, 4, 16)]
     [False, False, True, True]
@@ -174,7 +182,7 @@ def parks(retry: Retry, attempt: int) -> bool:
 @lru_cache(maxsize=1024)  # there are not many rules, and most that fail do so a few times
 def _total_wait_s(first_s: float, max_s: float, attempts: int) -> float:
     doubled = min(attempts, _DOUBLINGS_MAX)
-    longest_s = min(first_s * 2.0**_DOUBLINGS_MAX, max_s)  # from there on all are equal, of however many there are
+    longest_s = min(first_s * 2.0**_DOUBLINGS_MAX, max_s)  # all further delays are equal, so they need no loop
     return sum(min(first_s * 2.0**before, max_s) for before in range(doubled)) + (attempts - doubled) * longest_s
 
 
@@ -210,21 +218,24 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 RETRY = Retry()
-"""Rules for a handler that names none."""
+"""Rules that apply if none are declared."""
 
 
 # -------------------------------------------------------------------- blame
 
 
 def classify_failure(kind: type[BaseException], *, called: bool) -> Blame:
-    """Class of a failure of this kind. `called`: true if what the handler called outside raised it, or gave no answer.
+    """Return the class of a failure, which says who can fix it.
+
+    Args:
+        called: True if an external call raised it, or gave no answer.
 
     >>> blame_of(BadInput, called=False), blame_of(ZeroDivisionError, called=False), blame_of(ValueError, called=True)
     ('data', 'code', 'outside')
     >>> blame_of(ConnectionResetError, called=False), blame_of(TypeError, called=True)
     ('outside', 'code')
     """
-    if issubclass(kind, UnknownSchema | UpcasterFailed | KeyMissing):  # it is for us to deploy, to mend, or to restore
+    if issubclass(kind, UnknownSchema | UpcasterFailed | KeyMissing):  # we have to deploy, fix or restore something
         return "code"
     if issubclass(kind, BadInput):
         return "data"

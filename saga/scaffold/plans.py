@@ -1,4 +1,6 @@
-"""Plans of what is written: the files of a project with its first service, and those of one more service."""
+"""The files of a new project with its first service, and those of another service: which there are, their texts from
+templates, and writing them.
+"""
 
 import json
 import keyword
@@ -31,9 +33,9 @@ from saga.messaging.names import OURS
 from saga.support.printable import quote_text
 
 PACKAGE: Final = "services"
-"""Package of a project in which its services are."""
+"""Package of a project that contains its services."""
 FIRST: Final = "order"
-"""First service of a new project: it decides."""
+"""First service of a new project; it decides the outcome."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _NAME_MAX: Final = 40
 _TAKEN: Final = {
@@ -42,7 +44,7 @@ _TAKEN: Final = {
 }
 
 HOMES: Final = {"date": "datetime", "datetime": "datetime", "Decimal": "decimal", "UUID": "uuid"}
-"""Modules of the names from elsewhere that examples call."""
+"""Modules of the names that generated examples import from the standard library."""
 _SCALARS: Final[Mapping[ScalarKind, str]] = {
     "string": '"one"',
     "boolean": "True",
@@ -59,46 +61,49 @@ _SCALARS: Final[Mapping[ScalarKind, str]] = {
 
 
 class _Text(Template):
-    """Text with `~{name}` where something is put in: what it becomes has `$`, `@` and braces of its own."""
+    """A template text with placeholders `~{name}`, because the generated files contain `$`, `@` and braces
+    themselves.
+    """
 
     delimiter = "~"
 
 
 class NewService(NamedTuple):
-    """Names that a service has in the files."""
+    """The names of a new service in its files."""
 
     name: str
-    """Name of the service, of its topic and of what is its own: `stock-taking`."""
+    """Name of the service, its topic and its contracts' folder: `stock-taking`."""
 
     @property
     def module(self) -> str:
-        """Name of its module: `stock_taking`."""
+        """Return the name of its module: `stock_taking`."""
         return self.name.replace("-", "_")
 
     @property
     def camel(self) -> str:
-        """Beginning of the names of its events: `StockTaking`."""
+        """Return the prefix of the names of its events: `StockTaking`."""
         return "".join(part.capitalize() for part in self.name.split("-"))
 
     @property
     def done(self) -> str:
-        """Event that says that it has done its part."""
+        """Return the name of the event that says that it has done its part."""
         return f"{self.camel}Done"
 
     @property
     def back(self) -> str:
-        """Event that says that it has taken that back."""
+        """Return the name of the event that says that it has undone its part."""
         return f"{self.camel}TakenBack"
 
     @property
     def title(self) -> str:
-        """Name at the beginning of a sentence: `Stock taking`."""
+        """Return its name for the beginning of a sentence: `Stock taking`."""
         return self.name.replace("-", " ").capitalize()
 
 
 def plan_project(name: str) -> Mapping[str, str]:
-    """Files of a project, with a service that decides how orders end. Raises `ConfigurationError` for a name that
-    cannot be one."""
+    """Return the files of a project with a service that decides how orders end. Raises `ConfigurationError` for an
+    invalid name.
+    """
     _check("project", name)
     events = ("OrderPlaced", "OrderConfirmed", "OrderCancelled")
     texts = _texts("project", {"project": name, "package": PACKAGE, "first": FIRST, "saga_version": "0.1"})
@@ -109,9 +114,15 @@ def plan_project(name: str) -> Mapping[str, str]:
 
 
 def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str, str]:
-    """Files of one more service for the project at `root`, below that. `hears`: event that it reacts to, else the only
-    one that begins a saga there. Raises `ConfigurationError` with all that keeps it from being written, `ContractError`
-    for contracts that cannot be used."""
+    """Return the files of another service for the project at `root`, by path below it.
+
+    Args:
+        hears: Event that it reacts to; by default the only one that begins a saga there.
+
+    Raises:
+        ConfigurationError: All problems that keep the files from being written.
+        ContractError: The contracts cannot be used.
+    """
     part, problems = NewService(name), list(_find_name_problems("service", name))
     folder = root / "contracts"
     library = Library.load(folder) if folder.is_dir() else None
@@ -159,7 +170,7 @@ def _service(part: NewService, library: Library, cause: Contract) -> Mapping[str
 
 
 def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapping[str, str]:
-    """Values of a service's templates."""
+    """Return the values for a service's templates."""
     made_cause, called = example_of(cause, "CAUSE = ")
     made_failure, also = ("", set[str]()) if failure is None else example_of(failure, "FAILED = ")
     hears = [cause.name, *([failure.name, part.back] if failure is not None else [])]
@@ -185,7 +196,7 @@ def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapp
 
 
 def _cause(library: Library, hears: str | None, problems: list[str]) -> Contract | None:
-    """Contract of what the service reacts to; what is wrong is added to the problems."""
+    """Return the contract of the event that the service reacts to; problems are added to the list."""
     if hears is not None:
         if hears not in library.contracts:
             known = ", ".join(sorted(library.contracts)) or "none"
@@ -201,7 +212,7 @@ def _cause(library: Library, hears: str | None, problems: list[str]) -> Contract
 
 
 def _find_name_problems(what: str, name: str) -> Iterable[str]:
-    """Problems of a name."""
+    """Yield the problems of a name."""
     if not _NAME.fullmatch(name) or len(name) > _NAME_MAX:
         yield (
             f"{quote_text(name)} cannot be a {what}: a name is at most {_NAME_MAX} lower case letters and digits, in "
@@ -229,7 +240,9 @@ def _schema(name: str, owner: str, key: Mapping[str, Any], doc: str) -> str:
 
 
 def _texts(template: str, values: Mapping[str, str]) -> dict[str, str]:
-    """Texts of a template's files by the path that they get: `a__b.txt` becomes `a/b`."""
+    """Return the texts of a template's files by the path that they get: in a file name, `--` stands for `/` and
+    `__dot__` for a leading dot.
+    """
     found = {}
     for file in files("saga.scaffold").joinpath("templates", template).iterdir():
         path = file.name.removesuffix(".txt").replace("__dot__", ".").replace("--", "/")
@@ -250,7 +263,7 @@ def _library(folder: Path, contracts: Mapping[str, str]) -> Library:
 
 
 def _all(library: Library) -> Sequence[Path]:
-    """Files of a library."""
+    """Return the files of a library."""
     return sorted(path for path in library.folder.rglob("*") if path.is_file())
 
 
@@ -258,8 +271,9 @@ def _all(library: Library) -> Sequence[Path]:
 
 
 def example_of(contract: Contract, before: str) -> tuple[str, set[str]]:
-    """Call that makes an event of a contract, with values for all fields without a default, and the names that it
-    calls. `before`: what stands before it in its line."""
+    """Return a call that creates an event of a contract, with values for all fields without a default, and the names
+    that it uses. `before`: the text before it in its line.
+    """
     called: set[str] = set()
     return format_call(before, contract.name, _arguments(contract.newest.record, called), ""), {contract.name, *called}
 
@@ -292,7 +306,7 @@ def _value(type_: Type, called: set[str]) -> str:
 
 
 def imports_of(called: Collection[str]) -> str:
-    """Imports of names from elsewhere that are called, a line for each module.
+    """Return the import statements for the standard-library names that are used, one line per module.
 
     >>> imports_of({"date", "datetime", "Order"})
     'from datetime import UTC, date, datetime\\n'
@@ -305,7 +319,7 @@ def imports_of(called: Collection[str]) -> str:
 
 
 def format_import(module: str, names: Sequence[str]) -> str:
-    """Import of names, in lines if it is long.
+    """Return an import statement, on several lines if it is long.
 
     >>> imported("a.events", ["B", "A"])
     'from a.events import A, B'
@@ -317,7 +331,8 @@ def format_import(module: str, names: Sequence[str]) -> str:
 
 
 def format_call(before: str, name: str, arguments: Sequence[str], after: str) -> str:
-    """Call, or the head of a function, in lines if it is long. `before`, `after`: what stands in its line.
+    """Return a call, or the head of a function, on several lines if it is long. `before`, `after`: the text around it
+    in its line.
 
     >>> made("x = ", "A", ["b=1", "c=2"], "")
     'A(b=1, c=2)'
@@ -334,8 +349,12 @@ def format_call(before: str, name: str, arguments: Sequence[str], after: str) ->
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Write new files below a folder, each with its text; their paths. Raises `ConfigurationError` with all that are
-    there already: nothing was written; `SagaError` if one cannot be: those before it are removed again."""
+    """Write new files below a folder, each with its text, and return their paths.
+
+    Raises:
+        ConfigurationError: Some files exist already; all are listed, and nothing was written.
+        SagaError: A file cannot be written; those written before it are removed again.
+    """
     there = [name for name in sorted(files) if (folder / name).exists() or (folder / name).is_symlink()]
     if there:
         raise ConfigurationError(
