@@ -17,16 +17,16 @@ from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
 RECORDS_MAX = 500
-"""Records that are asked for at once."""
+"""Most records that are fetched at once."""
 SLICE_BYTES = 64 << 10
-"""Bytes of records that are folded before others get their turn: those who ask."""
+"""Bytes of records that are applied before queries get their turn."""
 POLL_S = 1.0
-"""Longest wait for records, and pause before a broker is tried again that did not answer."""
+"""Longest wait for records in seconds, and pause before an unreachable broker is tried again."""
 LOOK_S = 30.0
-"""Time between two looks whether the topic has got more partitions."""
+"""Seconds between checks whether the topic has more partitions."""
 
 Report = Callable[[object], None]
-"""Function that is told what keeps a monitor from reading."""
+"""Function that is called with each problem that keeps a monitor from reading."""
 
 
 class TransitionReader:
@@ -35,14 +35,14 @@ class TransitionReader:
     def __init__(self, folds: ReadModel, clock: Clock, tell: Report) -> None:
         self.folds = folds
         self.refused = 0
-        """Records on the topic that are no transitions."""
+        """Number of records on the topic that are no transition events."""
         self._clock, self._tell = clock, tell
         self._reported = ""
 
     # ---------------------------------------------------------------- once
 
     async def read_all(self, settings: Settings) -> bool:
-        """Fold all that is there now; false if there is no such topic. Raises `SagaError`."""
+        """Apply everything that is on the topic now. Return false if there is no such topic. Raises `SagaError`."""
         if missing_broker_file(settings) is not None:
             return False
         async with open_administration(settings, self._clock) as broker:
@@ -55,8 +55,10 @@ class TransitionReader:
     # ---------------------------------------------------------------- for ever
 
     async def follow(self, settings: Settings, since_ms: int | None = None) -> None:
-        """Fold what is there and what comes, until it is cancelled: all of it, or what was appended from a time on. A
-        broker that cannot be reached is tried again. Raises `SagaError` for what waiting cannot mend."""
+        """Apply existing and new records until cancelled: all, or those appended since `since_ms`.
+
+        An unreachable broker is tried again. Raises `SagaError` for a problem that waiting cannot solve.
+        """
         while True:
             try:
                 if missing_broker_file(settings) is None:
@@ -69,13 +71,13 @@ class TransitionReader:
             await self._clock.sleep(POLL_S)
 
     async def _wait_for_topic(self, broker: Administration) -> None:
-        """Wait until there is a topic."""
+        """Wait until the topic exists."""
         while TRANSITIONS not in await broker.count_partitions([TRANSITIONS]):
             self._report(f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us")
             await self._clock.sleep(POLL_S)
 
     async def _read_partitions(self, broker: Administration, since_ms: int | None) -> None:
-        """Read all partitions for ever; when the topic has got more of them, from where it is, and those too."""
+        """Read all partitions for ever. When the topic gets more partitions, continue with them included."""
         log_ids = await broker.fetch_log_ids([TRANSITIONS])
         bounds = {partition: each.begin for partition, each in (await broker.fetch_bounds([TRANSITIONS])).items()}
         positions = bounds if since_ms is None else await broker.find_offsets(TRANSITIONS, since_ms)
@@ -102,14 +104,14 @@ class TransitionReader:
     def _apply(self, record: Record) -> None:
         try:
             several = parse_transitions(record)
-        except BadInput:  # anybody may write to the topic, and later versions tell other things
+        except BadInput:  # anybody may write to the topic, and later versions may publish other things
             self.refused += 1
             return
         for told in several:
             self.folds.apply(told, record.time_ms)
 
     def _report(self, what: object) -> None:
-        """Tell what keeps it from reading, once."""
+        """Report what keeps it from reading, each problem once."""
         text = str(what)
         if text and text != self._reported:
             self._tell(text)

@@ -21,16 +21,16 @@ from saga.monitor.web.app import create_app
 from saga.support.clock import Clock
 
 HEAD_BYTES_MAX = 16_384
-"""Bytes of a request before its body."""
+"""Most bytes of a request before its body."""
 CONNECTIONS_MAX = 64
-"""Connections at once. When there are more, the one goes that has kept us waiting for longest; if all are being
-answered, others are told to come again."""
+"""Most connections at once. If there are more, the one that has kept us waiting longest is closed; if all are being
+answered, new clients get an answer to try again."""
 ANSWER_S_MAX = 60.0
-"""Seconds that an answer may take, until its last byte is taken."""
+"""Time limit in seconds for an answer, until the client has taken its last byte."""
 REQUEST_S_MAX = 10.0
-"""Seconds in which a request has to come, all of it, from the beginning of its connection or the answer before it."""
+"""Time limit in seconds for a complete request, from the opening of its connection or the previous answer."""
 END_S = 3
-"""Seconds that answers under way get to end."""
+"""Seconds that running answers get when the server stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class ServerOptions:
     """Options of a monitor process."""
 
     address: str
-    """Host and port to listen at; port 0: any."""
+    """Host and port to listen on; port 0 means any."""
     stores: Sequence[str] = ()
-    """Addresses of stores to read, in the place of the setting."""
+    """Addresses of stores to read, instead of the setting."""
     since_ms: int | None = None
-    """Time from which on transitions are read; `None`: all that there are."""
+    """Time from which transitions are read; `None` means all."""
     sagas_max: int = SAGAS_MAX
 
 
@@ -51,9 +51,9 @@ class HttpConnection(H11Protocol):
     its connection, and locks nobody else out."""
 
     _open: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}
-    """Connections with the ends of their times, the one first whose time began first."""
+    """Connections with their time limits, the oldest limit first."""
     _is_asking = True
-    """True until all of a request is there."""
+    """True until a request is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         if len(self.connections) >= CONNECTIONS_MAX and (oldest := self._oldest()) is not None:
@@ -67,7 +67,7 @@ class HttpConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._is_asking = False  # the next one has its own time
+        self._is_asking = False  # the next request has a time limit of its own
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -75,13 +75,13 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def give_up(self) -> None:
-        """End a connection that keeps us waiting."""
+        """Close a connection that keeps us waiting."""
         self._ended()
         self.connections.discard(self)
         self.transport.abort()
 
     def _oldest(self) -> "HttpConnection | None":
-        """Connection of this server that has kept us waiting for longest."""
+        """Return the connection of this server that has kept us waiting longest."""
         return next((each for each in self._open if each._is_asking and each.server_state is self.server_state), None)
 
     def _look(self) -> None:
@@ -102,7 +102,7 @@ class HttpConnection(H11Protocol):
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: whoever started us hears them."""
+        """Leave signals alone: the process that started the server handles them."""
         yield
 
 
@@ -114,8 +114,15 @@ async def serve(
     begun: Callable[[str], None],
     tell: Report,
 ) -> None:
-    """Read, fold and answer until `stop`. `begun` is told the address once it answers, `tell` what keeps it from
-    reading. Raises `SagaError` for what keeps it from starting, or ends it."""
+    """Read transitions and answer queries until `stop`.
+
+    Args:
+        begun: Called with the address once the server answers.
+        tell: Called with each problem that keeps it from reading.
+
+    Raises:
+        SagaError: It cannot start, or cannot go on.
+    """
     folds = ReadModel(wanted.sagas_max)
     reader = TransitionReader(folds, clock, tell)
     made = create_app(Queries(folds), settings, clock, addresses=wanted.stores)
@@ -131,7 +138,7 @@ async def run_server(
     clock: Clock,
     begun: Callable[[str], None],
 ) -> None:
-    """Answer as `made` does, and read as `follow` does, until `stop`. Raises what ends either."""
+    """Serve the application `made` while `follow` reads, until `stop`. Raises what ends either of them."""
     server = _Server(
         uvicorn.Config(
             made,
@@ -168,14 +175,14 @@ async def run_server(
 
 
 def format_address(listener: socket.socket) -> str:
-    """Host and port at which it listens."""
+    """Return the host and port on which a socket listens."""
     host, port = listener.getsockname()[:2]
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @contextmanager
 def open_listener(address: str) -> Iterator[socket.socket]:
-    """Socket that listens at host:port."""
+    """Open a socket that listens on host:port."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

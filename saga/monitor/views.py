@@ -1,7 +1,7 @@
-"""Answers of the monitor, and the questions that a page or a command may ask it.
+"""Answers of the monitor, and the queries that a page or a command may make.
 
-Answers are values that `msgspec.json.encode` writes as they stand: times are milliseconds since 1970, durations
-milliseconds. Whoever shows one to a person escapes it: names, ids and classes of errors came from outside.
+Answers are values that `msgspec.json.encode` writes as they are: times are milliseconds since 1970, durations
+milliseconds. Code that shows them to a person has to escape them: names, ids and classes of errors come from outside.
 """
 
 from typing import Literal, Protocol
@@ -9,76 +9,76 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 Why = Literal["dead", "failing", "overdue", "waiting", "silent"]
-"""Reason for which a saga is stuck: a dead letter waits for a person; the service's own code fails; what was due has
-not run; it waits longer than is usual; nothing was told of it for longer than is usual."""
+"""Reason why a saga is stuck: a dead letter waits for a person; the service's own code fails; something due has not
+run; it waits longer than usual; nothing was reported of it for longer than usual."""
 
 PAGE_MAX = 1000
-"""Most sagas on a page, and most entries of each other answer."""
+"""Most sagas on a page, and most entries of any other answer."""
 
 
 class SagaFilter(Struct, frozen=True, kw_only=True):
-    """Choice of sagas: those for which all that is given holds."""
+    """Filter of sagas: a saga matches if it satisfies every field that is set."""
 
     text: str = ""
-    """Part of the saga's id."""
+    """Part of the saga id."""
     service: str = ""
-    """Service that has told something of it."""
+    """Service that has reported a transition of the saga."""
     outcome: Literal["", "none", "success", "failure"] = ""
     """Result of the saga; `none`: it has no outcome yet."""
     before_ms: int | None = None
-    """Time before which it began."""
+    """The saga began before this time."""
     dead: bool = False
-    """True: a dead letter blocks it somewhere."""
+    """If true, a dead letter blocks the saga in some service."""
     open: bool = False
-    """True: something of it is still to happen somewhere."""
+    """If true, the saga has unfinished work in some service."""
     stuck_ms: int | None = None
-    """Time at which it is stuck."""
+    """The saga is stuck at this time."""
 
 
 class PageRequest(Struct, frozen=True, kw_only=True):
-    """Part of a long answer."""
+    """Which part of a long answer is wanted."""
 
     limit: int = 50
-    """Most sagas on it, up to `PAGE_MAX`."""
+    """Most sagas on the page, up to `PAGE_MAX`."""
     after: str = ""
-    """`SagaPage.next` of the page before; empty: the first page."""
+    """`SagaPage.next` of the previous page; empty for the first page."""
 
 
 class SagaRow(Struct, frozen=True, kw_only=True):
-    """A saga in one line."""
+    """Summary of a saga in one row."""
 
     saga: str
     began_ms: int
-    """Time of its first transition that is known."""
+    """Time of its first known transition."""
     changed_ms: int
-    """Time of its last one."""
+    """Time of its last known transition."""
     result: Literal["", "success", "failure"]
-    """Result with which it ended; empty: it has no outcome yet."""
+    """Result of the saga; empty if it has no outcome yet."""
     outcome: str
     """Event with which it ended."""
     transitions: int
     services: tuple[str, ...]
-    """Services that have told something of it."""
+    """Services that have reported a transition of it."""
     open: tuple[str, ...]
-    """Services in which something of it is still to happen."""
+    """Services in which it has unfinished work."""
     dead: bool
-    """True: a dead letter blocks it somewhere."""
+    """True if a dead letter blocks it in some service."""
 
 
 class SagaPage(Struct, frozen=True, kw_only=True):
-    """Sagas that were asked for, last changed first."""
+    """One page of the matching sagas, last changed first."""
 
     rows: tuple[SagaRow, ...]
     next: str
-    """`PageRequest.after` of the next page; empty: there is none."""
+    """`PageRequest.after` of the next page; empty if there is none."""
     looked: int
-    """Number of sagas that were looked at: a page ends, too, when these are very many."""
+    """Number of sagas that were examined: a page also ends when these become very many."""
     known: int
-    """Number of sagas that the monitor knows, whatever was asked for."""
+    """Number of sagas that the monitor tracks, whatever the filter."""
 
 
 class TimelineRow(Struct, frozen=True, kw_only=True):
-    """Transition of a saga, as one line of its timeline."""
+    """Transition of a saga as a row of its timeline."""
 
     service: str
     number: int
@@ -88,18 +88,18 @@ class TimelineRow(Struct, frozen=True, kw_only=True):
     type: str
     """Type of the message that was handled."""
     source: str
-    """Service or client that sent it."""
+    """Service or client that emitted it."""
     emitted: tuple[str, ...]
-    """Types of the events that followed; of very many the first."""
+    """Types of the events that were emitted; only the first ones of very many."""
     steps: tuple[str, ...]
     error: str
-    """Class of the failure; empty: none."""
+    """Class of the failure; empty if none."""
     attempt: int
     worker: str
     queued_ms: int | None
-    """Time between taking the message and its turn; `None`: nobody saw it."""
+    """Time from receipt of the message to its turn; `None` if unknown."""
     handler_ms: int | None
-    """Time in the handler, and in others of its message before; `None`: nobody saw it."""
+    """Time in the handler, and in earlier handlers of the same message; `None` if unknown."""
 
 
 class SagaWait(Struct, frozen=True, kw_only=True):
@@ -107,52 +107,52 @@ class SagaWait(Struct, frozen=True, kw_only=True):
 
     service: str
     handler: str
-    """Handler that waits; empty: whoever takes what was said last."""
+    """Handler that waits; empty for any handler of the last emitted events."""
     for_: tuple[str, ...]
-    """Types of events that it waits for; empty: a time, or a person."""
+    """Types of the events that it waits for; empty if it waits for a time or a person."""
     since_ms: int
     until_ms: int | None
-    """Time at which it goes on by itself, if nothing comes before; `None`: no time is set."""
+    """Time at which it resumes by itself if nothing comes before; `None` if none is set."""
     ends: str
-    """Event, time or command that would end it, in words."""
+    """Description of the event, time or command that would end the wait."""
 
 
 class StuckSaga(Struct, frozen=True, kw_only=True):
-    """A saga that does not go on by itself, or ought to have."""
+    """A saga that does not resume by itself, or should have."""
 
     saga: str
     why: Why
     since_ms: int
-    """Time since which it is stuck, by the measure of `why`."""
+    """Time since which it is stuck, as `why` measures it."""
     measure_ms: int
-    """Time that was allowed for it before."""
+    """Time that it was allowed to wait before that."""
     awaited: SagaWait
 
 
 class StuckSagas(Struct, frozen=True, kw_only=True):
-    """Sagas that are stuck, longest first."""
+    """Stuck sagas, longest first."""
 
     sagas: tuple[StuckSaga, ...]
     more: bool
-    """True: there are more than these."""
+    """True if there are more than these."""
     unanswered: tuple[str, ...] = ()
-    """Reasons why something is missing: parts that a shared monitor could not ask for."""
+    """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """All that is known of one saga."""
+    """Everything that is known of one saga."""
 
     row: SagaRow
     lines: tuple[TimelineRow, ...]
     """Transitions by time; those of one service by number."""
     missing: int
-    """Number of transitions that were told of no more, or not yet: gaps below the last number of each service."""
+    """Number of transitions that are not known, or not known yet: gaps below the highest number of each service."""
     left_out: int
-    """Number of the oldest that are not in `lines`: it holds the newest only."""
+    """Number of the oldest transitions that are left out of `lines`, which holds only the newest."""
     awaited: tuple[SagaWait, ...]
     stuck: tuple[StuckSaga, ...]
     unanswered: tuple[str, ...] = ()
-    """Reasons why something is missing: parts that a shared monitor could not ask for."""
+    """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
 
 class MinuteRate(Struct, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ class MinuteRate(Struct, frozen=True, kw_only=True):
     minute_ms: int
     transitions: int
     failures: int
-    """Number of them that tell of a failure."""
+    """Number of them that report a failure."""
 
 
 class HandlerRate(Struct, frozen=True, kw_only=True):
@@ -171,37 +171,37 @@ class HandlerRate(Struct, frozen=True, kw_only=True):
     handler: str
     transitions: int
     per_s: float
-    """Transitions a second in the last five whole minutes."""
+    """Transitions per second in the last five whole minutes."""
     runs: int
     retries: int
     dead: int
     p50_ms: float
     p95_ms: float
     p99_ms: float
-    """Times of its runs: half, 95 % and 99 % of them took no longer."""
+    """Durations of its runs: 50 %, 95 % and 99 % of them took no longer."""
     queued_p95_ms: float
-    """Time between message and run that 95 % did not exceed."""
+    """Time that 95 % of its messages at most waited for their run."""
     storm: bool
-    """True: it retries more than it gets done."""
+    """True if it retries more often than it finishes."""
     slices: tuple[MinuteRate, ...]
-    """Minutes in which there was something, oldest first."""
+    """Minutes with any transitions, oldest first."""
 
 
 class HandlerRates(Struct, frozen=True, kw_only=True):
     """Rates of all handlers, busiest first."""
 
     minutes: int
-    """Length of the window, in minutes up to the newest transition."""
+    """Length of the window in minutes, up to the newest transition."""
     newest_ms: int
-    """Time of the newest transition; 0: there is none."""
+    """Time of the newest transition; 0 if there is none."""
     sagas: int
     in_flight: int
-    """Sagas without an outcome."""
+    """Number of sagas without an outcome."""
     taken: int
-    """Transitions folded since the monitor began to read."""
+    """Number of transitions applied since the monitor began to read."""
     handlers: tuple[HandlerRate, ...]
     unanswered: tuple[str, ...] = ()
-    """Reasons why something is missing: parts that a shared monitor could not ask for."""
+    """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
 
 class ErrorClass(Struct, frozen=True, kw_only=True):
@@ -213,7 +213,7 @@ class ErrorClass(Struct, frozen=True, kw_only=True):
     count: int
     last_ms: int
     saga: str
-    """Saga of the last one."""
+    """Saga of the last failure."""
 
 
 class HotSaga(Struct, frozen=True, kw_only=True):
@@ -229,7 +229,7 @@ class HotPartition(Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     transitions: int
-    """Transitions because of its messages, in the last minutes."""
+    """Transitions caused by its messages in the last minutes."""
     share: float
     """Factor over the mean of the topic's partitions from which anything came."""
 

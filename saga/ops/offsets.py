@@ -1,5 +1,4 @@
-"""Positions of services in the log, shown and moved: `position_moves` decides, the broker moves if nothing is
-refused."""
+"""Consumer offsets of services, shown and moved: `plan_moves` decides, the broker moves if no move is refused."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -19,11 +18,11 @@ from saga.progress import ids
 from saga.support.clock import Clock, from_iso, iso
 
 MOVED, STAYED = "position moved", "position not moved"
-"""Names of the record on `<service>.dead`, in its header `dead_what`."""
+"""Names of records on `<service>.dead` about moves, in the header `dead_what`."""
 
 
 class PartitionState(NamedTuple):
-    """State of a partition for a group: bounds of the log, and the group's position."""
+    """State of a partition for a group: the bounds of the log, and the group's position."""
 
     bounds: OffsetBounds
     offset: int | None
@@ -31,7 +30,7 @@ class PartitionState(NamedTuple):
 
     @property
     def next(self) -> int:
-        """The first record that is not handled and still there."""
+        """Offset of the first record that exists and is not handled."""
         return max(self.bounds.begin, self.bounds.begin if self.offset is None else self.offset)
 
     @property
@@ -51,26 +50,33 @@ class OffsetMove(NamedTuple):
 def list_partition_states(
     group: GroupDescription, bounds: Mapping[Partition, OffsetBounds]
 ) -> dict[Partition, PartitionState]:
-    """States of all partitions for the group."""
+    """Return the states of all partitions for the group."""
     return {
         partition: PartitionState(each, group.positions.get(partition)) for partition, each in sorted(bounds.items())
     }
 
 
 def is_backward(state: PartitionState, to: int) -> bool:
-    """True if records would come again that were handled."""
+    """Return whether handled records would be read again."""
     return state.offset is not None and to < state.offset
 
 
 def is_unread(states: Mapping[Partition, PartitionState]) -> bool:
-    """True if the group has no position in any of these partitions, all of one topic: a person may say where it begins.
-    A single partition without a position is one that was added: others of its topic are handled."""
+    """Return whether the group has no position in any of these partitions, all of one topic, so that an operator may
+    choose where it begins.
+
+    A single partition without a position was added later: records of the others have been handled.
+    """
     return all(state.offset is None for state in states.values())
 
 
 def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = False) -> str | None:
-    """Reason that a position must not move to `to`. `floor`: the first record that is younger than the service's
-    memory; `unread`: see `is_unread`."""
+    """Return the reason why a position must not move to `to`; `None` if it may.
+
+    Args:
+        floor: Offset of the first record that is younger than the service's retention.
+        unread: See `is_unread`.
+    """
     begin, end = state.bounds
     if to < begin:
         return f"its oldest record is {begin}"
@@ -90,7 +96,7 @@ def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = Fa
 
 
 def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Partition, int]) -> list[OffsetMove]:
-    """Moves of the positions that are not there already."""
+    """Return the moves of the positions that are not at their target already."""
     return [
         OffsetMove(partition, state.offset, targets[partition])
         for partition, state in states.items()
@@ -150,7 +156,8 @@ _move_decoder = msgspec.json.Decoder(_MoveRecord)
 
 
 def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator: Operator, now_ms: int) -> Outgoing:
-    """Record of moves, as a dead letter: people look there for what was done by hand. It belongs to no saga."""
+    """Encode a record of moves. It goes where dead letters go, where operators look for manual interventions. It
+    belongs to no saga."""
     told = {
         "service": service,
         "who": operator.who,
@@ -175,7 +182,7 @@ def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOffsets:
-    """Group of a service as the broker knows it."""
+    """Consumer group of a service as the broker knows it."""
 
     service: str
     members: tuple[str, ...]
@@ -188,18 +195,18 @@ class ServiceOffsets:
 
     @property
     def lag(self) -> int:
-        """Number of records that it has not handled, less wakes."""
+        """Number of records that it has not handled, timers excluded."""
         return sum(state.lag for at, state in self.states.items() if not is_timer_topic(at.topic))
 
     @property
     def timers(self) -> int:
-        """Number of wakes that wait for their time, or are being looked at."""
+        """Number of timers that are waiting or being processed."""
         return sum(state.lag for at, state in self.states.items() if is_timer_topic(at.topic))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetReset:
-    """Positions that somebody wants to move, and the target."""
+    """Positions that an operator wants to move, and the target."""
 
     service: str
     topic: str
@@ -208,13 +215,13 @@ class OffsetReset:
     to: str
     """Target: `earliest`, `latest`, an offset, or a time."""
     retention_ms: int | None
-    """Time that the service remembers its sagas; `None`: nobody said, so positions cannot go back."""
+    """How long the service remembers its sagas; `None` if unknown, so that positions cannot go back."""
     operator: Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSkip:
-    """Records of a partition that cannot be read, and are to be stepped over."""
+    """Unreadable records of a partition to skip."""
 
     service: str
     partition: Partition
@@ -222,14 +229,14 @@ class OffsetSkip:
 
 
 class OffsetResult(NamedTuple):
-    """Positions that were moved, or the reasons that nothing was."""
+    """Positions that were moved, or the reasons why none was."""
 
     moves: Sequence[OffsetMove]
     refused: Mapping[Partition, str]
 
 
 async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Positions of each of these services, in the topics in which it has one or which it reads now. Raises
+    """Read the positions of each service, in the topics in which it has one or which it reads now. Raises
     `SagaError`."""
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
@@ -237,8 +244,8 @@ async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock
 
 
 async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[ServiceOffsets, str | None]:
-    """Have the broker forget a service that never comes back: as it was, and why it is not forgotten; `None`: it is.
-    Raises `SagaError`."""
+    """Delete the consumer group of a service that never comes back. Return its last state, and why it was not deleted,
+    or `None`. Raises `SagaError`."""
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         was = await read_service_offsets(service, broker)
@@ -254,7 +261,7 @@ async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[
 
 
 async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Services that have something to handle, and no process that does. Raises `SagaError`."""
+    """Find the services that have unhandled records and no running process. Raises `SagaError`."""
     if missing_broker_file(settings) is not None:
         return []
     async with open_administration(settings, clock) as broker:
@@ -264,7 +271,7 @@ async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffse
 
 
 async def read_service_offsets(service: str, broker: Administration) -> ServiceOffsets:
-    """Positions of a service. What it reads and has committed nothing of counts as not handled."""
+    """Read the positions of a service. Partitions that it reads and has committed no offset for count as unhandled."""
     group = await broker.describe_group(service)
     bounds = await broker.fetch_bounds(sorted({partition.topic for partition in group.positions} | group.reads))
     return ServiceOffsets(service, group.members, list_partition_states(group, bounds))
@@ -287,8 +294,8 @@ async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> 
 async def skip_unreadable(
     wish: OffsetSkip, settings: Settings, clock: Clock
 ) -> tuple[OffsetResult, UnreadableRange | None]:
-    """Step over records that cannot be read at the service's position, and over nothing else; tell what is known of
-    them. Raises as `moved`."""
+    """Skip the unreadable records at the service's position, and nothing else. Return the result, and what is known of
+    these records. Raises as `reset_offsets` does."""
     async with _open_partitions(wish.service, *wish.partition, settings, clock) as (broker, states, runs):
         if runs:
             return OffsetResult((), runs), None
@@ -307,8 +314,8 @@ async def skip_unreadable(
 async def _open_partitions(
     service: str, topic: str, number: int | None, settings: Settings, clock: Clock
 ) -> AsyncIterator[tuple[Administration, Mapping[Partition, PartitionState], Mapping[Partition, str]]]:
-    """The broker, the partitions that are meant as they are for a service, and why none of them can move while it
-    runs."""
+    """Open the broker. Yield it, the states of the selected partitions, and the reasons why none can move while the
+    service runs."""
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         group = await broker.describe_group(service)
@@ -365,7 +372,7 @@ async def _find_refusals(
     broker: Administration,
     clock: Clock,
 ) -> Mapping[Partition, str]:
-    """Reasons that some of them must not move there."""
+    """Return the reasons why some of them must not move there."""
     floors: Mapping[Partition, int] = {}
     if wish.retention_ms is not None:
         floors = await broker.find_offsets(wish.topic, clock.now_ms() - wish.retention_ms)

@@ -32,10 +32,14 @@ ASSETS = Path(__file__).with_name("assets")
 
 
 def create_app(views: Views | None, settings: Settings, clock: Clock, *, addresses: Sequence[str] = ()) -> Starlette:
-    """The application. `views`: what services told, folded; `None`: the pages that need it are left out. `addresses`:
-    stores to read, in the place of the setting.
+    """Create the application.
 
-    Raises `ConfigurationError`: the file of users cannot be used.
+    Args:
+        views: Views of the read model; `None` leaves out the pages that need it.
+        addresses: Stores to read, instead of the setting.
+
+    Raises:
+        ConfigurationError: The file of users cannot be used.
     """
     sessions = Sessions(settings.monitor_users, clock)
     hosts = [name.strip() for name in settings.monitor_hosts.split(",") if name.strip()]
@@ -60,7 +64,7 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
 
 def _list_routes(has_views: bool) -> list[BaseRoute]:
-    """Routes; those of what services told only where that is folded."""
+    """List the routes; those of the read model only if there is one."""
     folded = [*pages.READ_MODEL_ROUTES, *API_ROUTES] if has_views else []
     return [
         Route("/", _redirect_to_first_page),
@@ -83,7 +87,7 @@ def _render_error(request: Request, status: int, what: str, *lines: str) -> Resp
 
 
 async def _on_error(request: Request, why: Exception) -> Response:
-    """Page that says what is wrong, and what to do."""
+    """Show a page that says what is wrong, and what to do."""
     lines = str(why).split("\n")
     match why:
         case PageNotFound():
@@ -106,7 +110,7 @@ async def _on_http(request: Request, why: Exception) -> Response:
 
 
 async def _on_gone(request: Request, why: Exception) -> Response:
-    """Answer for nobody: whoever asked has gone away in the middle, which is no defect of ours."""
+    """Return an answer that no client receives: the client disconnected in the middle, which is no defect of ours."""
     return Response(status_code=400)
 
 
@@ -125,7 +129,7 @@ def _respond(value: object, status: int = 200) -> Response:
 
 
 async def sagas(request: Request) -> Response:
-    """Page of sagas, by the same filters as the page for people; `limit` and `after` say which part."""
+    """Return a page of sagas as JSON, with the filters of the HTML page; `limit` and `after` select the part."""
     site, asked = get_site(request), request.query_params
     chosen = {name: asked.get(name, "") for name in ("text", "service", "outcome", "age", "state")}
     if chosen["state"] == "escalated":
@@ -136,30 +140,30 @@ async def sagas(request: Request) -> Response:
 
 
 async def trace(request: Request) -> Response:
-    """One saga across all services."""
+    """Return one saga across all services."""
     site, id_ = get_site(request), request.path_params["saga"]
     found = get_views(site).saga(id_, site.clock.now_ms())
     return _respond({"error": "nothing was told of this saga"}, 404) if found is None else _respond(found)
 
 
 async def stuck(request: Request) -> Response:
-    """Sagas that are stuck now."""
+    """Return the sagas that are stuck now."""
     site = get_site(request)
     return _respond(get_views(site).stuck(site.clock.now_ms()))
 
 
 async def rates(request: Request) -> Response:
-    """Rates of all handlers."""
+    """Return the rates of all handlers."""
     return _respond(get_views(get_site(request)).rates())
 
 
 async def errors(request: Request) -> Response:
-    """Failures by class."""
+    """Return failures by class."""
     return _respond(get_views(get_site(request)).errors())
 
 
 async def hot(request: Request) -> Response:
-    """Hot keys and partitions."""
+    """Return hot sagas and partitions."""
     return _respond(get_views(get_site(request)).hot())
 
 
@@ -183,7 +187,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def is_open_escalation(told: AttentionItem) -> bool:
-    """Return whether an escalation still needs a person: its compensation fails on, or calls are to be put right."""
+    """Return whether an escalation still needs a person: its compensation keeps failing, or calls have to be
+    corrected."""
     return told.letter.what == "escalation" and (
         told.state == "goes on" or (told.state == "-" and bool(told.letter.calls))
     )
@@ -195,7 +200,7 @@ def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:
 
 
 async def metrics(request: Request) -> Response:
-    """Answer with the open letters of each service, as they were read last, and how long ago that was."""
+    """Return the number of open items of each service as of the latest read, and the age of that read."""
     found = await get_site(request).desk.letters()
     lines = [*_format_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})]
     if found.value is not None:
@@ -208,7 +213,7 @@ async def metrics(request: Request) -> Response:
 
 
 def _format_gauge(name: str, meaning: str, values: Mapping[str, float]) -> Iterator[str]:
-    """Lines of one gauge in Prometheus' text format, by service; without a label where the service is empty."""
+    """Format one gauge by service in Prometheus' text format; without a label where the service is empty."""
     yield f"# HELP {name} {meaning}"
     yield f"# TYPE {name} gauge"
     for service, value in sorted(values.items()):
@@ -223,7 +228,7 @@ METRICS_ROUTES = [Route("/metrics", metrics)]
 
 
 async def sign_in(request: Request) -> Response:
-    """Form for name and password; and who has sent it."""
+    """Show the sign-in form, or sign in the user who sent it."""
     site = get_site(request)
     if not site.sessions.may_begin:
         raise NotAllowed("nobody can sign in here: SAGA_MONITOR_USERS names no file of users, so this page only shows")
@@ -256,7 +261,7 @@ def _accept_own_path(path: str) -> str:
 
 
 async def sign_out(request: Request) -> Response:
-    """End of a session."""
+    """End a session."""
     site = get_site(request)
     await site.read_form(request)
     cookie = name_cookie(request)

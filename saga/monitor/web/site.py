@@ -26,9 +26,9 @@ TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"
 """Beginning of the cookie's name: see `name_cookie`."""
 LIVE = "x-live"
-"""Header of a page that asks for itself again: what is told once is not for it."""
+"""Header of a page's automatic refresh, which must not consume a notice that is shown only once."""
 CELL_BYTES_MAX = 2000
-"""Longest text in one place of a page; longer ones are cut."""
+"""Longest text in one place of a page, in bytes; longer ones are cut."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 
@@ -37,22 +37,22 @@ class PageNotFound(SagaError):
 
 
 class NotAllowed(SagaError):
-    """Raised for what only somebody may do who has signed in: the page answers 403."""
+    """Raised for an action that needs a signed-in user: the page answers 403."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything that the pages have in common."""
+    """Everything that the pages share."""
 
     views: Views | None
-    """Folds of what services told; `None`: the pages that need them are left out."""
+    """Views of the read model; `None` if the pages that need them are left out."""
     desk: OperatorConsole
     sessions: Sessions
     clock: Clock
     environment: Environment
 
     def get_session(self, request: Request) -> Session | None:
-        """Session of whoever asks; `None`: nobody has signed in."""
+        """Return the session of the request; `None` if no user is signed in."""
         return self.sessions.get(request.cookies.get(name_cookie(request)))
 
     def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
@@ -74,7 +74,7 @@ class Site:
         return HTMLResponse(text, status)
 
     async def read_form(self, request: Request) -> tuple[FormFields, Session]:
-        """Form of somebody who has signed in, sent by a page of this session. Raises `NotAllowed`, `BadInput`."""
+        """Read a form that a signed-in user sent from a page of this session. Raises `NotAllowed`, `BadInput`."""
         session = self.get_session(request)
         if session is None:
             raise NotAllowed("nobody is signed in here: sign in, then do it again")
@@ -85,20 +85,20 @@ class Site:
 
 
 def get_site(request: Request) -> Site:
-    """Site of the application that is asked."""
+    """Return the site of the application that serves the request."""
     site = request.app.state.site
     assert isinstance(site, Site)
     return site
 
 
 def redirect_with_notice(session: Session, notice: str, url: str) -> Response:
-    """Answer that leads to another page, which shows the notice once."""
+    """Redirect to another page, which shows the notice once."""
     session.notice = notice
     return RedirectResponse(url, 303)
 
 
 def equals_secret(one: str, other: str) -> bool:
-    """True if two secrets are the same; takes as long if they are not."""
+    """Compare two secrets in constant time."""
     return compare_digest(one.encode("utf-8", "replace"), other.encode())
 
 
@@ -137,7 +137,7 @@ def _to_json(value: object) -> str:
 
 
 def _finalize(value: object) -> object:
-    """Text as pages have it: on one line, without characters that nobody sees, and not too long."""
+    """Clean a text for display: on one line, without invisible characters, and not too long."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(shorten(_SPACES.sub(" ", value), CELL_BYTES_MAX))
     return value
@@ -160,12 +160,12 @@ def _quote(text: str) -> str:
 
 
 def format_letter_key(service: str, id_: str) -> Markup:
-    """Name of a letter in forms and links."""
+    """Format the key of a dead letter in forms and links."""
     return Markup(f"{_quote(service)}/{_quote(id_)}")
 
 
 def parse_letter_key(key: str) -> tuple[str, str]:
-    """Service and id that a key names. Raises `BadInput` if it is none."""
+    """Parse service and id from a key. Raises `BadInput` if it is malformed."""
     service, separator, id_ = key.partition("/")
     if not separator or not service or not id_:
         raise BadInput("the form names no letter: load the page anew")
@@ -173,7 +173,7 @@ def parse_letter_key(key: str) -> tuple[str, str]:
 
 
 def parse_time(text: str | None) -> int | None:
-    """Milliseconds of an RFC 3339 text; `None` for any other."""
+    """Parse an RFC 3339 text to milliseconds; `None` for any other text."""
     try:
         return None if not text else from_iso(text)
     except (ValueError, OverflowError):
@@ -220,7 +220,7 @@ def format_age(ms: int | None, now_ms: int) -> str:
 
 
 def parse_number(values: Mapping[str, str] | Any, name: str, most: int) -> int:
-    """Whole number of a query, 0 if it is none or too large."""
+    """Parse a whole number from a query; 0 if it is missing, malformed or too large."""
     text = str(values.get(name, ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else 0
 
