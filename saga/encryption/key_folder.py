@@ -33,19 +33,19 @@ from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
 
 CACHE_S: Final = 60.0
-"""Seconds that a process goes on with a key that it has read: so long after an erasure it may still open."""
+"""Seconds for which a process uses a key that it has read. So long after an erasure it may still decrypt."""
 CACHE_MAX: Final = 10_000
-"""Keys that a process keeps, at most."""
+"""Largest number of keys that a process caches."""
 ENDING: Final = ".key"
 MAKE_ONE: Final = ": make one, saga keys new"
 LOCK_RETRY_S: Final = 0.01
-"""Seconds between two attempts to get the lock of the folder."""
+"""Seconds between two attempts to lock the folder."""
 LOCK_ATTEMPTS_MAX: Final = 1000
-"""Attempts to get the lock of the folder, before it is reported that another process does not give it back."""
+"""Attempts to lock the folder, before an error reports that another process does not release it."""
 
 
 class KeyFolder:
-    """Keys of a folder: see `saga.encryption.port.Keys`."""
+    """Keys in a folder: see `saga.encryption.port.Keys` and `KeyRing`."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder, self._clock = folder, clock
@@ -53,7 +53,7 @@ class KeyFolder:
         self._made_names = MadeNames(folder / "made")
 
     def check(self) -> None:
-        """Raises `ConfigurationError` for a folder with which nothing can be sealed."""
+        """Raise `ConfigurationError` if nothing can be encrypted with this folder."""
         try:
             self._wrapping_key(self._newest())
         except KeysUnavailable as why:
@@ -106,14 +106,17 @@ class KeyFolder:
             ) from None
 
     def _load_key(self, name: str) -> SubjectKey | None:
-        """Raises `FileNotFoundError` if there is neither a secret nor a mark, and `KeysUnavailable`."""
+        """Return a key, or `None` if its subject was forgotten.
+
+        Raises `FileNotFoundError` without a secret or the mark of an erasure, and `KeysUnavailable`.
+        """
         content = self._load_content(name)
         while "erased" not in content:
             try:
                 return SubjectKey(name, self._secret(name, content))
             except KeysUnavailable:
                 before, content = content, self._load_content(name)
-                if content == before:  # or it was wrapped anew in between, and the older key was removed
+                if content == before:  # else it was rewrapped meanwhile, and the older key was removed
                     raise
         return None
 
@@ -144,13 +147,13 @@ class KeyFolder:
     # ------------------------------------------------------------ keys that wrap
 
     def _newest(self) -> str:
-        """Name of the key that wraps new secrets. Raises `KeysUnavailable`."""
+        """Return the name of the key that wraps new secrets. Raises `KeysUnavailable`."""
         if names := self._list_wrapping_keys():
             return max(names)
         raise KeysUnavailable(f"there is no key in {self.folder}{MAKE_ONE}")
 
     def _list_wrapping_keys(self) -> list[str]:
-        """Names of the keys that wrap. Raises `KeysUnavailable`."""
+        """Return the names of the wrapping keys. Raises `KeysUnavailable`."""
         try:
             return [path.name for path in self.folder.iterdir() if path.suffix == ENDING]
         except OSError as why:
@@ -171,10 +174,10 @@ class KeyFolder:
             raise KeysUnavailable(f"{place} is no key: it has to hold {SECRET_BYTES} bytes as base64; restore it")
         return key
 
-    # ------------------------------------------------------------ what people do
+    # ------------------------------------------------------------ for operators
 
     def create_wrapping_key(self, who: str, why: str) -> str:
-        """Create a key with which new secrets are wrapped from now on. Return its name."""
+        """Create a key that wraps new secrets from now on. Return its name."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as trouble:
@@ -189,8 +192,10 @@ class KeyFolder:
         return name
 
     def _newer_name(self, newest: str) -> str:
-        """Name of a key that is made now, which sorts last. If a clock was ahead when the newest was made, it begins as
-        that one does."""
+        """Return a name for a new key that sorts last.
+
+        If a clock was ahead when the newest key was created, the name begins with the name of that key.
+        """
         now = iso(self._clock.now_ms()).replace(":", "-")
         name = f"{now}{ENDING}"
         if name > newest:
@@ -200,35 +205,38 @@ class KeyFolder:
         return name if name > newest else f"{stem}_{now}{ENDING}"
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
-        """Wrap all secrets with the newest key. Return how many were rewrapped, and the keys that are unused now."""
+        """Wrap all secrets with the newest key. Return how many were rewrapped, and the keys that are no longer
+        needed."""
         count = 0
         with self._translate_errors(self.folder, "wrapped"):
             while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
                 for name in found:
-                    with self._locked():  # or the mark of an erasure meanwhile would be replaced
+                    with self._locked():  # else the mark of a concurrent erasure would be replaced
                         count += self._wrap_again(name)
             self.append_audit_line("rewrap", self._newest(), who, why)
-            with self._locked():  # nobody makes a key or a secret now: what this second look finds is all there is
-                for copy in self.folder.glob(f".*{ENDING}.*"):  # of a process that was killed while it made a key
+            with self._locked():  # under the lock no key or secret is created, so this second search is complete
+                for copy in self.folder.glob(f".*{ENDING}.*"):  # left by a process that was killed
                     copy.unlink(missing_ok=True)
                 names = list(self._subjects())
                 self._made_names.add_all(names)
                 return count + sum(map(self._wrap_again, names)), self._find_unneeded()
 
     def _is_older(self, content: Mapping[str, Any]) -> bool:
-        """Return whether a secret is there, and wrapped with another key than the newest."""
+        """Return whether the content is a secret that is wrapped with another key than the newest."""
         return "erased" not in content and content.get("by") != self._newest()
 
     def _wrap_again(self, name: str) -> bool:
-        """Wrap a secret with the newest key, under the lock. Returns whether it had another one."""
+        """Wrap a secret with the newest key. Return whether it had another one. The lock must be held."""
         content = self._load_content(name)
         if not self._is_older(content):
             return False
         return self._write(name, self._wrap(name, self._secret(name, content), self._newest()), replaces=True)
 
     def _find_unneeded(self) -> list[str]:
-        """Name the keys that no secret names and none will, under the lock. Raises `KeysUnavailable` where one cannot
-        be read: its copy in a backup may name any key."""
+        """Return the wrapping keys that no secret needs or will need. The lock must be held.
+
+        Raises `KeysUnavailable` if a secret cannot be read: its copy in a backup may need any key.
+        """
         for trouble in self._find_lost():
             raise KeysUnavailable(f"which keys are needed cannot be told: {trouble}")
         with self._translate_errors(self.folder, "read"):
@@ -236,9 +244,9 @@ class KeyFolder:
         return sorted(set(self._list_wrapping_keys()) - used - {self._newest()})
 
     def _find_lost(self) -> Iterator[str]:
-        """Troubles with secrets that were made and are not there."""
+        """Yield a problem for each secret that was created and is missing."""
         with self._translate_errors(self.folder / "made", "read"):
-            made = self._made_names.all()  # before the secrets: one that is made meanwhile is not lost
+            made = self._made_names.all()  # read before the secrets: one that is created meanwhile is not lost
         for name in sorted(made - set(self._subjects())):
             yield (
                 f"{self._place(name)} is lost, a secret or the mark of an erasure: restore it; if there is no copy of "
@@ -247,13 +255,13 @@ class KeyFolder:
             )
 
     def forget(self, subject: str, who: str, why: str) -> bool:
-        """Erase the secret of a subject for good. Return whether there was one."""
+        """Erase the secret of a subject for good. Return whether it had one."""
         name = subject_key_name(subject)
         with self._locked():
             place = self._place(name)
             with self._translate_errors(place, "removed"):
                 had_secret = name in self._made_names
-                for copy in place.parent.glob(f".{place.name}.*"):  # of a process that was killed while it wrote
+                for copy in place.parent.glob(f".{place.name}.*"):  # left by a process that was killed while it wrote
                     copy.unlink(missing_ok=True)
             with suppress(FileNotFoundError):
                 had_secret = "erased" not in self._load_content(name)
@@ -286,7 +294,7 @@ class KeyFolder:
             raise KeysUnavailable(f"the book of {self.folder} cannot be read: {why}") from why
 
     def summarize(self) -> KeyState:
-        """Look at all keys. Raises `KeysUnavailable` if there is no folder."""
+        """Read all keys and summarise them. Raises `KeysUnavailable` without a folder."""
         subjects, erased, troubles = 0, 0, list(self._find_lost())
         for name in self._subjects():
             try:
@@ -296,7 +304,7 @@ class KeyFolder:
                     continue
                 self._secret(name, content)
                 subjects += 1
-            except FileNotFoundError:  # somebody takes it away at this moment
+            except FileNotFoundError:  # removed at this moment
                 continue
             except KeysUnavailable as why:
                 troubles.append(str(why))
@@ -324,7 +332,7 @@ class KeyFolder:
             os.close(lock)
 
     def _wait_for(self, lock: int) -> None:
-        """Get the lock. Raises `KeysUnavailable` where its owner, which may be frozen, does not give it back."""
+        """Take the lock. Raises `KeysUnavailable` if its owner, which may be frozen, does not release it."""
         pause = threading.Event()
         for _ in range(LOCK_ATTEMPTS_MAX):
             try:
@@ -340,7 +348,7 @@ class KeyFolder:
 
     @contextmanager
     def _translate_errors(self, place: Path, what: str) -> Iterator[None]:
-        """Raise `KeysUnavailable` for what the system refuses."""
+        """Raise `KeysUnavailable` for an `OSError`."""
         try:
             yield
         except OSError as why:
@@ -353,8 +361,11 @@ class KeyFolder:
         return (path.stem for path in sorted((self.folder / "subjects").glob("??/*.json")))
 
     def _write(self, name: str, content: Mapping[str, str], *, replaces: bool) -> bool:
-        """Write a secret or a mark. Without `replaces` one that is there already stays; and nothing is written, which
-        returns false, if the key that wraps it is no longer the newest. With it, the lock has to be held."""
+        """Write a secret, or the mark of an erasure. Return whether it was written or exists.
+
+        Without `replaces`, existing content stays, and nothing is written (false) if the secret's wrapping key is no
+        longer the newest. With `replaces`, the lock must be held.
+        """
         place = self._place(name)
         with self._write_beside(place, msgspec.json.encode(content)) as file:
             if replaces:
@@ -371,7 +382,8 @@ class KeyFolder:
 
     @contextmanager
     def _write_beside(self, place: Path, content: bytes) -> Iterator[Path]:
-        """Write a file beside its place, durably; who has put it there returns. Raises `KeysUnavailable`."""
+        """Write a file durably beside its place; inside the block the caller moves it there. Raises
+        `KeysUnavailable`."""
         beside = place.parent / f".{place.name}.{secrets.token_hex(8)}"
         with self._translate_errors(place, "written"):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -390,17 +402,17 @@ class KeyFolder:
                 os.close(folder)
 
 
-# -------------------------------------------------------------------- made
+# -------------------------------------------------------------------- names of created secrets
 
 
 class MadeNames:
-    """Names of all secrets that were made. All raise `OSError`."""
+    """Names of all secrets that were ever created. All methods raise `OSError`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def file_of(self, name: str) -> Path:
-        """File in which a name stands."""
+        """Return the file that lists a name."""
         return self._folder / name[:2]
 
     def __contains__(self, name: str) -> bool:
@@ -410,7 +422,7 @@ class MadeNames:
             return False
 
     def add(self, name: str) -> None:
-        """Add a name; more than once does no harm."""
+        """Add a name; adding it again is harmless."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = os.open(self.file_of(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -419,12 +431,12 @@ class MadeNames:
             os.close(file)
 
     def add_all(self, names: Iterable[str]) -> None:
-        """Add those of these names that are not there yet."""
+        """Add those of these names that are missing."""
         for name in sorted(set(names) - self.all()):
             self.add(name)
 
     def all(self) -> set[str]:
-        """Read all names."""
+        """Return all names."""
         if not self._folder.exists():
             return set()
         return {name for path in self._folder.iterdir() for name in path.read_text().split()}

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from saga.encryption.text import NAME_LENGTH, PREFIX, DecryptionFailed, WrongSecret
 
 SECRET_BYTES: Final = 32
-"""Size of the secret of a subject, and of a key that wraps them."""
+"""Size of a subject's secret, and of a wrapping key."""
 _NONCE_BYTES: Final = 12
 _MARK_BYTES: Final = 4
-"""Bytes at the beginning of what is sealed that tell which secret it was sealed with."""
+"""Bytes at the beginning of an encrypted value that identify the secret with which it was encrypted."""
 
 
 class SubjectKey:
@@ -34,23 +34,28 @@ class SubjectKey:
         self._mark = _derived(secret, b"saga: mark", _MARK_BYTES)
         self._mark_of_recorded = _derived(secret, b"saga: mark of a recorded value", _MARK_BYTES)
         self.digest = _derived(secret, b"saga: digest", 32)
-        """Key of digests of what may be sensitive: without it nobody can tell by trying what was digested."""
+        """Key for digests of values that may be sensitive: without it no one can find a value by hashing guesses."""
 
     def seal(self, plain: bytes, place: str) -> str:
-        """Encrypt. `place`: where it belongs; it opens nowhere else."""
+        """Encrypt a value.
+
+        `place`: where it belongs; it cannot be decrypted for another place.
+        """
         return self._encrypt(self._mark, plain, place)
 
     def seal_recorded(self, plain: bytes, place: str) -> str:
-        """The same of a value that a service records. Its mark tells that it is bound to a place within its saga."""
+        """Encrypt a value that a service records. Its mark shows that it is bound to a place within its saga."""
         return self._encrypt(self._mark_of_recorded, plain, place)
 
     def _encrypt(self, mark: bytes, plain: bytes, place: str) -> str:
-        sealed = mark + self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty: not all versions take it
+        sealed = mark + self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty, which not all versions accept
         return f"{PREFIX}{self.name}:{base64.urlsafe_b64encode(sealed).decode()}"
 
     def open_recorded(self, text: str, place: str, place_before: str) -> bytes:
-        """Decrypt what `seal_recorded` gave. `place_before`: where it belongs, if it was sealed by a release that did
-        not tell apart the places of one saga. Raises as `open`."""
+        """Decrypt a result of `seal_recorded`. Raises as `open`.
+
+        `place_before`: its place for releases that did not distinguish the places within a saga.
+        """
         try:
             sealed = _bytes_in(text)
             if not sealed.startswith(self._mark_of_recorded):
@@ -60,8 +65,10 @@ class SubjectKey:
             raise DecryptionFailed from why
 
     def open(self, text: str, place: str, place_before: str | None = None) -> bytes:
-        """Decrypt. `place_before`: where it belongs, if it was sealed by a release that did not tell apart all places,
-        nor which secret it had. Raises `DecryptionFailed`, and `WrongSecret`."""
+        """Decrypt a value. Raises `DecryptionFailed`, and `WrongSecret`.
+
+        `place_before`: its place for releases that did not distinguish all places, nor marked the secret.
+        """
         try:
             sealed = _bytes_in(text)
             if sealed.startswith(self._mark):
@@ -75,23 +82,26 @@ class SubjectKey:
 
 
 def _bytes_in(text: str) -> bytes:
-    """Bytes that a sealed text holds. Raises `ValueError`."""
+    """Return the bytes of a sealed text. Raises `ValueError`."""
     return base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
 
 
 def subject_key_name(subject: str) -> str:
-    """Name of a subject's key."""
+    """Return the name of a subject's key."""
     return blake2b(subject.encode(), digest_size=NAME_LENGTH // 2, person=b"saga subject").hexdigest()
 
 
 def wrap_secret(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:
-    """Encrypt the secret of a subject with a key that wraps them. `nonce`: random bytes, new each time."""
+    """Encrypt a subject's secret with a wrapping key.
+
+    `nonce`: random bytes, new each time.
+    """
     nonce = nonce[:_NONCE_BYTES]
     return nonce + AESGCM(by).encrypt(nonce, secret, name.encode())
 
 
 def unwrap_secret(content: bytes, name: str, by: bytes) -> bytes:
-    """Decrypt the secret of a subject. Raises `DecryptionFailed`."""
+    """Decrypt a subject's secret. Raises `DecryptionFailed`."""
     try:
         return AESGCM(by).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], name.encode())
     except (InvalidTag, ValueError) as why:

@@ -26,9 +26,9 @@ from saga.support.settings import (
 )
 
 NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
-"""Name of a scope or a collection, as Couchbase has it."""
+"""Form of the name of a scope or a collection of Couchbase."""
 CAS_PER_MS = 1_000_000
-"""Versions per millisecond: Couchbase makes a document's version of the node's clock, in nanoseconds."""
+"""Versions per millisecond: a document's version is the clock of Couchbase's node, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class CouchbaseOptions:
 
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
 OPEN_S = 12.0
-"""Seconds that opening may take by default."""
+"""Default of the longest time for opening, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,29 +61,33 @@ class CouchbaseSettings:
     """Settings of a store. `CouchbaseAdapter.problems` has checked that they fit together."""
 
     connection: str
-    """Servers, as `couchbase://host1,host2`, or `couchbases://` for TLS."""
+    """Servers: `couchbase://host1,host2`, or `couchbases://` for TLS."""
     bucket: str
     scope: str | None = None
     collection: str | None = None
-    """Collection for everything. Without it, but with a scope, each of the toolkit's collections is one of the scope.
-    Otherwise all are in this one, or in the bucket's default collection, with the collection's name before the key."""
+    """Couchbase collection for all documents.
+
+    Without it, but with a scope, each collection of the toolkit is a collection of the scope with the same name.
+    Otherwise all documents are in this one, or in the bucket's default collection, with the toolkit's collection before
+    the key.
+    """
     username: str | None = None
     password: Callable[[], str] | None = None
-    """Function that gives the password: asked at each connect, and again when the server refuses us, so a file's new
-    content is used."""
+    """Function that returns the password. It is called at each connect, and again when the server refuses us, so that a
+    file's new content is used."""
     ca_file: Path | None = None
     """File with the authorities that may have signed the server's certificate; without it those that the SDK knows."""
     cert_file: Path | None = None
     key_file: Path | None = None
-    """Files of a client certificate and its key, in the place of user and password."""
+    """Files of a client certificate and its key, instead of user and password."""
     durability: Durability = "majority"
-    """Safety that a write waits for. `none`: a failover may lose what was acknowledged."""
+    """What a write waits for. `none`: a failover may lose acknowledged writes."""
     open_s: float = OPEN_S
-    """Seconds that opening may take."""
+    """Longest time for opening, in seconds."""
     kv_s: float = 2.5
-    """Seconds that a read may take, or a write that is not durable."""
+    """Longest time of a read, or of a write that is not durable, in seconds."""
     durable_s: float = 10.0
-    """Seconds that a durable write may take. The SDK raises less than 1.5; above 70 the server's own limit, of 16
+    """Longest time of a durable write, in seconds. The SDK raises values below 1.5; above 70 the server's own limit, 16
     bits of milliseconds, overflows."""
 
     @property
@@ -97,16 +101,19 @@ class CouchbaseSettings:
 
     @property
     def by_collection(self) -> bool:
-        """True if each of the toolkit's collections is a Couchbase collection of its own."""
+        """True if each collection of the toolkit is a Couchbase collection of its own."""
         return self.scope is not None and self.collection is None
 
     def home(self, collection: str) -> str:
-        """Name of the Couchbase collection that holds this one."""
+        """Return the name of the Couchbase collection with the documents of this one."""
         return collection if self.by_collection else self.collection or "_default"
 
     def password_now(self) -> str | None:
-        """The password as it is now. Raises `StoreUnavailable` whatever its function raises: it may be had later, and
-        to end the process is not for such a function."""
+        """Return the current password.
+
+        Raises `StoreUnavailable` for any exception of its function, also `SystemExit`: it may succeed later, and must
+        not end the process.
+        """
         if self.password is None:
             return None
         try:
@@ -209,7 +216,7 @@ COUCHBASE = CouchbaseAdapter()
 
 
 def couchbase_settings(settings: ChosenSettings, service: str) -> CouchbaseSettings:
-    """Settings of a service's store."""
+    """Return the settings of a service's store."""
     mine = settings.of(CouchbaseOptions)
     return CouchbaseSettings(
         **couchbase_place(settings.store, service)._asdict(),
@@ -233,8 +240,9 @@ class CouchbasePlace(NamedTuple):
 
 
 def couchbase_place(url: str, service: str) -> CouchbasePlace:
-    """Place that a URL names: cluster, bucket, and perhaps scope and collection; `{service}` in them becomes the
-    service's name.
+    """Return the cluster, bucket, and possibly scope and collection in a URL. Raises `ValueError`.
+
+    `{service}` in them is replaced by the service's name.
 
     >>> couchbase_place("couchbase://db1/shop/{service}", "payment").scope
     'payment'

@@ -29,7 +29,7 @@ from saga.store.couchbase.opening import open_bucket
 from saga.support.clock import Clock, SystemClock
 
 ANSWER_S = SCAN_S + 17
-"""Longest wait for the next line of the process: it has limits of its own, unless it hangs."""
+"""Longest wait for the next line of the process, which has shorter limits of its own unless it hangs."""
 EVICTS_S = 5.0
 """Longest wait for the answer whether the bucket evicts."""
 
@@ -70,7 +70,7 @@ async def _start_process(
     """Run the process inside the block. It lists the keys of the collection `name`, or reads the bucket's settings if
     the name is empty."""
     password = settings.password_now()
-    if password is not None:  # a function that goes over a pipe
+    if password is not None:  # a function that can be pickled
         settings = replace(settings, password=partial(str, password))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", f"from {__name__} import main; main()"),

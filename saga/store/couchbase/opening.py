@@ -1,12 +1,11 @@
-"""Opening of Couchbase: questions before the first operation, so that a wrong setting is told at the start and by its
-name.
+"""Checks before the first operation on Couchbase, so that a wrong setting is reported at the start and by its name.
 
 A server that cannot write durably does not say so on connecting, a missing collection looks like a slow server, and a
-wrong role shows at the first write: so one document is written and removed.
+missing role shows at the first write. So one document is written and removed.
 
-Durability, and to keep an expiry, are asked for in an extension of the protocol that CouchbaseMock does not have: it
-closes the connection. So where no durability is wanted it is found out whether the other works. If it does not, a
-`replace` with `keep_expiry` clears the expiry: documents then stay that somebody wanted to go, and nothing is lost.
+Durable writes and keeping an expiry use an extension of the protocol that CouchbaseMock does not have: it closes the
+connection. So without durable writes it is checked whether keeping an expiry works. If it does not, a `replace` with
+`keep_expiry` clears the expiry: documents stay longer than requested, and nothing is lost.
 """
 
 from contextlib import suppress
@@ -19,19 +18,19 @@ from saga.store.couchbase.driver import FAILURES, Calls, CouchbaseCluster, Couch
 from saga.support.clock import Clock, patiently
 
 CLOSE_S_MAX = 1.0
-"""Time for what did not open to close."""
+"""Longest wait for closing a cluster that could not be opened."""
 PROBE_S = 4.0
 """Longest time of each of the two durable writes at the start."""
 PROBE_EXPIRY_S = 60.0
 REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, errors.NO_COLLECTION})
-"""Errors that no waiting mends."""
+"""Errors that waiting does not resolve."""
 
 
 async def open_cluster(
     settings: CouchbaseSettings, collections: tuple[str, ...], calls: Calls, clock: Clock, *, readonly: bool
 ) -> CouchbaseCluster:
-    """Connect to a cluster on which everything works that will be asked: reading these collections and, in the first of
-    them, writing as durably as is set. Raises `SagaError`."""
+    """Connect to a cluster, and check that it can read these collections and write to the first as durably as
+    configured. Raises `SagaError`."""
     try:
         cluster = CouchbaseCluster(settings)
     except StoreUnavailable as why:
@@ -50,7 +49,7 @@ async def open_cluster(
 
 
 async def _let_go(calls: Calls, clock: Clock) -> None:
-    """Return when the SDK has closed: its threads must not run into the end of the process."""
+    """Wait for the SDK to close: its threads must not run while the process ends."""
     with suppress(TimeoutError):
         await clock.within(CLOSE_S_MAX, calls.wait_until_ended())
 
@@ -95,7 +94,7 @@ async def _check_readable(
 
 
 def missing_collection_advice(settings: CouchbaseSettings, name: str) -> str:
-    """Advice about a collection that is not there."""
+    """Return the advice about a missing collection."""
     scope = settings.scope or "_default"
     return (
         f"there is no collection {name!r} in the scope {scope!r} of bucket {settings.bucket!r}: "
@@ -128,8 +127,10 @@ async def _write_and_remove(collection: CouchbaseCollection, key: str, calls: Ca
 
 
 async def _keeps_expiry(collection: CouchbaseCollection, key: str, calls: Calls) -> bool:
-    """Return whether an expiry can be kept: not if the connection is closed each time that it is asked for, and stays
-    open for a plain write in between."""
+    """Return whether the server can keep an expiry.
+
+    It cannot if it closes the connection at each such request, and does not for a plain write in between.
+    """
     cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
     keeps = False
     for _ in range(2):
@@ -145,7 +146,7 @@ async def _keeps_expiry(collection: CouchbaseCollection, key: str, calls: Calls)
     return keeps
 
 
-# -------------------------------------------------------------------- what to tell
+# -------------------------------------------------------------------- errors
 
 
 def _not_connected(settings: CouchbaseSettings, why: Exception) -> SagaError:

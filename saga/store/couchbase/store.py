@@ -50,23 +50,23 @@ from saga.store.port import Document
 from saga.support.clock import Clock
 
 ALWAYS_THERE = (PROGRESS, ARCHIVES)
-"""Collections that every service has. The others are looked for when they are first used."""
+"""Collections that every service has. Others are checked when they are first used."""
 PAGE_KEYS = 64
-"""Documents that a scan reads at a time."""
+"""Number of documents that a scan reads at a time."""
 RENEW_EVERY_S = 1.0
-"""Shortest time between two looks for another password, while operations fail."""
+"""Shortest time between two reads of the password while operations fail."""
 CAS_MAX = 2**64 - 1
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""Largest document that Couchbase Server takes, in bytes."""
+"""Largest document that Couchbase Server accepts, in bytes."""
 KEY_BYTES_MAX = 65_536
-"""Room for what is put around a document whose key is too long to be Couchbase's own."""
+"""Bytes reserved for wrapping a document whose key is too long for Couchbase."""
 
 
 class CouchbaseStore:
-    """Store of documents on Couchbase, of one event loop and one process: connect after a fork. See
-    `saga.store.port.Store` for the promises.
+    """Store of documents on Couchbase. See `saga.store.port.Store` for the promises.
 
-    `readonly` is for tools: writes raise `StoreUnavailable`.
+    It belongs to one event loop and one process, so it must be opened after a fork. `readonly` is for tools: writes
+    raise `StoreUnavailable`.
     """
 
     document_bytes_max = DOCUMENT_BYTES_MAX - KEY_BYTES_MAX
@@ -77,12 +77,15 @@ class CouchbaseStore:
         self._calls = Calls()
         self._cluster: CouchbaseCluster | None = None
         self._collections: dict[str, CouchbaseCollection] = {}
-        """Collections that are known to be there, by their name in Couchbase."""
+        """Collections that are known to exist, by their name in Couchbase."""
         self._renew_at_s = 0.0
 
     async def __aenter__(self) -> Self:
-        """Connect, and try all that will be needed. Raises `ConfigurationError` for what a setting or a command has to
-        mend, `StoreUnavailable` for a server that cannot be reached now."""
+        """Connect, and check all that will be needed.
+
+        Raises `ConfigurationError` for a problem that a setting or a command solves, `StoreUnavailable` for a server
+        that cannot be reached now.
+        """
         there = ALWAYS_THERE if self.settings.by_collection else (self.settings.home(PROGRESS),)
         self._cluster = await open_cluster(self.settings, there, self._calls, self._clock, readonly=self._readonly)
         self._collections = {name: self._collection(self._cluster, name) for name in there}
@@ -139,20 +142,20 @@ class CouchbaseStore:
     async def _list_documents(
         self, within: CouchbaseCollection, name: str, prefix: str
     ) -> AsyncIterator[tuple[str, str]]:
-        """Keys that begin with `prefix`, each with the one it is stored under."""
+        """Yield the keys that begin with `prefix`, each with the key that it is stored under."""
         async for stored in self._stored_keys(name, stored_prefix(prefix)):
             full = stored
             if is_shortened(stored):
                 document = await self._get(within, stored, stored)
                 if document is None:
                     continue
-                with suppress(StoreError):  # else it is no document of ours: whoever looks at it can tell
+                with suppress(StoreError):  # else another program wrote the document: its reader reports it
                     full = unwrap_key(document.content)
             if full.startswith(prefix):
                 yield full, stored
 
     def _stored_keys(self, name: str, prefix: str) -> AsyncIterator[str]:
-        """List what is stored; tests put something else here, as their server has no lists."""
+        """List the stored keys. Tests replace this, because their server cannot list keys."""
         return list_keys(self.settings, name, prefix, self._clock)
 
     # ---------------------------------------------------------------- writing
@@ -187,7 +190,7 @@ class CouchbaseStore:
     async def _to_write(self, collection: str, key: str, content: bytes) -> tuple[CouchbaseCollection, str, str, bytes]:
         if self._readonly:
             raise StoreUnavailable(f"the store {self.settings.where} is open for reading only; nothing was written")
-        if len(content) > self.document_bytes_max:  # not sent: the server takes in all of it before it refuses
+        if len(content) > self.document_bytes_max:  # not sent: the server would receive all of it before it refuses
             raise TooLarge(
                 f"the store {self.settings.where} cannot take document {key!r} of {len(content)} bytes: it takes "
                 f"{self.document_bytes_max}; nothing was written: keep less"
@@ -204,22 +207,25 @@ class CouchbaseStore:
             raise self._translate_error(why, doing, full) from why
 
     def _check(self, cas: int, doing: StoreOperation, full: str) -> None:
-        """Check a version: to Couchbase 0 means any, which must never be asked for."""
+        """Raise `Conflict` for an impossible version: to Couchbase 0 means any version, which must never be
+        requested."""
         if not 0 < cas <= CAS_MAX:
             raise errors.conflict_error(doing, self.settings.where, repr(full))
 
-    # ---------------------------------------------------------------- places
+    # ---------------------------------------------------------------- collections
 
     def _full(self, collection: str, key: str) -> str:
-        """Key with what has to be before it."""
+        """Return the key with the collection before it, if collections share a Couchbase collection."""
         return key if self.settings.by_collection else f"{collection}::{key}"
 
     def _collection(self, cluster: CouchbaseCluster, name: str) -> CouchbaseCollection:
         return cluster.collection(name, self.settings.durability, self.settings.durable_s)
 
     async def _find_collection(self, collection: str) -> CouchbaseCollection:
-        """Couchbase collection for this one, once it is known to be there: a write to one that is not would wait, and
-        end as if nobody knew how."""
+        """Return the Couchbase collection for this one, after checking that it exists.
+
+        A write to a missing one would time out, with an unknown outcome.
+        """
         name, cluster = self.settings.home(collection), self._get_cluster()
         if name not in self._collections:
             within = self._collection(cluster, name)
@@ -243,12 +249,11 @@ class CouchbaseStore:
         return failed
 
     def _renew_password(self) -> None:
-        """Look for a new password: it may be that we are refused, which the SDK tells only as an answer that does not
-        come."""
+        """Read the password again: we may be refused, which the SDK reports only as a timeout."""
         now_s = self._clock.monotonic_s()
         if self._cluster is not None and now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_EVERY_S
-            with suppress(SagaError, *FAILURES):  # its file is just being replaced: the next failure looks again
+            with suppress(SagaError, *FAILURES):  # its file may be being replaced: the next failure reads it again
                 self._cluster.renew_password()
 
 
@@ -261,10 +266,10 @@ class CouchbaseStore:
 
 
 STORED_KEY_BYTES_MAX = 246
-"""Longest key: Couchbase's limit in a named collection; in the default one it is 250."""
+"""Longest stored key: Couchbase's limit in a named collection; in the default one it is 250."""
 DIGEST_BYTES = 16
 HEAD_BYTES = STORED_KEY_BYTES_MAX - 1 - 2 * DIGEST_BYTES
-"""Bytes that a shortened key keeps of its beginning."""
+"""Bytes at the beginning of a key that remain when it is shortened."""
 _SHORTENED = re.compile(rf"~[0-9a-f]{{{2 * DIGEST_BYTES}}}\Z")
 
 
@@ -273,7 +278,7 @@ class _Wrapped(msgspec.Struct):
 
 
 def stored_key(key: str) -> str:
-    """Name in Couchbase of a key's document.
+    """Return the key under which a document is stored in Couchbase.
 
     >>> stored_key("payment::order-1")
     'payment::order-1'
@@ -287,17 +292,17 @@ def stored_key(key: str) -> str:
 
 
 def stored_prefix(prefix: str) -> str:
-    """Common beginning of all stored keys whose keys begin with `prefix`."""
+    """Return the common beginning of all stored keys whose keys begin with `prefix`."""
     return prefix.encode()[:HEAD_BYTES].decode(errors="ignore")
 
 
 def is_shortened(stored: str) -> bool:
-    """Return whether a stored key is a shortened one, and not the key itself."""
+    """Return whether a stored key is a shortened one."""
     return _SHORTENED.search(stored) is not None
 
 
 def wrap_content(key: str, content: bytes) -> bytes:
-    """Wrap the content of a document whose key was shortened: the key goes with it.
+    """Return the content of a document with a shortened key, together with the key.
 
     >>> wrap_content("ab", b"[1]")
     b'{"key":"ab","content":[1]}'
@@ -306,8 +311,11 @@ def wrap_content(key: str, content: bytes) -> bytes:
 
 
 def unwrap_content(key: str, stored: bytes) -> bytes:
-    """Take out the content that was wrapped. Raises `StoreError` if the document is not that of `key`: waiting mends
-    nothing, so it is no outage."""
+    """Return the content that was wrapped.
+
+    Raises `StoreError` if the document belongs to another key than `key`: this is no outage, because waiting does not
+    help.
+    """
     beginning = _beginning(key)
     if not stored.startswith(beginning):
         raise StoreError(f"the document under {stored_key(key)!r} belongs to another key than {key!r}")
@@ -315,7 +323,7 @@ def unwrap_content(key: str, stored: bytes) -> bytes:
 
 
 def unwrap_key(stored: bytes) -> str:
-    """Key of a document whose content was wrapped. Raises `StoreError`."""
+    """Return the key of a document whose content was wrapped. Raises `StoreError`."""
     try:
         return msgspec.json.decode(stored, type=_Wrapped).key
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
@@ -340,12 +348,12 @@ def _beginning(key: str) -> bytes:
 
 
 SLACK_S = 120.0
-"""Most that two clocks may differ before an expiry counts as another than the one that was asked for."""
+"""Largest difference between two clocks at which an expiry still counts as the requested one."""
 DAY_S = 86_400
 
 
 def check_expiry_range(expiry_s: float | None, clock: Clock) -> None:
-    """Check that an expiry can be expressed. Raises `StoreError` if not: nothing was written."""
+    """Raise `StoreError` if an expiry cannot be sent; then nothing was written."""
     if expiry_s is None or 0 <= expiry_s < RELATIVE_S_MAX:
         return
     if not 0 <= expiry_s <= expiry_s_max(clock):
@@ -363,10 +371,10 @@ async def check_expiry_kept(
     calls: Calls,
     clock: Clock,
 ) -> None:
-    """Return if documents of these collections of Couchbase last as long as they are told to.
+    """Check that documents of these Couchbase collections live as long as requested.
 
-    What the server does not tell (CouchbaseMock: any expiry) is taken for right. Raises `ConfigurationError` with all
-    that is wrong, `StoreUnavailable`.
+    What the server does not report is taken for right; CouchbaseMock reports no expiry. Raises `ConfigurationError`
+    with all problems, and `StoreUnavailable`.
     """
     heading = f"The store {settings.where} does not keep documents as long as it must"
     if not 0 <= expiry_s <= expiry_s_max(clock):
@@ -402,7 +410,8 @@ async def _check_collection(
 async def _find_problems(
     collection: CouchbaseCollection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
-    """Tell what becomes of a document without an expiry, and of one with `expiry_s`; both are removed again."""
+    """Return what the server makes of a document without an expiry, and of one with `expiry_s`; both are removed
+    again."""
     problems: list[str] = []
     cas = await calls.begin(collection.insert(key, b"{}", None))
     collection.time.learn(cas)
