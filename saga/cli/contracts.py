@@ -53,7 +53,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def format_options(command: F) -> F:
-    """Give a command the flags `--json` and `--sarif`."""
+    """Give a command the options `--json` and `--sarif`."""
     sarif = click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for what shows it in reviews.")
     return click.option("--json", "form", flag_value="json", help="Print JSON.")(sarif(command))
 
@@ -138,7 +138,7 @@ def check(module: Path | None, form: str | None) -> None:
             *describe_modes(found),
         ]
         bad += [PROMISES] if breaks else []
-    # A folder that cannot be read is one problem, not one in each of its modules.
+    # An unreadable folder is one problem, not one for each of its modules.
     problems += [drift for path in modules if not problems or library is not None for drift in _find_drift(path)]
     good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
     print_problems_and_exit(
@@ -164,7 +164,7 @@ def lint_(form: str | None) -> None:
 
 
 def _find_drift(path: Path) -> list[ContractProblem]:
-    """Difference of a generated module from what the contracts say, if there is one."""
+    """Return how a generated module differs from the contracts, if it does."""
     found = path.read_text("utf-8", "replace")
     try:
         wanted = generate(load_contracts(path), list_classes(found))
@@ -181,7 +181,7 @@ def _find_drift(path: Path) -> list[ContractProblem]:
 
 
 def _find_generated(module: Path | None) -> list[Path]:
-    """Modules to work on: the one that is named, or all below the current folder."""
+    """Return the named module, or all generated modules below the current folder."""
     if module is not None:
         if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
             raise click.UsageError(f"{module} was not generated, and is not overwritten; name another file")
@@ -196,7 +196,7 @@ def _find_generated(module: Path | None) -> list[Path]:
 
 
 def _load_library_of(module: Path) -> Library:
-    """Contracts of a module; without any the command makes no sense, with broken ones the answer is no."""
+    """Load the contracts of a module. Exits with a usage error if there are none, and with 1 if they are invalid."""
     try:
         return load_contracts(module)
     except ContractError as why:
@@ -205,7 +205,7 @@ def _load_library_of(module: Path) -> Library:
 
 
 def _exit_with(problems: list[str]) -> None:
-    """Print what is wrong, if anything, and end with 1."""
+    """Print the problems, if any, and exit with code 1."""
     for problem in problems:
         print_lines(*problem.split("\n"), err=True)
     if problems:
@@ -243,7 +243,8 @@ def print_problems_and_exit(
 
 
 def load_contracts(module: Path) -> Library:
-    """Contracts of a module. Without any the command makes no sense; raises `ContractError` if they cannot be used."""
+    """Load the contracts of a module. Exits with a usage error if there are none. Raises `ContractError` if they are
+    invalid."""
     try:
         return find_library(module.parent)
     except DeclarationError as why:
@@ -251,7 +252,7 @@ def load_contracts(module: Path) -> Library:
 
 
 def try_load_contracts(module: Path) -> tuple[Library | None, list[ContractProblem]]:
-    """Contracts of a module, or all that keeps them from being used."""
+    """Load the contracts of a module, or return all problems that make them unusable."""
     try:
         return load_contracts(module), []
     except ContractError as why:
@@ -261,7 +262,7 @@ def try_load_contracts(module: Path) -> tuple[Library | None, list[ContractProbl
 
 
 def find_broken_releases(library: Library) -> list[ContractProblem]:
-    """Problems of released versions that have changed, or are gone; or of the file that says which are released."""
+    """Return the problems of released versions that were changed or removed, or of the file that lists the releases."""
     try:
         return check_released(library.by_path, read_released(library.folder) or {})
     except ContractError as why:
@@ -269,7 +270,7 @@ def find_broken_releases(library: Library) -> list[ContractProblem]:
 
 
 def locate_problems(folder: Path, problems: Iterable[ContractProblem]) -> list[ContractProblem]:
-    """Problems in a folder of contracts, with the paths of files as they are from here, and with lines."""
+    """Return the problems of a contracts folder with line numbers, and with paths relative to the current folder."""
     place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     return [
         replace(problem, file=(place / problem.file).as_posix(), line=_find_line(folder / problem.file, problem.at))
@@ -434,7 +435,7 @@ def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -
 
 
 def _describe_effects(change: SchemaChange, old: Version, new_: Version) -> list[str]:
-    """Lines that say what a change does to whom."""
+    """Describe, line by line, what a change does to whom."""
     lines = []
     for findings, writer, reader in ((change.backward, old, new_), (change.forward, new_, old)):
         verbs = {"fails": "cannot read", "misread": "misreads", "default": "reads"}
@@ -471,7 +472,7 @@ def _changes_to_json(changes: tuple[SchemaChange, ...]) -> list[dict[str, Any]]:
 
 
 def _find_version(given: str) -> Version:
-    """Version that an argument names: a file, or a version in the contracts here."""
+    """Find the version that an argument names: a file, or a version in the contracts of the current folder."""
     if given.endswith(".avsc"):
         if not Path(given).is_file():
             raise click.UsageError(f"there is no file {given}")
@@ -486,7 +487,7 @@ def _find_version(given: str) -> Version:
 
 
 def _load_library_here() -> Library:
-    """Contracts of the current folder; if they cannot be used, the answer is no."""
+    """Load the contracts of the current folder. Exits with 1 if they are invalid."""
     try:
         return load_contracts(Path.cwd() / _ANY)
     except ContractError as why:
@@ -495,7 +496,7 @@ def _load_library_here() -> Library:
 
 
 def _find_folder() -> Path:
-    """Folder of the contracts; the first contract of all goes to a new one here."""
+    """Return the folder of the contracts; for the very first contract a new one in the current folder."""
     try:
         return find_folder(Path.cwd())
     except DeclarationError:
@@ -510,7 +511,7 @@ def _to_relative(path: Path) -> Path:
 
 
 def print_consumers(found: Sequence[AffectedConsumer], folder: Path, new: Version) -> None:
-    """Print for each service that hears the contract what the change does to it."""
+    """Print for each service that consumes the contract what the change does to it."""
     if not found:
         print_lines(f"no manifest in {folder} hears it")
         return
@@ -525,7 +526,7 @@ def print_consumers(found: Sequence[AffectedConsumer], folder: Path, new: Versio
 
 
 def consumers_to_json(found: Sequence[AffectedConsumer]) -> list[dict[str, Any]]:
-    """The same for machines."""
+    """Convert the affected consumers to JSON values."""
     return [
         {
             "service": each.service,

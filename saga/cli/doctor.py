@@ -15,7 +15,7 @@ from saga.support.clock import SystemClock
 from saga.support.printable import count_noun, printable_lines
 
 NAMED_MAX = 3
-"""Things that a finding names before what it says of them; the others stand behind."""
+"""Most things that a finding names before its text; the others are listed after it."""
 
 
 @click.command()

@@ -15,7 +15,7 @@ from saga.support.printable import count_noun
 
 
 def key_ring_of(settings: Settings) -> KeyRing:
-    """The folder of keys, which need not be there yet."""
+    """Return the key ring of the configured folder, which need not exist yet."""
     if not settings.keys:
         raise ConfigurationError("there is no folder of keys:", ["set SAGA_KEYS to the one that all services share"])
     return wiring.key_ring(Path(settings.keys), SystemClock())

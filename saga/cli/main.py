@@ -81,14 +81,14 @@ class Main(LazyGroup):
         try:
             return super().invoke(ctx)
         except click.ClickException as why:
-            vars(why)["message"] = "\n".join(printable_lines(why.message))  # escaped, as everything that we say
+            vars(why)["message"] = "\n".join(printable_lines(why.message))  # escaped, as all our output
             raise
         except SagaError as why:
             print_error(why)
             ctx.exit(2)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Run as the command of a process, which says so itself if a defect ends it."""
+        """Run the command as a process. A defect that ends it is reported."""
         install_hooks()
         try:
             return super().__call__(*args, **kwargs)

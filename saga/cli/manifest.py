@@ -121,7 +121,7 @@ def _releases_to_json(compared: list[ComparedManifest]) -> list[dict[str, object
 
 
 def _shown(path: Path) -> str:
-    """Path as people type it: from the current folder, if it is in there."""
+    """Return a path as people type it: relative to the current folder if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

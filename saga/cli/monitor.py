@@ -38,10 +38,10 @@ from saga.support.clock import SystemClock, iso
 from saga.support.printable import count_noun
 
 ADDRESS = "127.0.0.1:8642"
-"""Address at which it answers, unless something else is said."""
+"""Default address of the monitor."""
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-"""Form of the name of a shared monitor: the names of its topics and of its group begin with it."""
+"""Valid name of a shared monitor: the names of its topics and its group begin with it."""
 Serve: TypeAlias = Callable[[asyncio.Event], Coroutine[None, None, None]]
 """Function that serves until the event is set."""
 
@@ -144,7 +144,7 @@ def run(  # a parameter for each option
 
 
 def _prepare_shared(name: str, sagas_max: int, settings: Settings, clock: SystemClock) -> Serve:
-    """Worker of a shared monitor, to be run."""
+    """Prepare a worker of a shared monitor, ready to run."""
     try:
         from saga.monitor.shared.server import SharedOptions, serve_shared
     except ImportError as why:
@@ -159,7 +159,7 @@ def _print_address(address: str) -> None:
 
 
 def _run_until_stopped(serve: Serve) -> None:
-    """Run it until somebody has it stop."""
+    """Run the function until the process is told to stop by a signal."""
 
     async def until_stopped() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -181,7 +181,7 @@ monitor_option = click.option(
     metavar="HOST:PORT",
     help="Address of a monitor, instead of SAGA_MONITOR. Without both the topic is read.",
 )
-"""The flag `--monitor`, in the place of SAGA_MONITOR."""
+"""The option `--monitor`, instead of SAGA_MONITOR."""
 one_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
 
@@ -262,7 +262,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
 
 def _find_unattended(settings: Settings) -> list[ServiceOffsets]:
-    """Services that nobody runs; none, where the broker cannot tell."""
+    """Find services that have unhandled records and no running process; none if the broker cannot tell."""
     try:
         return asyncio.run(find_unattended(settings, SystemClock()))
     except SagaError as why:
@@ -309,7 +309,7 @@ def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
 def _ask_or_read(
     monitor: str | None, broker: str | None, asks: Callable[[MonitorClient], Answer], reads: Callable[[Queries], Answer]
 ) -> Answer:
-    """Answer of a monitor that runs, or else out of the topic; it is told which."""
+    """Query a running monitor, or else read the topic; print which of the two it is."""
     settings = Settings.from_environment(broker=broker, monitor=monitor)
     if settings.monitor:
         try:
@@ -330,7 +330,7 @@ def _ask_or_read(
 
 
 def _report_unanswered(unanswered: Sequence[str]) -> None:
-    """Tell what of a shared monitor is missing in an answer."""
+    """Report which parts of a shared monitor are missing from an answer."""
     for each in unanswered:
         print_error(f"missing in this answer: {each}")
 

@@ -69,7 +69,7 @@ def service(name: str, hears: str | None, as_json: bool) -> None:
 
 
 def _root() -> Path:
-    """Folder of the project in which the command is called."""
+    """Return the folder of the project in which the command was called."""
     try:
         return find_folder().parent
     except DeclarationError:

@@ -14,15 +14,15 @@ from saga.policies.retry import BLAMES
 from saga.support.clock import Clock, SystemClock, from_iso, iso
 
 broker_option = click.option("--broker", metavar="URL", help="Address of the broker, instead of SAGA_BROKER.")
-"""The flag `--broker`, in the place of SAGA_BROKER."""
+"""The option `--broker`, instead of SAGA_BROKER."""
 
 stores_option = click.option(
     "--store",
     metavar="URL",
     help="Address of the stores, {service} standing for the name of the service, instead of SAGA_STORE.",
 )
-"""The flag `--store`, in the place of SAGA_STORE: for commands that open the stores of the services they are told.
-Commands that look for stores have `read_stores_option`."""
+"""The option `--store`, instead of SAGA_STORE, for commands that open the stores of the services they are given.
+Commands that search stores for services have `read_stores_option`."""
 
 read_stores_option = click.option(
     "--store",
@@ -36,7 +36,7 @@ read_stores_option = click.option(
 
 
 def require_audit_fields(who: str, why: str) -> None:
-    """Refuse what is to be on record with nobody's name, or without a reason."""
+    """Refuse a command that goes on record without an operator's name or a reason."""
     for name, text in (("--who", who), ("--why", why)):
         if not text.strip():
             raise click.UsageError(f"{name} is for the record: say it")
@@ -179,7 +179,7 @@ def limit_option(default: int) -> Option:
 
 
 def parse_before(before: str | None, age: str | None, clock: Clock) -> str | None:
-    """Time before which letters are meant, as `--before` or `--age` say it."""
+    """Parse `--before` or `--age` to the time before which dead letters are selected."""
     if before is not None and age is not None:
         raise click.UsageError("--before and --age say the same: give one of them")
     if age is not None:
@@ -194,7 +194,7 @@ def parse_before(before: str | None, age: str | None, clock: Clock) -> str | Non
 
 
 def parse_time(option: str, text: str | None, clock: Clock) -> str | None:
-    """Time that an option says: so long from now, or as RFC 3339."""
+    """Parse the time of an option: a duration from now, or RFC 3339."""
     if text is None:
         return None
     time_s = _parse_seconds(text)
@@ -205,7 +205,7 @@ def parse_time(option: str, text: str | None, clock: Clock) -> str | None:
 
 
 def parse_since_ms(option: str, text: str, clock: Clock) -> int:
-    """Milliseconds since 1970 of a time in the past that an option says: so long ago, or as RFC 3339."""
+    """Parse an option's time in the past, a duration ago or RFC 3339, to milliseconds since 1970."""
     time_s = _parse_seconds(text)
     try:
         return max(0, clock.now_ms() - time_s * 1000) if time_s is not None else max(0, from_iso(text))

@@ -16,17 +16,20 @@ from saga.support.printable import printable, printable_lines
 log = logging.getLogger("python")
 
 LIBRARY_LINES_MAX = 20
-"""Lines from one place in a library that a command prints in its life."""
+"""Most lines that a process prints from one place in a library."""
 
 
 def print_lines(*lines: str, err: bool = False) -> None:
-    """Print these lines. Text in them that came from outside cannot make another line, nor anything else of a terminal.
-    `err`: to standard error."""
+    """Print these lines, escaped: text from outside can neither start a new line nor control the terminal.
+
+    Args:
+        err: Print to standard error.
+    """
     click.echo("\n".join(map(printable, lines)), err=err)
 
 
 def print_prefixed(name: str, colour: str | None, line: str) -> None:
-    """Print a line that somebody else has said, behind his name; that is in a colour where the output is a terminal."""
+    """Print a line of another process after its name, which is coloured on a terminal."""
     click.echo(f"{click.style(printable(name), fg=colour)} | {printable(line)}")
 
 
@@ -36,8 +39,8 @@ def print_json(value: object) -> None:
 
 
 def print_error(what: object) -> None:
-    """Print to standard error what went wrong, or keeps a part of the answer from being given: one line, or several of
-    which all but the first are indented."""
+    """Print an error, or why a part of the answer is missing, to standard error. Of several lines, all but the first
+    are indented."""
     click.echo("\n".join(printable_lines(f"saga: {what}")), err=True)
 
 
@@ -47,7 +50,8 @@ def print_traceback(kind: type[BaseException], why: BaseException, trace: Traceb
 
 
 def escape_unencodable() -> None:
-    """Have letters that the terminal's encoding lacks written as their codes: a name in another script ends nothing."""
+    """Escape characters that the terminal's encoding lacks, so that a name in another script does not end the
+    process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -73,8 +77,8 @@ class LibraryLogHandler(logging.Handler):
 
 
 def install_hooks() -> None:
-    """Have everything that Python itself would print, of this process, go the same ways: what ends it, what ends a
-    thread, what is raised where nobody can be told, and what libraries say."""
+    """Print everything that Python itself would print in the same way: uncaught exceptions of the process and its
+    threads, unraisable exceptions, and messages of libraries."""
     sys.excepthook = print_traceback
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_thread_error

@@ -26,12 +26,12 @@ from saga.messages import Event
 BATCH = 500
 """Number of events that are published at once."""
 LINE_TIMES = 4
-"""Times that a line may be longer than a record of the log: text takes more room than Avro."""
+"""Factor by which a line may be longer than a record: JSON takes more room than Avro."""
 SPOOL_BYTES_MAX = 32_000_000
 """Most bytes of input that wait in memory until all of it is checked; beyond them it waits on disk."""
 PROBLEMS_SHOWN_MAX = 20
 PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
-"""Most problems that are told of one line, and of all: beyond them wrong lines are only counted."""
+"""Most problems that are reported of one line, and of all lines; beyond that wrong lines are only counted."""
 
 
 class LineProblem(NamedTuple):
@@ -39,7 +39,7 @@ class LineProblem(NamedTuple):
 
     line: int
     what: str
-    """Problem in words, with the field's name."""
+    """The problem, with the field's name."""
 
 
 @click.command()
@@ -86,10 +86,12 @@ def publish(event: str, file: IO[bytes], principal: str | None, broker: str | No
 
 
 def check_lines(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -> tuple[list[LineProblem], int]:
-    """Problems of the lines, and the number of wrong ones; until there is one, lines that are not empty are copied to
-    `spool`.
+    """Check the lines. Return their problems and the number of wrong lines.
 
-    `bytes_max`: of a record of the log.
+    Until the first wrong line, lines that are not empty are copied to `spool`.
+
+    Args:
+        bytes_max: Largest size of a record.
     """
     problems: list[LineProblem] = []
     wrong = 0
@@ -125,7 +127,7 @@ def _find_contract(name: str, library: Library) -> Contract:
 
 
 def _find_mistakes(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
-    """Problems of one line."""
+    """Yield the problems of one line."""
     try:
         data, twice = _decode_line(line)
     except BadInput as why:
@@ -141,27 +143,27 @@ def _find_mistakes(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str
 
 
 def _decode_event(line: bytes, to: type[Event]) -> Event:
-    """Event in a line."""
+    """Decode the event in a line."""
     return codec.from_json(_decode_line(line)[0], to)
 
 
 def _decode_line(line: bytes) -> tuple[object, list[str]]:
-    """JSON of a line, and the names that come twice in one object. Raises `BadInput`."""
+    """Decode the JSON of a line. Also return names that occur twice in one object. Raises `BadInput`."""
     try:
         return read_json(line)
-    except (ValueError, RecursionError) as why:  # a ValueError also for bytes that are no UTF-8
+    except (ValueError, RecursionError) as why:  # a ValueError also for bytes that are not UTF-8
         raise BadInput(f"is no JSON: {why}") from None
 
 
 async def _publish(lines: IO[bytes], to: type[Event], connecting: Client) -> int:
-    """Publish all events; their number. Ends the command with exit code 1 when the broker stops to acknowledge."""
+    """Publish all events. Return their number. Exits with code 1 when the broker stops acknowledging."""
     published = 0
     async with connecting as client:
         for batch in _read_batches(lines, to):
             try:
                 await client.publish(*batch)
             except ConfigurationError:
-                raise  # of the first batch: nothing was published
+                raise  # in the first batch: nothing was published
             except SagaError as why:
                 print_error(why)
                 print_lines(

@@ -22,7 +22,7 @@ from saga.support.clock import SystemClock
 from saga.telemetry.logs import EventLog
 
 GRACE_S = 5.0
-"""Seconds after the drain that anything has to let go which still holds the process up."""
+"""Seconds after the drain in which everything that still keeps the process running has to end."""
 
 
 @click.command()
@@ -61,7 +61,7 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
         if not last_resort.is_alive():
             last_resort.start()
 
-    # Not the loop's own handlers: those wait for the loop, which a handler that blocks it never lets run again.
+    # Not the loop's own signal handlers: those need the loop, which a blocking handler function never lets run.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, told_to_stop)
     try:
@@ -72,7 +72,8 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 
 
 def _leave_all() -> None:
-    """End the process, as a crash would: nothing is lost by it. From a thread, for the loop may never run again."""
+    """End the process at once, as a crash would; nothing is lost by that. Called from a thread, because the loop may be
+    blocked."""
     print_lines("saga: a handler did not end when it was told to; it is left as by a crash, and repeated", err=True)
     os._exit(1)
 
@@ -81,7 +82,7 @@ def _leave_all() -> None:
 
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
-"""Colours of the services' names, where the output is a terminal."""
+"""Colours of the services' names on a terminal."""
 
 
 @click.command()
@@ -149,7 +150,7 @@ async def _watch_until_stopped(
 
 
 class _Shown:
-    """Printing of lines behind the names of services, each name in a colour of its own."""
+    """Printer of lines prefixed with the names of services, each name in its own colour."""
 
     def __init__(self) -> None:
         self._colours: dict[str, str] = {}

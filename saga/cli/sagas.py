@@ -162,7 +162,7 @@ class ShowOptions:
     steps: bool
     values: bool
     reveal: Operator | None
-    """Who sees the sensitive fields; `None`: they stay hidden."""
+    """Operator to whom sensitive fields are shown; `None` keeps them hidden."""
 
 
 def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> ShowOptions:
@@ -235,7 +235,7 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
         return
     decoder = asyncio.run(_reveal(saga_id, seen, details.reveal)) if details.reveal else None
     values = {h.service: read_event_fields(h, decoder) for h in seen.histories} if details.values else None
-    if seen.undoing:  # only then the log is read
+    if seen.undoing:  # the log is read only then
         seen = asyncio.run(add_reasons(saga_id, seen, deployment))
     if as_json:
         print_json(_details_to_json(saga_id, seen, values))
@@ -259,7 +259,7 @@ async def _follow(saga: str, deployment: Deployment, service: str | None, as_jso
 
 
 def _get_only_history(seen: SagaDetails) -> SagaHistory:
-    """The service that is meant."""
+    """Return the history of the selected service."""
     first, *others = seen.histories
     if others:
         names = ", ".join(h.service for h in seen.histories)
@@ -313,7 +313,7 @@ def _details_to_json(saga: str, seen: SagaDetails, values: Values | None) -> dic
 
 def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[str]:
     outcome = next((s.outcome for s in seen.statuses if s.outcome), None)
-    if service is not None:  # the outcome may stand in another one
+    if service is not None:  # the outcome may be in another service
         return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
     if principals := dict.fromkeys(s.principal for s in seen.statuses if s.principal):
@@ -322,7 +322,7 @@ def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[s
 
 
 def _name_history(history: SagaHistory) -> str:
-    """The service; with the version of its state, where that is not the first."""
+    """Return the service's name, with the version of its state unless that is the first."""
     version = history.progress.version
     return f"{history.service} (state version {version})" if version > 1 else history.service
 
@@ -348,7 +348,7 @@ def _format_line(line: TimelineEntry, widths: Sequence[int] = (24, 14, 14, 11)) 
 
 
 def _format_attempts(line: TimelineEntry) -> list[str]:
-    """Attempts that failed before the transition, or in it, a line each."""
+    """Format the attempts that failed before or in the transition, one per line."""
     return [
         f"    attempt {each.attempt} failed at {each.time} after {each.ms} ms"
         + (f" on {each.worker}" if each.worker else "")
@@ -358,7 +358,7 @@ def _format_attempts(line: TimelineEntry) -> list[str]:
 
 
 def _format_call(made: TimelineStep) -> str:
-    """A step, update or read in words."""
+    """Describe a step, update or read."""
     what = f"{made.kind} {made.name}" + (f"({made.arguments})" if made.arguments else "")
     what += f" {made.number}" if made.number > 1 else ""
     what += f" of {made.document}" if made.kind == "update" else ""
@@ -378,7 +378,7 @@ _CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
 
 
 def _format_story(line: TimelineEntry) -> str:
-    """The message and what the service did with it."""
+    """Describe the message and what the service did with it."""
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     if line.steps:
         story += f"  [{', '.join(line.steps)}]"
@@ -388,7 +388,7 @@ def _format_story(line: TimelineEntry) -> str:
 
 
 def _format_open_work(seen: SagaDetails) -> list[str]:
-    """Everything that has not come to its end, a line each."""
+    """List all unfinished work, one item per line."""
     left = [
         f"  {status.service}: {what}"
         for history, status in zip(seen.histories, seen.statuses, strict=True)
@@ -536,7 +536,7 @@ def repair(
 async def _repair_and_print(
     services: Sequence[Declared], settings: Settings, saga: str | None, dry_run: bool, as_json: bool
 ) -> bool:
-    """Print a line for each saga as it is done; true if none has a problem."""
+    """Print a line for each saga as it is repaired. Return whether none has a problem."""
     count = problems = 0
     report = EventLog(sys.stderr, settings).report
     async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):
@@ -571,7 +571,7 @@ def _format_repaired(one: RepairedSaga, dry_run: bool) -> str:
 
 
 def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
-    """Words for what was done with a saga, or would be."""
+    """Describe what was done with a saga, or would be."""
     work, words = one.work, []
     if one.again:
         words.append(f"{count_noun(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
@@ -636,7 +636,7 @@ def rebuild(  # a parameter for each option
 async def _rebuild_and_print(
     services: Sequence[Declared], settings: Settings, saga: str | None, apply: bool, as_json: bool
 ) -> bool:
-    """Print a line for each saga; true if none has a problem."""
+    """Print a line for each saga. Return whether none has a problem."""
     made, problems, clock = 0, 0, SystemClock()
     async for one in rebuilding.rebuild(services, settings, clock, saga=saga, apply=apply):
         problems += one.problem is not None

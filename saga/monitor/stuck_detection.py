@@ -1,4 +1,4 @@
-"""Measure of a saga that is stuck: it does not go on by itself, or ought to have.
+"""Detection of stuck sagas: those that do not go on by themselves, or should have gone on.
 
 A saga is stuck for one of five reasons, by this measure:
 - **dead**: a dead letter blocks it in a service; since that transition.
@@ -29,9 +29,9 @@ UNKNOWN_MS = 300_000
 USUAL_LEAST = 20
 FACTOR, SHARE = 4, 0.99
 RUNS = frozenset({"handled", "later", "compensated"})
-"""Outcomes of a run that came to its end, or to the end of a turn."""
+"""Outcomes of a run that finished, or finished a turn."""
 BY_HAND = frozenset({"replayed", "discarded", "resolved"})
-"""Outcomes by which a person ends a dead letter."""
+"""Outcomes with which an operator ends a dead letter."""
 
 Reason: TypeAlias = tuple[str, ...]
 """Reason for being stuck: `dead`, `failing` or `overdue`; `silent` with the kind of saga; `waiting` with service and
@@ -40,7 +40,7 @@ DEAD, FAILING, OVERDUE = ("dead",), ("failing",), ("overdue",)
 
 
 class BlockedHandler(NamedTuple):
-    """Dead letter that blocks a saga in a service, or a run that fails of the service's own code."""
+    """A dead letter that blocks a saga in a service, or a run that fails because of the service's own code."""
 
     service: int
     handler: str
@@ -64,7 +64,7 @@ def compute_allowed_ms(usual: TimeHistogram) -> int:
 
 
 def find_dead(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler]:
-    """Dead letters that block a saga, one for each service and handler."""
+    """Yield the dead letters that block a saga, one for each service and handler."""
     for standing in known.service_states:
         if not standing.open:
             continue
@@ -79,7 +79,7 @@ def find_dead(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler
 
 
 def find_failing(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler]:
-    """Runs that are tried again and failed of the service's own code, one for each service and handler."""
+    """Yield the parked runs that fail because of the service's own code, one for each service and handler."""
     for standing in known.service_states:
         if standing.next_run != "attempt":
             continue
@@ -94,13 +94,13 @@ def find_failing(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHand
 
 
 class OpenWait(NamedTuple):
-    """Handler that waits in a service."""
+    """A handler that waits in a service."""
 
     handler: str
     types: tuple[str, ...]
     since_ms: int
     until_ms: int
-    """Time at which it goes on by itself, as it asked for by `Later`; 0: it waits for events alone."""
+    """Time at which it resumes by itself, as requested by `Later`; 0 if it waits only for events."""
 
 
 def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -> Iterator[OpenWait]:
@@ -121,8 +121,8 @@ def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -
 
 
 def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple[Reason, int], ...]:
-    """Reasons for which a saga may be stuck one day if nothing more is told of it, each with the time from which its
-    measure counts."""
+    """Return the reasons why a saga may become stuck if nothing more is reported, each with the time from which it
+    counts."""
     if known.ended is not None and not known.service_states:
         return ()
     dead = [(DEAD, each.since_ms) for each in find_dead(known, words)]

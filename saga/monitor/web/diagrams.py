@@ -1,7 +1,7 @@
-"""Graph of a choreography: a column for each service, a row for each event, from who says it to who hears it. Pure.
+"""Graph of a choreography: a column for each service, a row for each event, from its producers to its consumers. Pure.
 
-Rows are in order of causes: an event stands below one of those because of which it is said. So no two labels meet, and
-a picture of many services is as easy to read as one of few: it is only larger.
+Rows are in causal order: an event is below one of those that cause it. So no two labels overlap, and a picture of many
+services is as easy to read as one of few: it is only larger.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from saga.choreography.overview import Overview
 from saga.monitor.views import MinuteRate
 
 CLIENTS, OTHERS = "clients", "others outside"
-"""Columns of those who are no services: who publishes from outside, and who listens there."""
+"""Columns for participants that are no services: external producers, and external consumers."""
 LABELS_X, COLUMN_X, ROW_Y, HEAD_Y = 210, 120, 28, 56
 
 
 @dataclass(frozen=True, slots=True)
 class EventFlow:
-    """An event: who says it, and who hears it."""
+    """An event with its producers and consumers."""
 
     event: str
     outcome: str | None
@@ -30,7 +30,7 @@ class EventFlow:
 
 @dataclass(frozen=True, slots=True)
 class ServiceColumn:
-    """Service, or those outside, with the middle of its column."""
+    """A service, or a group of external participants, with the centre of its column."""
 
     name: str
     x: int
@@ -39,7 +39,7 @@ class ServiceColumn:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Event with the height of its row, and its marks: where it is said, and where it is heard."""
+    """An event with the height of its row and its marks: where it is produced, and where it is consumed."""
 
     said: EventFlow
     y: int
@@ -61,7 +61,7 @@ class Drawing:
 
 
 def list_events(overview: Overview) -> list[EventFlow]:
-    """Events that anybody says or hears, in order of causes."""
+    """Return the events that anybody produces or consumes, in causal order."""
     found = {}
     for contract in overview.contracts.values():
         says = [each.service for each in overview.emitters(contract.name)]

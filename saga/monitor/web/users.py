@@ -1,4 +1,5 @@
-"""Users who may act on the monitor's page: a file of names with hashed passwords, and who is signed in."""
+"""Users who may act on the monitor's page: a file of names with hashed passwords, and the sessions of signed-in
+users."""
 
 import base64
 import binascii
@@ -27,27 +28,27 @@ PASSWORD_MIN, PASSWORD_MAX = 8, 1024
 """Least and most characters of a password."""
 log = logging.getLogger("saga.monitor")
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-"""Modes that the file of users may not have: others could add a user."""
+"""Modes that the file of users must not have: others could add a user."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SESSION_S = 8 * 3600.0
 """Time after which everybody has to sign in again."""
 SESSIONS_MAX = 1000
 WRONG_S = 1.0
-"""Pause behind a wrong password, in which no other one of this name from this address is looked at: so guesses are at
-most one a second, and hold up nobody else."""
+"""Pause in seconds after a wrong password, during which no other one for this name from this address is checked. So
+guesses are limited to one a second, and delay nobody else."""
 WAITING_MAX = 10
 """People of one name and address who may wait to be signed in. The one who has waited for longest is asked to come
 again when there are more."""
 COME_AGAIN = "too many people sign in at once: try again in a minute"
 NAME_MAX = 64
-"""Characters of a name."""
+"""Most characters of a name."""
 LINES_MAX = 1000
 """Names and addresses for which somebody waits, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashedPassword:
-    """Password as the file has it."""
+    """A hashed password as stored in the file."""
 
     cost: int
     block: int
@@ -56,7 +57,7 @@ class HashedPassword:
     digest: bytes
 
     def is_of(self, password: str) -> bool:
-        """True if this is the password. Takes as long for a wrong one."""
+        """Check a password. Takes as long for a wrong one."""
         made = hashlib.scrypt(
             password.encode("utf-8", "backslashreplace"),
             salt=self.salt,
@@ -70,7 +71,7 @@ class HashedPassword:
 
 
 def format_user_line(name: str, password: str) -> str:
-    """Line of the file for a user. Raises `BadInput` for a name or a password that cannot be one."""
+    """Format the line of the file for a user. Raises `BadInput` for an unusable name or password."""
     if NAME.fullmatch(name) is None:
         raise BadInput(f"{name!r} cannot be a name: 1 to 64 letters, digits, and . _ @ + - behind the first")
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
@@ -114,7 +115,7 @@ def load_users(file: str) -> Mapping[str, HashedPassword]:
 
 
 def _parse_password(text: str) -> HashedPassword | None:
-    """Password as a line has it; `None` if it is none."""
+    """Parse the hashed password in a line; `None` if it is malformed."""
     words = text.split(":")
     if len(words) != 6 or words[0] != "scrypt":
         return None
@@ -137,25 +138,25 @@ def _encode_base64(value: bytes) -> str:
 
 
 NOBODY = HashedPassword(COST, BLOCK, LANES, bytes(16), bytes(32))
-"""Password of nobody: so that a name which is not there takes as long as one that is."""
+"""Hash that no password matches: signing in with an unknown name takes as long as with a known one."""
 
 
 @dataclass(slots=True)
 class Session:
-    """Time in which somebody is signed in."""
+    """Session of a signed-in user."""
 
     user: str
     hashed: HashedPassword
-    """Password with which it began: another one ends it."""
+    """Password hash at sign-in: the session ends when the file has another one."""
     form: str
-    """Secret that each form of this session carries."""
+    """Secret that every form of this session carries."""
     until_s: float
     notice: str = ""
-    """Sentence for the next page."""
+    """Sentence to show on the next page."""
 
 
 class TooManySignIns(BadInput):
-    """Raised if more people sign in at once than are let wait."""
+    """Raised if too many sign-ins for one name and address are waiting."""
 
 
 class SignInQueue:
@@ -254,7 +255,7 @@ class Sessions:
         return hashed if fits and right else None
 
     def _drop_expired(self) -> None:
-        """Forget what is over; and the oldest, if there are too many."""
+        """Drop expired sessions, and the oldest ones if there are too many."""
         now_s = self._clock.monotonic_s()
         self._sessions = {secret: each for secret, each in self._sessions.items() if each.until_s > now_s}
         while len(self._sessions) >= SESSIONS_MAX:
@@ -277,5 +278,5 @@ class Sessions:
             return False
 
     def end(self, secret: str) -> None:
-        """Forget a session."""
+        """End a session."""
         self._sessions.pop(secret, None)
