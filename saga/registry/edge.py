@@ -23,13 +23,13 @@ from saga.registry.port import RegistryOptions, SchemaIncomplete, SchemaRegistry
 from saga.support.clock import Clock
 
 AGAIN_S = 0.5
-"""Pause before a registry is asked again that did not answer."""
+"""Pause before a request is repeated that the registry did not answer."""
 UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
 
 MISSING_S = 30.0
-"""Time after which a registry is asked again for an id that it did not have."""
+"""Time after which an id is requested again that the registry did not have."""
 IDS_MAX = 10_000
-"""Ids that are remembered, at most: then all are forgotten, and asked for again."""
+"""Largest number of cached ids. When it is reached, the cache is cleared."""
 
 
 class RegistryBroker:
@@ -56,7 +56,7 @@ class RegistryBroker:
             await self._registry.__aexit__(None, None, None)
 
     async def unregistered(self, versions: Iterable[tuple[Contract, Version]]) -> list[str]:
-        """Say which of these versions the registry does not have, each in a line. Raises `RegistryUnavailable`."""
+        """Return which of these versions the registry does not have, each in a line. Raises `RegistryUnavailable`."""
         return [
             f"{version.path} is not registered as {contract.subject} in the schema registry at {self._registry.address}"
             for contract, version in versions
@@ -64,7 +64,7 @@ class RegistryBroker:
         ]
 
     async def writer(self, id_: int) -> Writer:
-        """Ask the registry for an id now, whatever it said before. Raises `RegistryUnavailable`."""
+        """Request an id from the registry now, even if it is cached. Raises `RegistryUnavailable`."""
         return await self.known.ask(id_)
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
@@ -111,7 +111,7 @@ class RegistryBroker:
 
 
 class RegistryAdministration(RegistryBroker):
-    """A broker for tools with a schema registry: what tools ask beside reading and publishing is handed on."""
+    """A broker for tools with a schema registry. It passes on all that it does not translate."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._broker, name)
@@ -125,16 +125,17 @@ class RegistryAdministration(RegistryBroker):
 
 
 class _RegistryReader:
-    """Reader whose records come with their schemas. See `saga.broker.administration.PartitionReader` for the
+    """Reader that returns records with their schemas. See `saga.broker.administration.PartitionReader` for the
     promises."""
 
     def __init__(self, reading: PartitionReader, known: "RegistryCache") -> None:
         self._reading, self._known = reading, known
         self._taken: Sequence[Record] = ()
-        """Records that were taken, and wait for the registry."""
+        """Records that were read and wait for the registry."""
 
     async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Wait as promised. Raises `RegistryUnavailable` while the registry does not answer: nothing is lost."""
+        """Poll as the port promises. Raises `RegistryUnavailable` while the registry does not answer: nothing is
+        lost."""
         self._taken = self._taken or await self._reading.poll(records_max=records_max, timeout_s=timeout_s)
         for record in self._taken:
             if (id_ := self._known.missing_id(record)) is not None:
@@ -156,8 +157,10 @@ class _RegistryReader:
 async def problems_of(
     broker: Broker, written: Collection[tuple[Contract, Version]], read: Collection[Contract] = ()
 ) -> list[str]:
-    """Say what keeps events from being published, or read, as their topics want it, each in a line. `written`: versions
-    that are published; `read`: contracts that are consumed. Raises `RegistryUnavailable`."""
+    """Return what prevents events from being published or read as their topics require, each in a line.
+
+    `written`: versions that are published; `read`: contracts that are consumed. Raises `RegistryUnavailable`.
+    """
     if isinstance(broker, RegistryBroker):
         wanted = [(contract, version) for contract, version in written if contract.subject]
         return [f"{problem}: saga contracts register" for problem in await broker.unregistered(wanted)]
@@ -176,7 +179,7 @@ class BlockedPartitions:
         self._asked = asyncio.Event()
 
     def pass_ready(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Give those records for which nothing has to be asked, and hold the others, and what is behind them."""
+        """Return the records that need no request, and keep the others and all later ones of their partitions."""
         if not self.records and not any(record.value and record.value[0] == 0 for record in records):
             return records  # nearly always
         passed: list[Record] = []
@@ -192,7 +195,7 @@ class BlockedPartitions:
         return passed
 
     def release_ready(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
-        """Give held records of these partitions, as far as nothing has to be asked any more."""
+        """Return kept records of these partitions, up to the first that still needs a request."""
         released: list[Record] = []
         for partition in [each for each in partitions if each in self.records]:
             records = self.records.pop(partition)
@@ -206,12 +209,12 @@ class BlockedPartitions:
         return released
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop what is held of these partitions: it comes again, to whoever has them."""
+        """Drop the kept records of these partitions: the next owner gets them again."""
         for partition in partitions:
             self.records.pop(partition, None)
 
     def stalled_partitions(self) -> list[StalledPartition]:
-        """Partitions that wait for a registry that does not answer."""
+        """Return the partitions that wait for a registry that does not answer."""
         found = []
         for partition, (first, *_) in self.records.items():
             id_ = self._known.missing_id(first)
@@ -220,7 +223,10 @@ class BlockedPartitions:
         return found
 
     async def ask(self, wake: Callable[[], None]) -> None:
-        """Ask for what is held, until cancelled. `wake`: called whenever a poll may give something else."""
+        """Request the ids of kept records, until cancelled.
+
+        `wake`: called whenever a poll may return something else.
+        """
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -272,13 +278,13 @@ class RegistryListener:
 
 
 class _Member:
-    """Member of a group whose records come with their schemas. See `saga.broker.port.Membership` for the promises."""
+    """Member of a group that returns records with their schemas. See `saga.broker.port.Membership` for the promises."""
 
     def __init__(self, membership: Membership, held: BlockedPartitions, clock: Clock) -> None:
         self._membership, self._held, self._clock = membership, held, clock
         self._woken = False
         self._told: Sequence[StalledPartition] = []
-        """Standstills when a poll last returned."""
+        """Stalled partitions when a poll last returned."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
         held, until_s = self._held, self._clock.monotonic_s() + timeout_s
@@ -291,7 +297,7 @@ class _Member:
             records = await self._membership.poll(open_, records_max=records_max, timeout_s=timeout_s)
             if passed := held.pass_ready(records):
                 return passed
-            # All of it is held; or the broker was woken, by us when the registry has said something.
+            # All records are kept, or the poll was woken, by us when the registry answered.
             timeout_s = until_s - self._clock.monotonic_s()
             told = self.stalled_partitions()
             if self._woken or told != self._told or timeout_s <= 0:
@@ -344,8 +350,10 @@ class _Member:
 
 
 def create_registry(options: RegistryOptions) -> SchemaRegistry | None:
-    """Registry of these options; `None` if they name none. Raises `ConfigurationError` if what asks it is not
-    installed."""
+    """Return the registry of these options; `None` if they name none.
+
+    Raises `ConfigurationError` if its client is not installed.
+    """
     if not options.registry:
         return None
     try:
@@ -357,15 +365,19 @@ def create_registry(options: RegistryOptions) -> SchemaRegistry | None:
 
 
 def tools_with_registry(broker: Administration, options: RegistryOptions, clock: Clock) -> Administration:
-    """The broker for tools with the schema registry of these options, or as it is if they name none. Raises
-    `ConfigurationError`."""
+    """Return the broker for tools with the schema registry of these options, or unchanged if they name none.
+
+    Raises `ConfigurationError`.
+    """
     registry = create_registry(options)
     return broker if registry is None else cast("Administration", RegistryAdministration(broker, registry, clock))
 
 
 def with_registry(broker: Broker, options: RegistryOptions, clock: Clock) -> Broker:
-    """The broker with the schema registry of these options, or as it is if they name none. Raises
-    `ConfigurationError`."""
+    """Return the broker with the schema registry of these options, or unchanged if they name none.
+
+    Raises `ConfigurationError`.
+    """
     registry = create_registry(options)
     return broker if registry is None else RegistryBroker(broker, registry, clock)
 
@@ -375,40 +387,40 @@ def with_registry(broker: Broker, options: RegistryOptions, clock: Clock) -> Bro
 
 @dataclass(slots=True)
 class RegistryCache:
-    """Ids and schemas of a registry that were needed so far."""
+    """Cache of the ids and schemas of a registry."""
 
     registry: SchemaRegistry
     clock: Clock
     _writers: dict[int, tuple[Writer, float | None]] = field(default_factory=dict)
-    """By id; with the time until which it holds that there is none."""
+    """By id: the schema; and for an id that the registry does not have, until when that is cached."""
     _ids: dict[tuple[str, bytes], int] = field(default_factory=dict)
-    """Ids of what we publish, by subject and fingerprint."""
+    """Ids of the schemas that we publish, by subject and fingerprint."""
     _versions: dict[tuple[str, bytes], Version] = field(default_factory=dict)
-    """All versions of the contracts that were asked for: what is published may be of an older one."""
+    """All versions of the known contracts: a published event may have an older one."""
 
     # ---------------------------------------------------------------- reading
 
     def missing_id(self, record: Record) -> int | None:
-        """Id that has to be asked for before a record can be taken; `None`: nothing has to be."""
+        """Return the id that must be requested before a record can be returned; `None` if none."""
         id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
             return None
         return id_ if self._writer(id_) is None else None
 
     def resolve(self, record: Record) -> Record:
-        """The record with the schema of its value, if that is in the wire format and nothing has to be asked."""
+        """Return the record with the schema of its value, if it is in the wire format and its id is cached."""
         id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
             return record
         return record._replace(writer=self._writer(id_))
 
     async def learn(self, id_: int) -> None:
-        """Ask for an id, unless it is known. Raises `RegistryUnavailable`."""
+        """Request an id, unless it is cached. Raises `RegistryUnavailable`."""
         if self._writer(id_) is None:
             await self.ask(id_)
 
     async def ask(self, id_: int) -> Writer:
-        """Ask for an id. Raises `RegistryUnavailable`."""
+        """Request an id. Raises `RegistryUnavailable`."""
         try:
             writer = Writer(id_, await self.registry.schema(id_), self.registry.address)
         except SchemaIncomplete as why:
@@ -426,14 +438,17 @@ class RegistryCache:
     # ---------------------------------------------------------------- writing
 
     async def id_of(self, contract: Contract, version: Version) -> int | None:
-        """Id of a version of ours; `None` if it is not registered. Raises `RegistryUnavailable`."""
+        """Return the id of a version of a contract; `None` if it is not registered. Raises `RegistryUnavailable`."""
         self._versions |= {(contract.subject, each.fingerprint): each for each in contract.versions}
         known = self._ids.get((contract.subject, version.fingerprint))
         return await self._find_id(contract.subject, version.fingerprint) if known is None else known
 
     async def to_wire_format(self, message: Outgoing) -> Outgoing:
-        """The message as a registry's clients write it. Raises `RegistryUnavailable` while its id is not known, also
-        because it is not registered: nothing is published in any other way."""
+        """Return the message in the registry's wire format.
+
+        Raises `RegistryUnavailable` while its id is unknown, also if it is not registered: it is never published in
+        another format.
+        """
         value = message.value
         if not message.subject or value is None or not value.startswith(MARKER):
             return message

@@ -21,9 +21,10 @@ ANSWER_S_MAX = 10.0
 ANSWER_BYTES_MAX = 2 * SCHEMA_BYTES_MAX
 SAID_BYTES_MAX = 300
 NONE_THERE = (40401, 40402, 40403)
-"""Error codes of a registry: no such subject, version, schema. What answers 404 without one is no registry."""
+"""Error codes of a registry for a missing subject, version or schema. A server that answers 404 without one is no
+registry."""
 REFERENCES_MAX = 100
-"""Most schemas that one may refer to, with those that these refer to."""
+"""Largest number of schemas that one may refer to, directly or indirectly."""
 ID_MAX = (1 << 32) - 1
 
 
@@ -74,7 +75,7 @@ class HttpRegistry:
         return self._id(answer)
 
     async def _whole(self, answer: Any, what: str) -> str:
-        """Text of a schema, with all that it refers to in it. Raises `SchemaIncomplete`."""
+        """Return the text of a schema, with all schemas that it refers to inside. Raises `SchemaIncomplete`."""
         text, found = self._text(answer, "schema"), dict[str, str]()
         open_ = _references(answer)
         while open_:
@@ -95,11 +96,13 @@ class HttpRegistry:
         return inline_references(text, found.values()) if found else text
 
     async def _ask(self, method: str, place: str, body: object = None) -> Any:
-        """Answer of the registry, from JSON; `None`: there is no such thing. Raises `RegistryUnavailable`,
-        `RegistryRefused`."""
+        """Return the registry's answer, decoded from JSON; `None` if the requested thing does not exist.
+
+        Raises `RegistryUnavailable`, `RegistryRefused`.
+        """
         assert self._session is not None, "asked only inside the block"
         try:
-            # No redirect is followed: the password would go wherever it leads.
+            # No redirect is followed: the password would be sent to its target.
             async with self._session.request(
                 method, self.address + place, json=body, headers=self._headers(), allow_redirects=False
             ) as answer:
@@ -154,7 +157,10 @@ class HttpRegistry:
         return id_
 
     def _headers(self) -> dict[str, str]:
-        """User and password as they are now. Raises `ValueError`, as an outage, if the password cannot be had."""
+        """Return the headers with the current user and password.
+
+        Raises `ValueError` if the password cannot be read, which is reported as an outage.
+        """
         if not self._user:
             return {}
         shown = f"{self._user}:{'' if self._password is None else read_secret(self._password)}"
@@ -162,7 +168,7 @@ class HttpRegistry:
 
 
 def _references(answer: Any) -> list[tuple[str, str, int]]:
-    """Schemas that one refers to: name, subject and version of each."""
+    """Return the schemas that one refers to: name, subject and version of each."""
     found = []
     references = answer.get("references")
     for each in references if isinstance(references, list) else ():
@@ -174,8 +180,10 @@ def _references(answer: Any) -> list[tuple[str, str, int]]:
 
 
 def _context(options: RegistryOptions) -> ssl.SSLContext:
-    """Make a context for TLS. With an authority of one's own those that the system trusts are not trusted. Raises
-    `ConfigurationError`."""
+    """Return a TLS context. Raises `ConfigurationError`.
+
+    With a CA file of our own the system's authorities are not trusted.
+    """
     ca, cert, key = map(path_of, (options.registry_ca_file, options.registry_cert_file, options.registry_key_file))
     context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:

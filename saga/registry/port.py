@@ -102,7 +102,7 @@ OPTIONS = Options(RegistryOptions, READERS)
 
 
 def problems(options: RegistryOptions) -> Iterator[Problem]:
-    """Problems of settings that are right each by itself, but do not go together."""
+    """Yield the problems of settings that are valid by themselves, but do not fit together."""
     yield from secret_problems(options, "registry")
     password = {"registry_password", "registry_password_file"}
     if (options.registry_password or options.registry_password_file) and not options.registry_user:

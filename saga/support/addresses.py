@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 def scheme_of(url: str) -> str:
-    """Scheme of a URL: the part before `://`; empty if there is none.
+    """Return the scheme of a URL: the part before `://`; empty if there is none.
 
     >>> scheme_of("kafka://broker-1:9092")
     'kafka'
@@ -21,7 +21,7 @@ def scheme_of(url: str) -> str:
 
 
 def is_plain(url: str) -> bool:
-    """True if an address may be shown to people: nothing in it, right or wrong, can be a user, a password or an option.
+    """Return whether an address may be shown to people: nothing in it can be a user, a password or an option.
 
     >>> is_plain("kafka://broker-1:9092,[::1]:9092"), is_plain("sqlite:///.saga/{service}.db")
     (True, True)
@@ -32,20 +32,20 @@ def is_plain(url: str) -> bool:
 
 
 def check_http(text: str) -> None:
-    """Check an address to listen at: host and port, as in `127.0.0.1:8080`."""
+    """Check an address to listen on: host and port, as in `127.0.0.1:8080`."""
     host, _, port = text.rpartition(":")
     if not host or "@" in host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError("it must be host:port, as in 127.0.0.1:8080 or 0.0.0.0:8080")
 
 
 def check_connect(text: str) -> None:
-    """Check the address of a Kafka Connect: a URL, without a user, a password or a question in it."""
+    """Check the address of a Kafka Connect: a URL without user, password or query."""
     if scheme_of(text) not in ("http", "https") or not text.partition("://")[2].strip("/") or not is_plain(text):
         raise ValueError("it must be http://HOST:PORT or https://HOST:PORT, and an address alone")
 
 
 def check_registry(text: str) -> None:
-    """Check the address of a schema registry: a URL, without a user, a password or a question in it."""
+    """Check the address of a schema registry: a URL without user, password or query."""
     if scheme_of(text) not in ("http", "https") or not text.partition("://")[2].strip("/"):
         raise ValueError("it must be https://HOST:PORT/PATH or http://HOST:PORT/PATH")
     if not is_plain(text):
@@ -53,7 +53,7 @@ def check_registry(text: str) -> None:
 
 
 def check_hosts(text: str) -> None:
-    """Check names of hosts, with commas between them: each without a port.
+    """Check host names separated by commas, each without a port.
 
     >>> check_hosts("monitor.example, sagas.example")
     """
@@ -62,11 +62,11 @@ def check_hosts(text: str) -> None:
 
 
 COMMAND = "command:"
-"""Beginning of a hook that is a command."""
+"""Prefix of a hook that is a command."""
 
 
 def check_hook(text: str) -> None:
-    """Check what is to be called: a URL, or a command with its arguments."""
+    """Check a hook: a URL, or a command with its arguments."""
     if text.startswith(COMMAND):
         try:
             words = shlex.split(text.removeprefix(COMMAND))
@@ -79,8 +79,10 @@ def check_hook(text: str) -> None:
 
 
 def file_in(url: str, scheme: str, what: str) -> str:
-    """Path of the file in the URL of a store or a broker: three slashes begin one that is relative to the current
-    folder. Raises `ValueError`."""
+    """Return the path of the file in the URL of a store or a broker. Raises `ValueError`.
+
+    Three slashes begin a path relative to the current folder, four an absolute one.
+    """
     begins, separator, rest = url.partition("://")
     if not separator or begins != scheme:
         raise ValueError(f"it is no address of a file; use {scheme}:///file (relative) or {scheme}:////folder/file")

@@ -12,22 +12,22 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 LOOK_S = 0.25
-"""Pause between two looks of who waits patiently."""
+"""Pause between two checks of `patiently`."""
 LATEST_MS = 253_402_300_799_999
-"""Latest time that can be told: the end of the year 9999, in milliseconds since 1970."""
+"""Latest time that can be represented: the end of the year 9999, in milliseconds since 1970."""
 
 
 class Clock(Protocol):
-    """Time, waiting and chance as inputs, so that a simulation can give them."""
+    """Time, waiting and randomness as inputs, so that a simulation can control them."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, UTC."""
+        """Return the milliseconds since 1970, UTC."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Return seconds that never go back; only differences have a meaning."""
 
     def chance(self) -> float:
-        """Random number from 0 to 1, to spread waits."""
+        """Return a random number from 0 to 1, to spread waits."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
@@ -66,9 +66,11 @@ class SystemClock:
 
 
 async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
-    """Wait for `what`, in a task of its own, and return its result. Time in which this process could not run does not
-    count: while it loads a driver, or where it has little of a core, what it waits for is not to blame. Raises
-    `TimeoutError`, with `what` cancelled, after `seconds`."""
+    """Wait for a coroutine in a task of its own, and return its result.
+
+    Time in which this process could not run does not count, for example while it loads a driver or gets little CPU:
+    what it waits for is not to blame. Raises `TimeoutError`, with the coroutine cancelled, after `seconds`.
+    """
     loop, waited_s = asyncio.get_running_loop(), 0.0
     task = loop.create_task(what)
     try:
@@ -86,13 +88,15 @@ async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
 
 
 def counted_s(began_s: float, now_s: float) -> float:
-    """Seconds of a pause of `LOOK_S` that count: what is beyond it, this process did not get to run."""
+    """Return how much of a pause of `LOOK_S` counts. In the rest this process could not run."""
     return min(now_s - began_s, 2 * LOOK_S)
 
 
 async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
-    """Wait for a future, as `asyncio.timeout` would: without its task being cancelled and taken back, which costs
-    several times as much."""
+    """Wait for a future as with `asyncio.timeout`.
+
+    This does not cancel and uncancel the task, which would cost several times as much.
+    """
     is_late = False
 
     def end() -> None:
@@ -113,7 +117,7 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
 
 @coroutine
 def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generator[object, object, T]:
-    """Run the rest of a coroutine that has begun, and waits for what it has yielded."""
+    """Run the rest of a coroutine that has yielded what it waits for."""
     while True:
         try:
             sent = yield waits_for
@@ -128,9 +132,9 @@ def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generato
             return value
 
 
-@lru_cache(maxsize=64)  # most times that are asked for lie within the millisecond of now
+@lru_cache(maxsize=64)  # most calls are for the current millisecond
 def iso(ms: int) -> str:
-    """Time as text, RFC 3339 with milliseconds; such texts sort as the times do.
+    """Return a time as text, RFC 3339 with milliseconds; such texts sort as the times do.
 
     >>> iso(1_795_270_000_123)
     '2026-11-21T14:06:40.123Z'
@@ -145,7 +149,7 @@ def _to_the_second(seconds: int) -> str:
 
 
 def from_iso(text: str) -> int:
-    """Milliseconds since 1970 of an RFC 3339 text; `ValueError` for any other.
+    """Return the milliseconds since 1970 of an RFC 3339 text. Raises `ValueError` for any other text.
 
     >>> from_iso("2026-11-21T15:06:40.123+01:00")
     1795270000123

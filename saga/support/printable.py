@@ -20,8 +20,9 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> list[str]:
-    """Lines of a text that may have several, as that of an error. Those behind the first one are indented, so that none
-    of them passes for a line of its own.
+    """Return the lines of a text that may have several, such as an error.
+
+    All but the first are indented, so that none can pass for a line of its own.
 
     >>> printable_lines("nothing was started:\\n  - SAGA_HTTP is taken\\nall is well")
     ['nothing was started:', '  - SAGA_HTTP is taken', '  all is well']
@@ -31,7 +32,7 @@ def printable_lines(text: str) -> list[str]:
 
 
 def count_noun(count: int, what: str) -> str:
-    """Number of something, for people.
+    """Return a count with its noun, for people.
 
     >>> counted(0, "error"), counted(1, "error"), counted(2, "error")
     ('no errors', '1 error', '2 errors')
@@ -40,7 +41,8 @@ def count_noun(count: int, what: str) -> str:
 
 
 def shorten(text: str, bytes_max: int) -> str:
-    """Cut a text to at most so many bytes in UTF-8, between two characters, and say so in it.
+    """Return a text cut to at most this many bytes of UTF-8, between two characters, with `...` at the end if it was
+    cut.
 
     >>> shortened("Grüße", 100)
     'Grüße'

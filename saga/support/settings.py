@@ -21,31 +21,34 @@ from saga.support.printable import printable, shorten
 T = TypeVar("T")
 
 OPEN_S_MAX = 14.0
-"""Seconds for which a process waits by default while nothing of what it opens comes on."""
+"""Default of how long a process waits without progress for what it opens, in seconds."""
 OPEN_S_LESS = 2.0
-"""Seconds by which an adapter gives up before whoever waits for it: it knows why, and they do not."""
+"""Seconds by which an adapter gives up before its caller: only the adapter knows the reason."""
 UNCLOSED: set[object] = set()
-"""Clients with threads of a driver that are not closed yet. While there are some, the interpreter must not be torn down
-beside those threads: the driver would abort the process, whatever its exit code was to be."""
+"""Clients with threads of a driver that are not closed yet.
+
+While there are some, the interpreter must not be torn down: the driver would abort the process, whatever its exit code
+was to be.
+"""
 SAID_MAX = 200
-"""Most bytes that are told of an exception that is not ours."""
+"""Largest number of bytes that are shown of an exception that is not ours."""
 
 Problem: TypeAlias = tuple[frozenset[str], str]
-"""Fields that do not go together, and why. It is told only where each of them is right by itself."""
+"""Settings that do not fit together, and why. Reported only if each of them is valid by itself."""
 
 Severity: TypeAlias = Literal["error", "warning", "ok"]
 
 
 class Finding(NamedTuple):
-    """Result of one look of `saga doctor`."""
+    """Result of one check of `saga doctor`."""
 
     severity: Severity
     about: str
     what: str
     risk: str = ""
-    """Possible loss, if nothing is done."""
+    """What may be lost without a remedy."""
     remedy: str = ""
-    """Action that mends it."""
+    """What to do."""
 
 
 class Options(NamedTuple):
@@ -55,11 +58,11 @@ class Options(NamedTuple):
     """Frozen dataclass of the settings: each field has a default and a text behind it that says what it is; the
     variable of `kafka_tls` is `SAGA_KAFKA_TLS`."""
     readers: Mapping[str, "SettingReader"]
-    """Reader of each variable's text."""
+    """Reader of each environment variable."""
 
 
 class ChosenSettings(Protocol):
-    """Settings, as an adapter reads them that was chosen by an address in them."""
+    """Settings as they are read by the adapter that was chosen by an address in them."""
 
     @property
     def broker(self) -> str: ...
@@ -74,7 +77,7 @@ class ChosenSettings(Protocol):
     def open_s(self) -> float: ...
 
     def of(self, kind: type[T]) -> T:
-        """Settings that only one adapter has, by their class."""
+        """Return the settings that only one adapter has, by their class."""
 
 
 class Adapter(Protocol):
@@ -82,7 +85,7 @@ class Adapter(Protocol):
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """Beginnings of its addresses, before `://`."""
+        """Schemes of its addresses, before `://`."""
 
     @property
     def takes(self) -> str:
@@ -90,34 +93,38 @@ class Adapter(Protocol):
 
     @property
     def example(self) -> str:
-        """Example of its addresses, for people who gave one of no adapter."""
+        """Example of an address, for errors about an address that no adapter takes."""
 
     @property
     def options(self) -> Options | None:
         """Settings that only this adapter has."""
 
     def check(self, address: str) -> None:
-        """Check an address of this adapter. Raises `ValueError` that says what would do."""
+        """Check an address of this adapter. Raises `ValueError` that says what would be valid."""
 
     def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
-        """Problems of settings that are right each by itself, but do not go together."""
+        """Yield the problems of settings that are valid by themselves, but do not fit together."""
 
 
 def path_of(text: str) -> Path | None:
-    """Path of a file that was given, or `None`."""
+    """Return the path of a file, or `None` for an empty text."""
     return Path(text) if text else None
 
 
 def secret_reader(given: str, file: str) -> Callable[[], str] | None:
-    """Function that reads a secret anew each time, as its file may have been replaced; `None` if none was given."""
+    """Return a function that reads a secret each time it is called, because its file may be replaced. `None` without a
+    secret."""
     if file:
         return lambda: Path(file).read_text("utf-8").strip()
     return (lambda: given) if given else None
 
 
 def read_secret(secret: Callable[[], str]) -> str:
-    """Text that the function of a secret gives. Raises `ValueError` with the words of whatever it raises: it is
-    anybody's, and to end the process is not for it."""
+    """Return the secret from its function.
+
+    Raises `ValueError` with the text of any exception of the function, also `SystemExit`: users provide it, and it must
+    not end the process.
+    """
     try:
         given: object = secret()
         if not isinstance(given, str):
@@ -130,10 +137,12 @@ def read_secret(secret: Callable[[], str]) -> str:
 def load_certificate(
     context: ssl.SSLContext, cert: Path, key: Path | None, password: Callable[[], str] | None, setting: str
 ) -> None:
-    """Have a TLS context show our certificate. `password`: function that gives the one with which the key is
-    encrypted; `setting`: name of the setting to give it in. Raises `OSError`, `ValueError`."""
+    """Load our certificate into a TLS context. Raises `OSError`, `ValueError`.
 
-    def given() -> str:  # without it OpenSSL would ask at the terminal, and wait
+    `password`: returns the password of the key, if it is encrypted; `setting`: the setting for it, for errors.
+    """
+
+    def given() -> str:  # without this function OpenSSL would prompt at the terminal, and wait
         if password is None:
             raise ValueError(f"the key is encrypted: give the file with its password in {setting}")
         return read_secret(password)
@@ -142,7 +151,7 @@ def load_certificate(
 
 
 def secret_problems(options: object, of: str) -> Iterator[Problem]:
-    """Problems between a password, its file, a certificate and its key."""
+    """Yield the problems between a password, its file, a certificate and its key."""
     names = [f"{of}_{what}" for what in ("password", "password_file", "cert_file", "key_file")]
     password, password_file, cert, key = (bool(getattr(options, name)) for name in names)
     prefix = f"SAGA_{of.upper()}"
@@ -155,8 +164,10 @@ def secret_problems(options: object, of: str) -> Iterator[Problem]:
 
 
 def load_driver(extra: str, package: str, module: str) -> ModuleType:
-    """Load the module of an adapter, with its driver. Raises `ConfigurationError` with the `pip install` that mends
-    it."""
+    """Load the module of an adapter, with its driver.
+
+    Raises `ConfigurationError` with the `pip install` that installs it.
+    """
     try:
         import_module(package)
     except ImportError as why:
@@ -181,16 +192,16 @@ class SettingReader:
     """Reader of one setting's text."""
 
     read: Callable[[str], object]
-    """Function from its text, without spaces around it, to its value. Raises `ValueError` saying what would be
-    right."""
+    """Function from the text, without spaces around it, to its value. Raises `ValueError` that says what would be
+    valid."""
     takes: str
-    """Value to be given, in words, with unit and bounds."""
+    """Description of valid values, with unit and bounds."""
     may_show: Callable[[str], bool] = lambda _: True
-    """True if a text that cannot be used may be repeated to people and logs: not where it may hold a secret."""
+    """Whether an invalid text may be shown to people and in logs: not where it may hold a secret."""
 
 
 def number(kind: type[T], least: int, most: int, unit: str) -> SettingReader:
-    """Reader of a number of something, between two bounds."""
+    """Return a reader of a number between two bounds."""
     what = f"{'a whole number' if kind is int else 'a number'} of {unit} from {least} to {most}"
 
     def read(text: str) -> T:
@@ -206,7 +217,7 @@ def number(kind: type[T], least: int, most: int, unit: str) -> SettingReader:
 
 
 def word(*words: str) -> SettingReader:
-    """Reader of one of these words, however it is capitalised."""
+    """Return a reader of one of these words, in upper or lower case."""
     by_lower = {word.lower(): word for word in words}
 
     def read(text: str) -> str:
@@ -224,24 +235,24 @@ def _yes_or_no(text: str) -> bool:
 
 
 def text(what: str) -> SettingReader:
-    """Reader of any text."""
+    """Return a reader of any text."""
     return SettingReader(str, what)
 
 
 def secret(what: str) -> SettingReader:
-    """Reader of a text that nobody is shown."""
+    """Return a reader of a text that is never shown."""
     return SettingReader(str, what, lambda _: False)
 
 
 def address(check: Callable[[str], object], what: str) -> SettingReader:
-    """Reader of a URL, which is shown only where nothing in it can be a password."""
+    """Return a reader of a URL, which is shown only if nothing in it can be a password."""
     return checked(check, what, is_plain)
 
 
 def checked(
     check: Callable[[str], object], what: str, may_show: Callable[[str], bool] = lambda _: True
 ) -> SettingReader:
-    """Reader of a text that `check` does not mind."""
+    """Return a reader of a text that `check` accepts."""
 
     def read(text: str) -> str:
         check(text)
@@ -278,11 +289,11 @@ YES_OR_NO = SettingReader(_yes_or_no, "true or false")
 FILE = SettingReader(_readable, "path of a file")
 """Reader of the path of a file that this process can open."""
 SECRET_FILE = SettingReader(_readable, "path of a file", lambda _: False)
-"""Reader of the path of a file with a secret. It is not shown: somebody may have given the secret itself."""
+"""Reader of the path of a file with a secret. It is not shown, because it may be the secret itself by mistake."""
 PLAIN_KEY_FILE = SettingReader(_read_unencrypted, "path of a file, with a key that is not encrypted", lambda _: False)
-"""Reader of the path of a file with a key, for a driver that opens no encrypted one."""
+"""Reader of the path of a file with a key, for a driver that cannot open an encrypted one."""
 FOLDER = SettingReader(_folder, "path of a folder, with a / in it", lambda _: False)
-"""Reader of the path of a folder, which need not be there yet. Not shown, for the same reason."""
+"""Reader of the path of a folder, which need not exist yet. It is not shown, for the same reason."""
 
 
 # -------------------------------------------------------------------- addresses
