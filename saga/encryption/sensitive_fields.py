@@ -23,17 +23,17 @@ import msgspec
 from typing_extensions import TypeAliasType
 
 HIDDEN: Final = "***"
-"""Text that people see in the place of a sensitive value."""
+"""Text that people see instead of a sensitive value."""
 MARK: Final = "_sensitive"
 """Field of a recorded object that holds a sensitive value."""
 WHOLE_MIN = 4
-"""Characters from which on a sensitive value is found inside of words, too; a shorter one where it stands alone."""
+"""Length from which a sensitive value is also found inside words; a shorter one is found only as a whole word."""
 GROUPED_MIN = 6
-"""Characters from which on a number, as of a card or an account, is found in groups, too: 4111 1111."""
+"""Length from which a number, such as that of a card, is also found when written in groups: 4111 1111."""
 TEXT_MAX = 20_000
-"""Characters of a text that are looked through; what is behind them is left out."""
+"""Characters of a text that are searched; the rest is cut off."""
 _SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
-"""What stands between the groups of a number."""
+"""Separator between the groups of a number."""
 
 
 class Sensitive:
@@ -46,17 +46,20 @@ class Sensitive:
 
 
 sensitive: Final = Sensitive()
-"""Mark of a value that people do not see: `Annotated[str, sensitive]`, for a field of a state or a document, for what a
-step gives, for what `on_abort` is handed. They see `***` in its place."""
+"""Mark of a sensitive value: `Annotated[str, sensitive]`, for a field of a state or a document, a result of a step, or
+an argument of `on_abort`.
+
+People see `***` instead.
+"""
 
 Change: TypeAlias = Callable[[Any], Any]
-"""Function from one sensitive value, as JSON has it, to what stands in its place."""
+"""Function from a sensitive value, as JSON, to its replacement."""
 _Walk: TypeAlias = Callable[[Any, Any, Change], Any]
-"""Function of a value, the same as JSON has it, and a change, to the JSON with all that is sensitive changed."""
+"""Function of a value, its JSON and a change that returns the JSON with all sensitive parts changed."""
 
 
 class SensitiveMarks:
-    """Sensitive parts of one type."""
+    """The sensitive parts of one type."""
 
     __slots__ = ("_walk",)
 
@@ -64,22 +67,24 @@ class SensitiveMarks:
         self._walk = walk
 
     def change(self, value: object, plain: Any, change: Change) -> Any:
-        """JSON of a value with each sensitive part changed. `plain`: the value as JSON has it; of an object it may be
-        some of the fields."""
+        """Return the JSON of a value with each sensitive part changed.
+
+        `plain`: the value as JSON; of an object it may have only some of the fields.
+        """
         try:
             return self._walk(value, plain, change)
-        except _UNREAD:  # it is not of its type: nobody can tell which part of it is sensitive
+        except _UNREAD:  # it is not of its type, so any part of it may be sensitive
             return change(plain)
 
     def texts(self, value: object) -> list[str]:
-        """Texts by which the sensitive parts of a value could be read."""
+        """Return the texts that would reveal the sensitive parts of a value."""
         found: list[str] = []
 
         def note(plain: Any) -> Any:
             found.extend(collect_texts(plain))
             return plain
 
-        with suppress(*_UNREAD):  # who looks at a value of another type has nothing to find
+        with suppress(*_UNREAD):  # a value of another type has no known sensitive parts
             self._walk(value, msgspec.to_builtins(value, str_keys=True), note)
         return found
 
@@ -88,15 +93,15 @@ _UNREAD = (TypeError, ValueError, OverflowError, RecursionError, AttributeError,
 
 
 def mark(plain: Any) -> dict[str, Any]:
-    """Put a value into the object that marks it."""
+    """Return a value in the object that marks it."""
     return {MARK: plain}
 
 
 def find_marks(hint: Any) -> SensitiveMarks | None:
-    """Sensitive parts of a type; `None` if it has none."""
+    """Return the sensitive parts of a type; `None` if it has none."""
     try:
         return _marks_of(hint)
-    except TypeError:  # what cannot be a key is no type of ours
+    except TypeError:  # an unhashable hint is no type of ours
         return None
 
 
@@ -106,7 +111,7 @@ def _marks_of(hint: Any) -> SensitiveMarks | None:
 
 
 def hide_marked(recorded: Any) -> Any:
-    """Hide what is marked in a recorded value.
+    """Replace the marked parts of a recorded value by `***`.
 
     >>> hide_marked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '***'}
@@ -115,7 +120,7 @@ def hide_marked(recorded: Any) -> Any:
 
 
 def unwrap_marked(recorded: Any) -> Any:
-    """Take what is marked out of its objects.
+    """Replace the objects that mark values by these values.
 
     >>> unwrap_marked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '4242'}
@@ -124,19 +129,19 @@ def unwrap_marked(recorded: Any) -> Any:
 
 
 def find_secrets(recorded: Any) -> list[str]:
-    """Texts by which what is marked in a recorded value could be read."""
+    """Return the texts that would reveal the marked parts of a recorded value."""
     found: list[str] = []
     replace_marked(recorded, lambda value: found.extend(collect_texts(value)))
     return found
 
 
 def replace_marked(recorded: Any, change: Change) -> Any:
-    """Recorded value in which each object that marks a value is replaced by what `change` makes of that value."""
+    """Replace each marked part of a recorded value by the result of `change`."""
     return replace_marked_at(recorded, lambda _, value: change(value))
 
 
 def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
-    """The same, where the change is told the path of each value, too.
+    """Replace each marked part as `replace_marked`, but pass its path to `change`, too.
 
     >>> replace_marked_at({"cards": [{"_sensitive": "4242"}]}, lambda path, value: f"{value} at {path}")
     {'cards': ["4242 at ['cards'][0]"]}
@@ -154,7 +159,7 @@ def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: st
 
 
 def collect_texts(plain: Any) -> Iterator[str]:
-    """Texts of all that a value consists of, as JSON or Python has it."""
+    """Yield the text of every part of a value, as JSON or Python writes it."""
     match plain:
         case str():
             yield plain
@@ -173,7 +178,7 @@ def collect_texts(plain: Any) -> Iterator[str]:
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
-    """Text in which none of these can be read, however it is written: in other letters, quoted, or encoded.
+    """Replace every occurrence of these secrets in a text by `***`, in upper or lower case, quoted or encoded.
 
     >>> redact_text("card 4111-1111 of 1 declined", ["4111-1111", "1"])
     'card *** of *** declined'
@@ -184,7 +189,7 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
     forms = {form for secret in set(secrets) if 0 < len(secret) <= 2 * length for form in _forms(secret)}
     if not forms:
         return text
-    if length > TEXT_MAX:  # one of them may be cut there
+    if length > TEXT_MAX:  # a secret may be cut in two at the end
         text = text[: max(0, TEXT_MAX - max(map(len, forms)))]
     lower = text.lower()
     bare = re.sub(_SEPARATOR, "", lower)
@@ -196,13 +201,13 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def _join_groups(form: str) -> str | None:
-    """Number without the separators of its groups; `None` for what is not written in groups."""
+    """Return a number without the separators of its groups; `None` for a text that is not written in groups."""
     bare = re.sub(_SEPARATOR, "", form.lower())
     return bare if len(bare) >= GROUPED_MIN and bare.isalnum() and any(map(str.isdigit, bare)) else None
 
 
 def _pattern(form: str) -> str:
-    """Pattern by which a form is found: a short one where it stands alone, a number in groups, too."""
+    """Return the pattern that finds a form: a short one only as a whole word, a number also in groups."""
     bare = _join_groups(form)
     if bare is not None:
         return f"{_SEPARATOR}*".join(map(re.escape, bare))
@@ -212,12 +217,11 @@ def _pattern(form: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Text as it stands in a sentence, as it is quoted, and as it is encoded: for each of the ways in which its letters
-    can be composed."""
+    """Yield the forms of a text: plain, quoted and encoded, for each way to compose its characters in Unicode."""
     composed = [text] if text.isascii() else [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
     for each in composed:
         cased = [each] if each.isascii() else [each, each.upper(), each.lower(), each.casefold()]
-        for letters in cased:  # of which the encoded forms differ
+        for letters in cased:  # their encoded forms differ
             yield from _quoted(letters)
         if len(each) >= WHOLE_MIN:
             yield from _encodings_of(each.encode("utf-8", "surrogatepass"))
@@ -225,7 +229,7 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """Text as it is, and as Python, JSON, addresses and markup write it."""
+    """Yield a text as it is, and as Python, JSON, URLs and markup write it."""
     yield text
     for quote in (repr, ascii, json.dumps, lambda each: json.dumps(each, ensure_ascii=False)):
         yield (once := quote(text)[1:-1])
@@ -237,15 +241,15 @@ def _quoted(text: str) -> Iterator[str]:
     yield html.escape(text)
     yield text.encode("ascii", "xmlcharrefreplace").decode()
     yield repr(content)[2:-1]
-    for wrongly in ("latin-1", "cp1252"):  # as whoever takes it for another encoding reads it
+    for wrongly in ("latin-1", "cp1252"):  # as it looks when decoded with the wrong encoding
         yield content.decode(wrongly, "replace")
     if not text.isascii() and sum(map(str.isascii, text)) >= WHOLE_MIN:
         yield text.encode("ascii", "replace").decode()
 
 
 def _encodings_of(content: bytes) -> Iterator[str]:
-    """Content as hexadecimal digits and as base64 write it, also within something longer: what its neighbours change
-    at both ends is left out."""
+    """Yield bytes as hexadecimal digits and as base64, also within longer base64, without the characters at both ends
+    that depend on the neighbours."""
     yield content.hex()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for at in range(3):
@@ -253,7 +257,7 @@ def _encodings_of(content: bytes) -> Iterator[str]:
 
 
 def _as_times(text: str) -> Iterator[str]:
-    """A day or a time as Python and people write it."""
+    """Yield a date or a time as Python and people write it."""
     with suppress(ValueError):
         day = date.fromisoformat(text)
         yield repr(day)
@@ -284,7 +288,7 @@ def _is_marked(hint: Any, seen: set[Any]) -> bool:
 
 
 def _bare(hint: Any) -> tuple[Any, bool]:
-    """Type without what annotates it, and whether that marks it."""
+    """Return a type without its annotations, and whether these mark it."""
     is_sensitive = False
     while True:
         if isinstance(hint, TypeAliasType):
@@ -297,7 +301,7 @@ def _bare(hint: Any) -> tuple[Any, bool]:
 
 
 def _hints_of(cls: type) -> Mapping[str, Any]:
-    """Types of the fields of a class that has any."""
+    """Return the types of a class's fields, if it has any."""
     if not (is_dataclass(cls) or hasattr(cls, "__struct_fields__") or hasattr(cls, "__annotations__")):
         return {}
     try:
@@ -312,8 +316,10 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
 
 
 def _walk(hint: Any) -> _Walk:
-    """Make the function that goes over the values of a type, which has a sensitive part. What it cannot look into is
-    sensitive as a whole."""
+    """Return the function that changes values of a type that has a sensitive part.
+
+    A part that it cannot look into is sensitive as a whole.
+    """
     hint, is_sensitive = _bare(hint)
     origin, args = get_origin(hint), get_args(hint)
     if is_sensitive:
@@ -350,7 +356,7 @@ def _of_fields(cls: type) -> _Walk:
         made = dict(plain)
         for name, written, hint in marked:
             if written in made:
-                if name not in walks:  # only now: a class may hold itself
+                if name not in walks:  # created lazily: a class may contain itself
                     walks[name] = _walk(hint)
                 made[written] = walks[name](getattr(value, name), made[written], change)
         return made
@@ -372,7 +378,7 @@ def _of_union(options: tuple[Any, ...]) -> _Walk:
 
 
 def _class_of(hint: Any) -> type:
-    """Class that all values of a type have."""
+    """Return the class of all values of a type."""
     hint, _ = _bare(hint)
     origin = get_origin(hint)
     if hint is None or hint is NoneType:
