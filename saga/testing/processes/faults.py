@@ -1,6 +1,6 @@
-"""Faults in a world of real processes: kinds, numbers and moments, drawn by a seeded generator.
+"""Faults in a world of real processes: their kinds, numbers and times, drawn by a seeded generator.
 
-Kinds and moments are the same for a seed; what they hit is not, for the processes run at their own pace.
+Kinds and times are the same for a seed; what they hit is not, because the processes run at their own pace.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,23 +15,25 @@ from saga.testing.processes.servers import ServerFault
 from saga.testing.processes.worker_processes import WorkerPool, WorkerProcess
 
 AccidentKind = Literal["crash", "duplicate", "freeze", "rebalance"]
-"""`crash`: a worker is killed by SIGKILL and started again. `duplicate`: an event of a client is published once more.
-`freeze`: a worker stands still by SIGSTOP, for so long sometimes that it loses its partitions. `rebalance`: a third
-worker joins a service and leaves it again."""
+"""`crash`: a worker is killed by SIGKILL and started again. `duplicate`: a client's event is published once more.
+`freeze`: a worker is stopped by SIGSTOP, sometimes for so long that it loses its partitions. `rebalance`: a third
+worker joins a service and leaves it again.
+"""
 
 FAULTS_MAX = 20
-"""Most faults in one world: each costs real time."""
+"""Maximum number of faults in one world: each costs real time."""
 PER_RATE = 100
-"""Faults of one kind while the world runs until it is quiet, at a rate of 1; see `count_of`."""
+"""Number of faults of one kind while the world runs until it is quiet, at a rate of 1; see `count_of`."""
 GAP_S_MAX = 0.1
-"""Longest time between two faults: about as long as a saga is under way."""
+"""Maximum time between two faults: about as long as a saga takes."""
 FROZEN_S_MAX, FROZEN_S_MAX_SERVERS = 2.0, 8.0
-"""Longest freeze: more than the silence after which a member is taken for dead: by the embedded broker (`TIMING` of
-`saga.testing.processes.shared_files`), and by a server (`SESSION_S` of `saga.testing.processes.servers`)."""
+"""Maximum time of a freeze: more than the silence after which a member is considered dead by the embedded broker
+(`TIMING` of `saga.testing.processes.shared_files`), and by a server (`SESSION_S` of `saga.testing.processes.servers`).
+"""
 BUSY_S = 0.1
-"""Time that a trouble of servers is put off while there is another."""
+"""Time by which a fault of a server is delayed while there is another."""
 STAYS_S_MAX = 0.3
-"""Time that a third worker stays once it has its share."""
+"""Maximum time that a third worker stays once it has its share."""
 
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
@@ -62,15 +64,15 @@ OF_SERVERS = "the provider of the servers does not support it"
 NOWHERE_REAL = frozenset(
     {"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler", "outage", "other partitioner"}
 )
-"""Kinds that no servers bring about either."""
+"""Kinds that no servers can have either."""
 LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
     {kind: why if kind in NOWHERE_REAL else OF_SERVERS for kind, why in LEFT_OUT.items()}
 )
-"""The same on servers, apart from those kinds for which there are troubles."""
+"""The same on servers, apart from the kinds that their provider supports."""
 
 
 def left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[str]:
-    """A sentence for each of `kinds` that this world does not have. Raises `SagaError` for one that nobody knows."""
+    """Return a sentence for each of `kinds` that this world does not have. Raises `SagaError` for an unknown kind."""
     sentences = []
     for kind in kinds:
         if kind in why:
@@ -83,17 +85,17 @@ def left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[st
 
 
 def count_of(rate: float) -> int:
-    """Number of faults of one kind while the world runs until it is quiet.
+    """Return the number of faults of one kind while the world runs until it is quiet.
 
-    A rate is a chance for each operation, and operations of real processes cannot be counted from outside. So a rate of
-    0.01 is one fault, of 0.03 three; at least one for any rate but 0.
+    A rate is the probability for each operation, and operations of real processes cannot be counted from outside. So a
+    rate of 0.01 is one fault, 0.03 is three; at least one for any rate but 0.
     """
     return max(1, round(rate * PER_RATE)) if rate > 0 else 0
 
 
 @dataclass(slots=True)
 class ScheduledFault:
-    """A fault that is to happen, and its time."""
+    """A fault that will happen, and its time."""
 
     at_s: float
     act: Callable[[], None]
@@ -105,16 +107,16 @@ class ExtraWorker:
 
     member: WorkerProcess
     leaves_at_s: float | None = None
-    """Time at which it leaves; `None`: it has not got its share of the work yet."""
+    """Time at which it leaves; `None` if it does not have its share of the partitions yet."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProcessFaults:
-    """Faults that happen to the processes of a crew, each at its time."""
+    """Faults that happen to the workers of a pool, each at its time."""
 
     seed: int
     rates: Mapping[str, float]
-    """Chance of each kind, as in the simulation; see `count_of`."""
+    """Probability of each kind, as in the simulation; see `count_of`."""
     crew: WorkerPool
     clock: Clock
     hire: Callable[[str], WorkerProcess]
@@ -122,10 +124,10 @@ class ProcessFaults:
     publish_again: Callable[[Random], None]
     """Publishes one of the clients' events once more."""
     troubles: Mapping[str, Sequence[ServerFault]] = field(default_factory=dict)
-    """Troubles that servers can have, by kind."""
+    """Faults that the servers can have, by kind."""
     frozen_s_max: float = FROZEN_S_MAX
     happened: list[str] = field(default_factory=list)
-    """Faults that have happened, in words and in order."""
+    """Descriptions of the faults that have happened, in order."""
     _due: list[ScheduledFault] = field(default_factory=list)
     _guests: list[ExtraWorker] = field(default_factory=list)
     _drawn: int = 0
@@ -137,11 +139,11 @@ class ProcessFaults:
 
     @property
     def are_over(self) -> bool:
-        """True if nothing more is to happen by itself."""
+        """True if no more faults will happen and none still has an effect."""
         return not self._due and not self._guests and self.crew.is_steady
 
     def begin(self) -> None:
-        """Draw the faults from here on: something was published."""
+        """Schedule faults from now on: something was published."""
         kinds = [
             kind for kind in (*get_args(AccidentKind), *self.troubles) for _ in range(count_of(self.rates.get(kind, 0)))
         ]
@@ -154,7 +156,9 @@ class ProcessFaults:
             self._due.append(ScheduledFault(at_s, self._act_of(kind)))
 
     def happen(self, is_whole: Callable[[str], bool]) -> None:
-        """Let happen all that is due. `is_whole`: tells if all workers of a service have their share of its work."""
+        """Make all faults happen that are due. `is_whole` tells whether all workers of a service have their share of
+        the partitions.
+        """
         now_s = self.clock.monotonic_s()
         due = [each for each in self._due if each.at_s <= now_s]
         self._due = [each for each in self._due if each.at_s > now_s]
@@ -210,7 +214,7 @@ class ProcessFaults:
         self.happened.append(f"{guest.name} joined")
 
     def _trouble(self, kind: str) -> None:
-        """Begin a trouble of servers, one after the other: two on one server would end each other."""
+        """Begin a fault of a server, one after the other: two faults on one server would end each other."""
         if self._in_trouble:
             self._due.append(ScheduledFault(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))
             return

@@ -1,4 +1,4 @@
-"""A world of real processes: two workers of each service on one embedded broker, while the test looks on."""
+"""A world of real processes: two workers of each service on one broker, observed by the test."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from math import inf
 from pathlib import Path
-from random import Random  # noqa: TID251 - the type of what the seed gives; nothing is drawn from the module
+from random import Random  # noqa: TID251 - used as a type; nothing is drawn from the module
 from tempfile import TemporaryDirectory
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
@@ -53,19 +53,19 @@ _D = TypeVar("_D", bound="DataclassInstance")
 
 NO_FAULTS: Mapping[str, float] = MappingProxyType({})
 DEADLINE_S, DEADLINE_S_SERVERS = 60.0, 120.0
-"""Time that `run_until_quiet` waits: longer on servers, where a dead worker is missed for longer."""
+"""Maximum time of `run_until_quiet`: longer on servers, where it takes longer until a dead worker is noticed."""
 STARTS_MAX = 5
-"""Most starts of a worker that could not start, on servers that may not answer."""
+"""Maximum number of starts of a worker that fails to start because a server does not answer."""
 QUIET_LOOKS = 3
-"""Looks in a row that have to find nothing under way."""
+"""Number of checks in a row that have to find nothing in progress."""
 UNNAMED = "documents that no progress names"
-"""Part that is not looked at on servers, of which not every one lists its keys."""
+"""Part that is not checked on servers, because not every server can list its keys."""
 RUN_FOR_MAX = timedelta(seconds=10)
-"""Longest time for `run_for`: more has to be simulated."""
+"""Maximum time for `run_for`: use the simulation for more."""
 
 
 class StartedService(NamedTuple):
-    """A service in this world."""
+    """A service that runs in this world."""
 
     declared: Declared
     setup: WorkerSetup
@@ -73,15 +73,18 @@ class StartedService(NamedTuple):
 
 class ProcessWorld(World):
     """A world whose services run as real processes, with the real clock, on an embedded broker and SQLite stores, or on
-    servers: `servers` then gives them, see `saga.testing.processes.servers`.
+    servers.
 
-    `seed`, `faults`: from the kind of a fault to its rate, as in the simulation. Here, of each kind with a rate,
-    `round(rate * 100)` faults happen after something was published, at least one, at most 20 in all; `left_out` says
-    which kinds this world does not have, and why.
+    Args:
+        seed: selects the faults.
+        faults: kind of fault to its rate, as in the simulation. For each kind with a rate, `round(rate * 100)` faults
+            happen after something was published, at least one, at most 20 in all; `left_out` says which kinds this
+            world does not have, and why.
+        servers: provides servers, see `saga.testing.processes.servers`.
 
-    Promises: what survives here has survived `kill -9`. Not promised: the same seed hits the same places. Leaving the
-    `with` block ends all processes and removes all files. Fakes of `use` stay objects of the test; services call
-    their async methods from other processes, one call after another.
+    Promises: what survives here has survived `kill -9`. Not promised: that the same seed hits the same operations.
+    Leaving the `with` block ends all processes and removes all files. Fakes of `use` remain objects of the test;
+    services call their async methods from other processes, one call after another.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class ProcessWorld(World):
         self._clock = SystemClock()
         self._employed: dict[str, StartedService] = {}
         self._topics: dict[str, Topic] = {}
-        """All to which something was published."""
+        """All topics to which something was published."""
         self._pending: list[Outgoing | ServiceWrite] = []
         self._published: list[Outgoing] = []
         self._changed: list[ServiceWrite] = []
@@ -141,18 +144,18 @@ class ProcessWorld(World):
         self._stack.close()
 
     def left_out(self, kinds: Iterable[str]) -> list[str]:
-        """A sentence for each of these kinds of faults that this world does not have: why it is left out."""
+        """Return a sentence for each of these kinds of faults that this world does not have, with the reason."""
         why = LEFT_OUT if self._giver is None else LEFT_OUT_ON_SERVERS
         return left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
 
     @property
     def happened(self) -> Sequence[str]:
-        """The faults that have happened, in words."""
+        """Descriptions of the faults that have happened."""
         return self._accidents.happened
 
     @property
     def pids(self) -> Sequence[int]:
-        """The worker processes, by their ids."""
+        """Process ids of the workers."""
         return [member.process.pid for member in self._crew.members]
 
     # ---------------------------------------------------------------- the world
@@ -164,7 +167,7 @@ class ProcessWorld(World):
         real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
-        """Start as promised. Raises `SagaError` too for a service that another process could not import."""
+        """Start as promised. Raises `SagaError` also for a service that another process cannot import."""
         all_ = [service.declared for service in services]
         check_fakes(all_, use, real)
         _check_declared(all_, documents)
@@ -214,7 +217,9 @@ class ProcessWorld(World):
         return self._clock.now_ms()
 
     def run_until_quiet(self) -> None:
-        """Run as promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""
+        """Run as promised. The time is real: at most 60 s (120 s on servers), unless the world has another
+        `deadline_s`.
+        """
         self._check_started()
         until_s = self._clock.monotonic_s() + self._deadline_s
         self._run(self._is_whole, until_s)
@@ -243,22 +248,24 @@ class ProcessWorld(World):
         return None
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """Look as promised, as far as it can be seen from outside: looked at every 20 ms (on servers every 200), and at
-        the end."""
+        """Add an invariant, as far as it can be checked from outside: it is checked every 20 ms (on servers every 200
+        ms), and at the end.
+        """
         self._always.append((what, holds))
 
     def save_schedule(self) -> Path:
-        """Raises `SagaError`: there is none."""
+        """Raise `SagaError`: a run of real processes has no schedule."""
         raise SagaError(
             "a run of real processes cannot be replayed, so it has no schedule: find a seed of the simulation that "
             "fails in the same way"
         )
 
     def verify(self) -> None:
-        """Look at the invariants of the kit in all that the services have written down and said, once nothing goes on
-        any more; `unseen` says which parts of them that does not show.
+        """Check the invariants of the kit in everything that the services have written and published, once nothing is
+        in progress any more; `unseen` says which parts that does not show.
 
-        Raises `AssertionError` naming saga and service of all that does not hold, and what is not as `always` demands.
+        Raises `AssertionError` that names saga and service of each violation, or the invariants of `always` that do not
+        hold.
         """
         self._check_started()
         self._check_always()
@@ -269,7 +276,7 @@ class ProcessWorld(World):
 
     @property
     def unseen(self) -> Sequence[str]:
-        """The parts of the invariants that `verify` cannot look at in this world."""
+        """The parts of the invariants that `verify` cannot check in this world."""
         return UNSEEN_IN_PARTIAL if self._giver is None else (*UNSEEN_IN_PARTIAL, UNNAMED)
 
     # ---------------------------------------------------------------- starting
@@ -318,7 +325,7 @@ class ProcessWorld(World):
             self._shared.publish([chance.choice(self._published)])
 
     def _run(self, is_over: Callable[[], bool], until_s: float) -> None:
-        """Run until it is over, seen several times in a row."""
+        """Run until the condition holds several times in a row."""
         seen = 0
         while seen < QUIET_LOOKS:
             if self._clock.monotonic_s() > until_s:
@@ -341,8 +348,8 @@ class ProcessWorld(World):
             raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._faults_in_words()})")
 
     def _is_whole(self, *, lag_max: float = inf) -> bool:
-        """True if every worker is a member of its group and has its share, and no group is further behind."""
-        groups = self._shared.groups()  # once: what is read together was true together
+        """Return True if every worker is a member of its group and has its share, and no group has a larger lag."""
+        groups = self._shared.groups()  # read once, so that all groups are from one moment
         return all(
             (group := groups.get(service, GroupState())).is_whole(size) and group.lag <= lag_max
             for service, size in self._crew.sizes.items()
@@ -352,20 +359,22 @@ class ProcessWorld(World):
         return self._shared.groups().get(service, GroupState()).is_whole(self._crew.sizes[service])
 
     def _is_quiet(self) -> bool:
-        """True if no fault is to come or still felt, everything that is in the log is handled and committed, and
-        nothing waits for a time."""
+        """Return True if no fault is scheduled or still has an effect, everything in the log is handled and committed,
+        and no saga waits for a timer.
+        """
         if not self._accidents.are_over or self._shared.is_publishing:
             return False
         if any(map(self._shared.is_relaying, {changed.service for changed in self._changed})):
-            return False  # looked at before the groups: what is in the log by then is in their lag
+            return False  # checked before the groups: what has reached the log by then is in their lag
         if not self._is_whole(lag_max=0):
             return False
         groups = self._shared.groups()
         return not any(groups.get(name, GroupState()).wakes and self._waits(name) for name in self._employed)
 
     def _waits(self, service: str) -> bool:
-        """True if a saga that this world has begun has a wake to come: those of others are of deadlines that are
-        closed, and lie in the log until their time."""
+        """Return True if a saga that this world has started waits for a timer. Other timers belong to deadlines that
+        are closed, and stay in the log until their time.
+        """
         keys = {changed.written.key for changed in self._changed}
         sagas = keys | {record.key.decode() for record in self._published}
         contents = (self._shared.get(service, PROGRESS, progress_key(service, saga)) for saga in sorted(sagas))
@@ -388,7 +397,7 @@ class ProcessWorld(World):
 
 
 def _check_declared(services: Sequence[Declared], documents: "Mapping[str, DataclassInstance]") -> None:
-    """Raises `SagaError` for a document that nobody declares."""
+    """Check the documents. Raises `SagaError` for one that no service declares."""
     kinds = {document.kind for declared in services for document in declared.documents}
     for key, document in documents.items():
         if type(document) not in kinds:
@@ -396,6 +405,6 @@ def _check_declared(services: Sequence[Declared], documents: "Mapping[str, Datac
 
 
 def outcomes_of(declared: Declared) -> dict[str, type[Event]]:
-    """The outcomes that a service may say, by name."""
+    """Return the outcomes that a service can emit, by name."""
     emitted = {event for handler in declared.reactions for event in handler.emits}
     return {name_of(event): event for event in emitted if contract_of(event).outcome is not None}

@@ -1,6 +1,7 @@
-"""Fakes called across processes: they stay objects of the test, and workers call them through a socket.
+"""Fakes called across processes: they remain objects of the test, and workers call them through a socket.
 
-Between our own processes, in a folder that only this user can enter: so requests and answers are pickled.
+Only our own processes use the socket, in a folder that only this user can enter; therefore requests and answers are
+pickled.
 """
 
 import asyncio
@@ -20,15 +21,15 @@ from saga.errors import SagaError
 from saga.testing.processes.worker_processes import CallLimits
 
 HEADER_BYTES = 8
-"""Bytes that tell the length of what follows."""
+"""Bytes of the length that precedes each message."""
 READY_S_MAX = 10.0
-"""Longest time that a fake may keep its thread: longer means that it hangs."""
+"""Maximum time that a fake may block its thread: longer means that it hangs."""
 PICKLING = (pickle.PickleError, TypeError, AttributeError, ImportError, RecursionError, EOFError)
-"""Exceptions that are raised for a value that cannot go from one process to another."""
+"""Exceptions that mean that a value cannot be sent from one process to another."""
 
 
 ON_SELF = (types.FunctionType, property, cached_property)
-"""Special methods that would look at an instance that has nothing in it."""
+"""Kinds of members that would access an instance, which holds no data here."""
 
 
 class CallRequest(NamedTuple):
@@ -42,23 +43,23 @@ class CallRequest(NamedTuple):
 
 
 class CallReply(NamedTuple):
-    """End of a call: a value, or an exception."""
+    """Result of a call: a value, or an exception."""
 
     value: object = None
     raised: Exception | None = None
 
 
 class FakeServer:
-    """Answers for the fakes of the test, one call after another, on a thread with a loop of its own.
+    """Answers calls of the test's fakes, one after another, on a thread with an event loop of its own.
 
-    A call whose caller has gone, by a timeout or by `kill -9`, is cancelled where it waits, as it would be in the
-    test's own process; what it did before stays.
+    A call whose caller is gone, because of a timeout or `kill -9`, is cancelled where it waits, as it would be in the
+    test's own process; what it did before remains.
     """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.fakes: list[object] = []
-        """Fakes by number; they are added, never taken away."""
+        """Fakes by number; they are added, never removed."""
         self._thread = threading.Thread(target=self._live, name="outside", daemon=True)
         self._ready = threading.Event()
         self._refused: OSError | None = None
@@ -80,8 +81,9 @@ class FakeServer:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Block in which no fake does anything, so that the things they keep can be looked at. Raises `SagaError` for
-        one that does not come to a rest."""
+        """Block in which no fake runs, so that the state of the fakes can be checked. Raises `SagaError` for a fake
+        that blocks its thread.
+        """
         held, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -112,7 +114,7 @@ class FakeServer:
             self._ready.set()
         async with server:
             await self._over.wait()
-            if self._connections:  # nobody waits for these any more, so each ends as soon as it sees that
+            if self._connections:  # their callers are gone, so each ends as soon as it notices
                 await asyncio.wait(self._connections)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,7 +122,7 @@ class FakeServer:
         assert connection is not None, "the server calls this in a task"
         self._connections.add(connection)
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):  # whoever asked is gone
+            with suppress(ConnectionError, asyncio.IncompleteReadError):  # the caller is gone
                 await self._answer(await _received(reader), reader, writer)
         finally:
             self._connections.remove(connection)
@@ -149,8 +151,11 @@ class FakeServer:
 
 
 def remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
-    """Instance of a subclass of `gives` whose async methods call a fake of the test; made in a worker process. `calls`:
-    their names, each with the limits that the fake's own has."""
+    """Return an instance of a subclass of `gives` whose async methods call a fake of the test; used in a worker
+    process.
+
+    `calls`: the names of these methods, each with the limits that the fake declares.
+    """
 
     def fill(namespace: dict[str, Any]) -> None:
         public = {name: inspect.getattr_static(gives, name) for name in dir(gives) if not name.startswith("_")}
@@ -167,7 +172,9 @@ def remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None]
 
 
 def _limits_of(said: CallLimits | None, made: Mapping[str, Callable[..., Any]]) -> Limits | None:
-    """Limits of a call of the fake. `made`: its methods here, one of which may be called in the place of another."""
+    """Return the limits of a call of the fake. `made`: its methods here, one of which may be the
+    fallback of another.
+    """
     if said is None:
         return None
     return Limits(
@@ -214,7 +221,7 @@ def _not_here(self: object, name: str) -> object:
 
 
 def _made_as_it_is(self: object) -> None:
-    """Make an instance without the `__init__` of the real one: that would connect, or begin books of its own."""
+    """Create an instance without the `__init__` of the real class, which would connect, or create state of its own."""
 
 
 # ---------------------------------------------------------------- bytes

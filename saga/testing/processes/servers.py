@@ -1,7 +1,7 @@
-"""Real servers below a world of processes: where they are, what can go wrong with them, and who starts them.
+"""Real servers for a world of processes: their addresses, their possible faults, and the function that starts them.
 
-Servers are given by the author of a test: a function `module:function` that takes a folder, and gives them inside a
-`with` block, new and empty. Services and topics have the names that they have, so each world needs servers of its own.
+The author of a test provides the servers: a function `module:function` that takes a folder and returns a context
+manager with new, empty servers. Services and topics keep their names, so each world needs servers of its own.
 """
 
 import importlib
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 
 SESSION_S, REBALANCE_S, HEARTBEAT_S = 6.0, 8.0, 0.3
-"""Timeouts shorter than for real use, and allowed by every Kafka: a dead or frozen worker is replaced while a test
-looks on."""
+"""Timeouts shorter than in production, and allowed by every Kafka: a dead or frozen worker is replaced within the time
+of a test.
+"""
 
 
 class ServerAddresses(Struct, frozen=True, kw_only=True):
-    """Addresses of both servers. For tests: one node each, no TLS, and writes that are in memory count."""
+    """Addresses of both servers. For tests: one node each, no TLS, and writes count when they are in memory."""
 
     kafka: str
     """Address of Kafka: `127.0.0.1:9092`."""
@@ -48,7 +49,7 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
     password: str = "secret"
 
     def broker(self, clock: Clock) -> "KafkaAdministration":
-        """Kafka for tools; not open yet."""
+        """Return a Kafka adapter with administration, not open yet."""
         from saga.broker.kafka.administration import KafkaAdministration
         from saga.broker.kafka.settings import KafkaSettings
 
@@ -63,7 +64,7 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
         return KafkaAdministration(settings, clock=clock)
 
     def store(self, clock: Clock) -> Store:
-        """Store of all services, whose documents have names of their own. Not open yet."""
+        """Return the store of all services, not open yet. Each service's documents have names of their own."""
         from saga.store.couchbase.adapter import CouchbaseSettings
         from saga.store.couchbase.store import CouchbaseStore
 
@@ -78,19 +79,19 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
 
 
 class ServerFault(NamedTuple):
-    """One thing that can go wrong with them."""
+    """A fault of a server."""
 
     what: str
-    """Name in words: `the broker killed`."""
+    """Description: `the broker killed`."""
     lasts_s: tuple[float, float]
-    """Shortest and longest time that it lasts."""
+    """Minimum and maximum duration."""
     begin: Callable[[], None]
     end: Callable[[], None]
-    """Ends it, called at a later moment on the same thread; returns when the server answers again."""
+    """Ends it, called later on the same thread; returns when the server answers again."""
 
 
 class Servers(Protocol):
-    """Kafka and Couchbase, running, as long as the `with` block of whoever gives them."""
+    """Kafka and Couchbase, running inside the `with` block of their provider."""
 
     @property
     def place(self) -> ServerAddresses:
@@ -98,19 +99,20 @@ class Servers(Protocol):
 
     @property
     def aside(self) -> ServerAddresses:
-        """Addresses for the world itself, which publishes and looks on: the same servers, past what stands before
-        them."""
+        """Addresses for the world itself, which publishes and observes: the same servers, without the proxies that
+        cause faults.
+        """
 
     @property
     def troubles(self) -> Mapping[str, Sequence[ServerFault]]:
-        """Troubles by the kind of fault that they are. Each kind of a simulation that is not among them is left out."""
+        """Faults by kind. Every kind of the simulation that is missing here is left out."""
 
 
 ServerProvider: TypeAlias = Callable[[Path], AbstractContextManager[Servers]]
 
 
 def giver_of(name: str) -> ServerProvider:
-    """The function that `module:function` names. Raises `SagaError`."""
+    """Return the function that `module:function` names. Raises `SagaError`."""
     module, _, function = name.partition(":")
     try:
         found: ServerProvider = getattr(importlib.import_module(module), function)
@@ -121,18 +123,20 @@ def giver_of(name: str) -> ServerProvider:
 
 AGAIN_S = 0.2
 ASK_S_MAX = 2.0
-"""Time that the world asks for groups: it has to go on, for only it ends what keeps the broker from answering."""
+"""Maximum time of a request for group states: the world has to go on, because only it ends the faults that keep the
+broker from answering.
+"""
 
 
 class SharedServers(SharedFiles):
-    """One broker and one store for all services. Asked past whatever stands between workers and servers."""
+    """One broker and one store for all services, reached without the proxies between workers and servers."""
 
     look_s = 0.2
 
     def __init__(self, folder: Path, clock: Clock, servers: Servers) -> None:
         self._servers = servers
         self._reads: dict[str, frozenset[str]] = {}
-        """Topics that a service reads, by service."""
+        """Topics that each service reads."""
         super().__init__(folder, clock)
 
     def _make(self) -> None:
@@ -165,16 +169,15 @@ class SharedServers(SharedFiles):
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, GroupState]:
-        """Groups as they were together at some moment while they were asked for; none while the broker does not
-        answer."""
+        """Return the groups as they were at one moment during the request; none while the broker does not answer."""
         try:
             return self._runner.run(self._clock.within(ASK_S_MAX, self._groups()))
         except (BrokerError, TimeoutError):
             return {}
 
     async def _groups(self) -> dict[str, GroupState]:
-        # Positions first, then the ends: a group that has committed up to an end that is asked for later has really
-        # nothing before it, and whatever its work has made is counted in the ends of others.
+        # Positions first, then the ends: a group that has committed up to an end that was read later has really nothing
+        # left, and records that its work published are counted in the lag of others.
         found = {service: await self._administration.describe_group(service) for service in self._reads}
         bounds = await self._administration.fetch_bounds(frozenset().union(*self._reads.values()))
         groups = {}
@@ -191,8 +194,9 @@ class SharedServers(SharedFiles):
         return await self._store.get(collection, key)
 
     async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
-        """Documents of a service, read by key: progresses of all sagas that the log knows, and documents that these
-        name, for not every server lists keys."""
+        """Return the documents of a service, read by key, because not every server can list keys: the progress of each
+        saga in the log, and the documents that it names.
+        """
         left: dict[tuple[str, str], bytes] = {}
         for saga in sorted({record.key.decode() for record in log if record.key}):
             content = await self._read(left, PROGRESS, progress_key(declared.name, saga))

@@ -1,4 +1,4 @@
-"""The files below a world of processes: the broker's, and a store for each service."""
+"""The files that a world of processes shares: the broker's, and a store for each service."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 TIMING = Timing(silence_s=1.5, drain_s=1.0, watch_s=0.05)
-"""Times shorter than for real use: partitions of a dead or frozen worker are taken over while a test looks on."""
+"""Times shorter than in production: partitions of a dead or frozen worker are taken over within the time of a test."""
 
 GROUPS = """
 SELECT groups.name,
@@ -49,23 +49,23 @@ Left: TypeAlias = Mapping[tuple[str, str], bytes]
 
 
 class GroupState(NamedTuple):
-    """The consumer group of a service."""
+    """State of a service's consumer group."""
 
     members: int = 0
     lag: int = 0
-    """Records that are not committed, but for wakes."""
+    """Uncommitted records, without timers."""
     wakes: int = 0
-    """Wakes that are not committed: they lie in the log until their time, also those that nobody waits for any more."""
+    """Uncommitted timers: they stay in the log until their time, even if no saga waits for them any more."""
     moving: int = 0
-    """Partitions that are not with the member that shall have them."""
+    """Partitions that are not with the member that they are assigned to."""
 
     def is_whole(self, size: int) -> bool:
-        """True if there are so many members, and each has its share."""
+        """Return True if the group has this many members, and each has its share."""
         return self.members == size and self.moving == 0
 
 
 class ServiceWrite(NamedTuple):
-    """Document that the test has an application write into a service's store, or remove."""
+    """A document that the test writes into a service's store as an application, or removes."""
 
     service: str
     written: DocumentWrite
@@ -75,7 +75,7 @@ class SharedFiles:
     """Everything that the processes share. Open inside its `with` block."""
 
     look_s = 0.02
-    """Seconds between two looks."""
+    """Seconds between two checks."""
 
     _broker: Administration
 
@@ -96,7 +96,7 @@ class SharedFiles:
         return self
 
     def _make(self) -> None:
-        """Make the broker, not open yet."""
+        """Create the broker, not open yet."""
         self._broker = self._embedded = EmbeddedAdministration(self.broker_file, clock=self._clock)
 
     async def _open(self) -> None:
@@ -114,11 +114,11 @@ class SharedFiles:
         return self._folder / "broker.db"
 
     def store_file(self, service: str) -> Path:
-        """File in which a service keeps its documents."""
+        """Return the file in which a service stores its documents."""
         return self._folder / f"{service}.db"
 
     def wait(self, seconds: float) -> None:
-        """Let real time pass. Raises errors of publishing meanwhile."""
+        """Let real time pass. Raises errors of publishing in between."""
         self._runner.run(self._clock.sleep(seconds))
         for done in [task for task in self._publishing if task.done()]:
             self._publishing.remove(done)
@@ -127,7 +127,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- writing
 
     def prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        """Make topics and store of a service, with the documents that are of its kinds."""
+        """Create topics and store of a service, with the documents of its kinds."""
         self._runner.run(self._prepare(declared, documents))
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
@@ -139,8 +139,10 @@ class SharedFiles:
                     await store.insert(collections[type(document)], key, msgspec.json.encode(document))
 
     def publish(self, said: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic] = ()) -> None:
-        """Begin to publish and to write, in this order; `topics`: those that may be missing. It goes on while the world
-        waits: a frozen process may hold the lock, and only we can let it go on."""
+        """Begin to publish and to write, in this order. `topics`: topics that may not exist yet.
+
+        It continues while the world waits: a frozen process may hold the lock, and only the world can thaw it.
+        """
         self._publishing.append(self._runner.get_loop().create_task(self._publish(said, topics)))
 
     async def _publish(self, said: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic]) -> None:
@@ -153,7 +155,7 @@ class SharedFiles:
                 await self._broker.publish([each for each in group if isinstance(each, Outgoing)])
 
     async def _write(self, service: str, written: DocumentWrite) -> None:
-        """Write or remove a document while the service may write it, too: its marks stay."""
+        """Write or remove a document while the service may write it, too: the toolkit's markers stay."""
         collection, key, content, _ = written
         async with SqliteStore(self.store_file(service), clock=self._clock) as store:
             while True:
@@ -170,7 +172,7 @@ class SharedFiles:
                 return
 
     def is_relaying(self, service: str) -> bool:
-        """True if a change of the service's documents is not known to be in the log."""
+        """Return True if a change of the service's documents is not known to be in the log."""
         return self._runner.run(self._is_relaying(service))
 
     async def _is_relaying(self, service: str) -> bool:
@@ -185,7 +187,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, GroupState]:
-        """Groups of all services that have had a member, all at one moment."""
+        """Return the groups of all services that have had a member, all at one moment."""
         groups: dict[str, GroupState] = {}
         for name, topic, members, behind, moving in self._embedded.connection.execute(GROUPS).fetchall():
             group = groups.get(name, GroupState())
@@ -194,7 +196,7 @@ class SharedFiles:
         return groups
 
     def get(self, service: str, collection: str, key: str) -> bytes | None:
-        """A document as it is now."""
+        """Return the content of a document as it is now."""
         document = self._runner.run(self._get(service, collection, key))
         return None if document is None else document.content
 
@@ -203,7 +205,7 @@ class SharedFiles:
             return await store.get(collection, key)
 
     def evidence(self, services: Sequence[Declared]) -> Evidence:
-        """Evidence of these services, as it is now."""
+        """Return the evidence of these services, as it is now."""
         return self._runner.run(self._evidence(services))
 
     async def _evidence(self, services: Sequence[Declared]) -> Evidence:
@@ -219,7 +221,7 @@ class SharedFiles:
         return Evidence(services=witnessed, log=log, ends=ends, spoiled=frozenset(), partial=True)
 
     async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
-        """All documents of a service."""
+        """Return all documents of a service."""
         async with self._to_read(declared.name) as store:
             return {
                 (collection, key): document.content
@@ -232,7 +234,7 @@ class SharedFiles:
 
 
 def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Partition, int]) -> ServiceEvidence:
-    """Evidence of one service."""
+    """Return the evidence of one service."""
     mine = progress_key(declared.name, "")
     archives: dict[str, list[tuple[str, bytes]]] = {}
     for (collection, key), content in left.items():

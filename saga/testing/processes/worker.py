@@ -1,7 +1,7 @@
-"""Program of a worker process: one worker of one service, until SIGTERM: `python -m saga.testing.processes.worker
+"""Program of a worker process: runs one worker of one service until SIGTERM: `python -m saga.testing.processes.worker
 FILE`.
 
-It ends at once when its standard input ends: then the process of the test is gone, and nobody else would stop it.
+It ends at once when its standard input is closed: then the test's process has ended, and nothing else would stop it.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from saga.testing.processes.shared_files import TIMING
 from saga.testing.processes.worker_processes import COULD_NOT_START, WorkerSetup
 
 DRAIN_S = 2.0
-"""Time that a worker that is taken away has to finish what it has begun."""
+"""Time that a worker has to drain when it is stopped."""
 
 
 def main(file: Path) -> int:
-    """Run the worker that the file describes; the exit code."""
+    """Run the worker that the file describes. Return the exit code."""
     threading.Thread(target=_end_with_the_test, name="end with the test", daemon=True).start()
     setup = WorkerSetup.read(file)
     code = 0
@@ -95,5 +95,5 @@ def _end_with_the_test() -> None:
 if __name__ == "__main__":
     ended = main(Path(sys.argv[1]))
     sys.stderr.flush()
-    # Not `sys.exit`: threads of the Couchbase SDK that still answer would abort the interpreter while it ends.
+    # Not `sys.exit`: threads of the Couchbase SDK that still run would abort the interpreter while it ends.
     os._exit(ended)

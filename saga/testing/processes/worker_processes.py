@@ -1,4 +1,6 @@
-"""Setup of a worker process: the service that it runs, its files or servers, and the fakes for its resources."""
+"""Worker processes: how each is set up (service, files or servers, fakes for its resources), started, frozen and
+stopped.
+"""
 
 import importlib
 import inspect
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CallLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one call of a fake, as JSON has them."""
+    """Limits of one call of a fake, as stored in JSON."""
 
     call: str
     timeout_s: float | None = None
@@ -38,31 +40,31 @@ class CallLimits(Struct, frozen=True, kw_only=True):
     rate_per_s: float | None = None
     remembered: LastGood | None = None
     instead: str | None = None
-    """Name of the method that is called in its place while it is refused."""
+    """Name of the fallback method, which is called while this call is rejected."""
 
 
 class RemoteFake(Struct, frozen=True, kw_only=True):
-    """A fake of the test, as a worker sees it: calls that go to the test's process."""
+    """A fake of the test, as a worker sees it: its calls go to the test's process."""
 
     resource: str
-    """Name of the resource in whose place it is."""
+    """Name of the resource that it replaces."""
     number: int
     """Number of the fake in the test."""
     calls: dict[str, CallLimits | None]
-    """Names of its public async methods, each with the limits of its own."""
+    """Names of its public async methods, each with its limits."""
 
 
 class WorkerSetup(Struct, frozen=True, kw_only=True):
     """Setup of one worker process, in a JSON file."""
 
     modules: tuple[str, ...]
-    """Modules to be imported for the service to be whole, the one that holds it first."""
+    """Modules that must be imported for the service to be complete, the one that holds it first."""
     attribute: str
     declarations: tuple[str, ...]
-    """Declarations of the service in the test's process, to be compared."""
+    """Declarations of the service in the test's process, for comparison."""
     broker: str = ""
     store: str = ""
-    """Files of broker and store; empty where there are servers."""
+    """File of the store, as `broker` is the file of the broker; both are empty with servers."""
     place: ServerAddresses | None = None
     """Addresses of servers, if there are any."""
     outside: str
@@ -70,7 +72,7 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
     fakes: tuple[RemoteFake, ...]
 
     def write(self, file: Path) -> None:
-        """Write it for a process that is about to start."""
+        """Write the setup for a process that is about to start."""
         file.write_bytes(msgspec.json.encode(self))
 
     @classmethod
@@ -79,7 +81,7 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
     def service(self) -> Declared:
-        """Import it. Raises `SagaError` for one that is another one here than in the test's process."""
+        """Import the service. Raises `SagaError` if its declarations differ from those in the test's process."""
         module, *_ = [importlib.import_module(name) for name in self.modules]
         service = getattr(module, self.attribute, None)
         if not isinstance(service, Service):
@@ -97,9 +99,9 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
 
 
 def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple[str, ...], str]:
-    """The modules that declare a service, the one that holds it first, and its name there.
+    """Return the modules that declare a service, the one that holds it first, and its name there.
 
-    Raises `SagaError` for a service that another process could not import.
+    Raises `SagaError` for a service that another process cannot import.
     """
     declared = service.declared
     functions = [
@@ -119,7 +121,9 @@ def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple
 
 
 def declarations_of(declared: Declared) -> tuple[str, ...]:
-    """Names of all that a service declares, sorted: modules may be imported in another order elsewhere."""
+    """Return the names of everything that a service declares, sorted, because another process may import modules in
+    another order.
+    """
     return tuple(
         sorted(
             [
@@ -132,7 +136,9 @@ def declarations_of(declared: Declared) -> tuple[str, ...]:
 
 
 def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFake, ...]:
-    """Fakes of `use` for the resources of a service: for each resource the first that is an instance."""
+    """Return the fakes of `use` for the resources of a service: for each resource the first that is an instance of its
+    type.
+    """
     found = []
     for resource in declared.resources:
         number = next((n for n, fake in enumerate(use) if isinstance(fake, resource.gives)), None)
@@ -161,7 +167,7 @@ def _as_json(limits: Limits | None) -> CallLimits | None:
 
 
 def _is_async(method: object) -> bool:
-    """True for an async function, also behind decorators that tell what they wrap."""
+    """Return True for an async function, also behind decorators that set `__wrapped__`."""
     return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
@@ -170,13 +176,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 WORKERS = 2
-"""Workers of each service, from the start."""
+"""Number of workers of each service at the start."""
 STOP_S_MAX = 5.0
-"""Time after SIGTERM at which a worker that has not ended is killed."""
+"""Time after SIGTERM after which a worker that has not ended is killed."""
 COULD_NOT_START = 2
-"""Exit code of a worker that says it could not start."""
+"""Exit code of a worker that could not start."""
 LOG_LINES, LOG_CHARACTERS = 4, 400
-"""Last lines that are shown of a worker's log, and characters of each."""
+"""Number of last lines that are shown of a worker's log, and of characters of each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -188,10 +194,10 @@ class WorkerProcess:
     """Number within its service; a worker that is started again keeps it, and its log."""
     process: subprocess.Popen[bytes]
     starts: int = 1
-    """Number of starts since it was hired or killed."""
+    """Number of starts since it was added or killed."""
     frozen: bool = False
     ends_by_s: float | None = None
-    """Time at which it has ended at the latest, by the clock's monotonic time; `None`: it is to stay."""
+    """Time, by the monotonic clock, at which it must have ended; `None` if it is to stay."""
 
     @property
     def name(self) -> str:
@@ -207,7 +213,9 @@ class WorkerPool:
     """All worker processes of a world. Leaving the `with` block ends them, whatever state they are in."""
 
     def __init__(self, folder: Path, clock: Clock, *, starts_max: int = 1) -> None:
-        """`starts_max`: most starts of a worker that says it could not start, for a server does not answer."""
+        """Create a pool without workers. `starts_max`: maximum number of starts of a worker that fails to start because
+        a server does not answer.
+        """
         self._folder, self._clock, self._starts_max = folder, clock, starts_max
         self._members: list[WorkerProcess] = []
         self._started = Counter[str]()
@@ -230,12 +238,12 @@ class WorkerPool:
 
     @property
     def members(self) -> Sequence[WorkerProcess]:
-        """Workers that are there, running or frozen; not those that are told to end."""
+        """Workers that are running or frozen, without those that were told to end."""
         return [member for member in self._members if member.ends_by_s is None]
 
     @property
     def is_steady(self) -> bool:
-        """True if nobody is frozen or about to end."""
+        """True if no worker is frozen or about to end."""
         return not any(member.frozen or member.ends_by_s is not None for member in self._members)
 
     @property
@@ -256,8 +264,8 @@ class WorkerPool:
     def _process(self, service: str, number: int) -> subprocess.Popen[bytes]:
         found = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with (self._folder / f"{service}-{number}.log").open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the workers in order. Its
-            # standard input ends with us, however we end, and the worker with it.
+            # A session of its own: Ctrl-C in the terminal reaches only the test's process, which ends the workers in order.
+            # The standard input closes when the test's process ends, however it ends, and the worker ends with it.
             return subprocess.Popen(
                 [sys.executable, "-m", "saga.testing.processes.worker", str(self._folder / f"{service}.json")],
                 env={**os.environ, "PYTHONPATH": found},
@@ -268,36 +276,36 @@ class WorkerPool:
             )
 
     def restart(self, member: WorkerProcess) -> WorkerProcess:
-        """Kill it with `kill -9`, and start it again; the new one."""
+        """Kill a worker with `kill -9`, and start it again. Return the new one."""
         self._end(member)
         again = WorkerProcess(member.service, member.number, self._process(member.service, member.number))
         self._members.append(again)
         return again
 
     def freeze(self, member: WorkerProcess) -> None:
-        """Stop it with SIGSTOP: it keeps its locks, and knows nothing of it."""
+        """Stop a worker with SIGSTOP: it keeps its locks, and does not notice."""
         member.process.send_signal(signal.SIGSTOP)
         member.frozen = True
 
     def thaw(self, member: WorkerProcess) -> None:
-        """Let a frozen one go on, with SIGCONT."""
+        """Continue a frozen worker with SIGCONT."""
         if member.frozen:
             member.process.send_signal(signal.SIGCONT)
             member.frozen = False
 
     def dismiss(self, member: WorkerProcess) -> None:
-        """End it with SIGTERM: it drains, leaves its group, and ends."""
+        """End a worker with SIGTERM: it drains, leaves its group, and ends."""
         self.thaw(member)
         member.process.send_signal(signal.SIGTERM)
         member.ends_by_s = self._clock.monotonic_s() + STOP_S_MAX
 
     def check(self) -> None:
-        """Forget those that have ended as they were told. Raises `SagaError` for one that has ended by itself."""
+        """Forget workers that have ended as they were told. Raises `SagaError` for one that has ended by itself."""
         for member in list(self._members):
             code = member.process.poll()
             if member.ends_by_s is not None:
                 is_late = code is None and self._clock.monotonic_s() > member.ends_by_s
-                # By the signal itself: it was still starting.
+                # Ended by the signal itself: it was still starting.
                 if is_late or code in (0, -signal.SIGTERM) or (code == COULD_NOT_START and self._starts_max > 1):
                     self._end(member)
                     continue
@@ -309,14 +317,14 @@ class WorkerPool:
                 raise SagaError(f"worker {member.name} ended by itself, with {code}; {self.last_words(member)}")
 
     def last_words(self, member: WorkerProcess) -> str:
-        """The end of its log, for people."""
+        """Return the end of a worker's log, for people."""
         lines = (self._folder / f"{member.name}.log").read_text("utf-8", "replace").splitlines()
         if not lines:
             return "its log is empty"
         return "\n".join(["the end of its log:", *(f"  {line[:LOG_CHARACTERS]}" for line in lines[-LOG_LINES:])])
 
     def _end(self, member: WorkerProcess) -> None:
-        """Kill one that has not ended with SIGKILL, which nobody can catch; nothing is left of it."""
+        """Kill a worker that has not ended with SIGKILL, and release everything that belongs to it."""
         self._members.remove(member)
         _close(member.process)
 
