@@ -1,20 +1,20 @@
 """Detection of stuck sagas: those that do not go on by themselves, or should have gone on.
 
-A saga is stuck for one of five reasons, by this measure:
+A saga is stuck for one of five reasons:
 - **dead**: a dead letter blocks it in a service; since that transition.
-- **failing**: a run is tried again that failed of the service's own code, which no waiting mends; since its first such
+- **failing**: a parked run fails because of the service's own code, which no waiting fixes; since its first such
   failure.
-- **overdue**: the time of a next attempt, of a deadline, or of a run that goes on later has passed by `OVERDUE_MS`, and
-  nothing was told since.
-- **waiting**: a handler waits for events, and no time is set anywhere in the saga at which it goes on by itself; since
-  four times as long as 99 % of this handler's earlier waits took, and at least `LEAST_MS`.
-- **silent**: the saga has no outcome, no service waits for an event or a time, and nothing was told for four times as
-  long as 99 % of the sagas of its kind took from beginning to end, and at least `LEAST_MS`. Sagas that began with
-  messages of one type are of one kind.
+- **overdue**: the time of a next attempt, a deadline or a suspended run passed more than `OVERDUE_MS` ago, and nothing
+  was reported since.
+- **waiting**: a handler waits for events, and nothing in the saga resumes by itself at a set time; since four times as
+  long as 99 % of this handler's earlier waits took, and at least `LEAST_MS`.
+- **silent**: the saga has no outcome, no service waits for an event or a time, and nothing was reported for four times
+  as long as 99 % of the sagas of its kind took from start to outcome, and at least `LEAST_MS`. Sagas that were started
+  by messages of the same type are of one kind.
 
-Where fewer than `USUAL_LEAST` waits, or ends of sagas of the kind, are known, `UNKNOWN_MS` is allowed. After the
-outcome only what a service says is open counts. A saga of which the beginning was not told is never silent: it may have
-ended before.
+If fewer than `USUAL_LEAST` waits, or outcomes of sagas of the kind, are known, `UNKNOWN_MS` is allowed. After the
+outcome only work that a service reports as open counts. A saga whose start was not reported is never silent: it may
+have ended before.
 """
 
 from collections.abc import Iterable, Iterator

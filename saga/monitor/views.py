@@ -231,36 +231,36 @@ class HotPartition(Struct, frozen=True, kw_only=True):
     transitions: int
     """Transitions caused by its messages in the last minutes."""
     share: float
-    """Factor over the mean of the topic's partitions from which anything came."""
+    """How many times the mean of the topic's partitions it gets, counting only partitions with messages."""
 
 
 class HotSpots(Struct, frozen=True, kw_only=True):
-    """Keys and partitions that get more than others, hottest first."""
+    """Sagas and partitions that get more than others, hottest first."""
 
     sagas: tuple[HotSaga, ...]
     partitions: tuple[HotPartition, ...]
     unanswered: tuple[str, ...] = ()
-    """Reasons why something is missing: parts that a shared monitor could not ask for."""
+    """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
 
 class Views(Protocol):
-    """Monitor, as those see it who ask. Each answer is bounded, and comes in less than a tenth of a second at a million
-    sagas."""
+    """Interface of the monitor's queries. Each answer is bounded, and takes less than a tenth of a second with a
+    million sagas."""
 
     def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
-        """Page of the sagas that are meant."""
+        """Return a page of the sagas that match the filter."""
 
     def saga(self, saga: str, now_ms: int) -> Timeline | None:
-        """One saga across all services; `None`: nothing was told of it, or it was forgotten since."""
+        """Return one saga across all services; `None` if nothing was reported of it, or it has been forgotten."""
 
     def rates(self) -> HandlerRates:
-        """Rates and times of each handler."""
+        """Return the rates and durations of each handler."""
 
     def stuck(self, now_ms: int) -> StuckSagas:
-        """Sagas that are stuck now."""
+        """Return the sagas that are stuck now."""
 
     def errors(self) -> tuple[ErrorClass, ...]:
-        """Failures by class, most first."""
+        """Return failures by class, most frequent first."""
 
     def hot(self) -> HotSpots:
-        """Hot keys and partitions."""
+        """Return hot sagas and partitions."""

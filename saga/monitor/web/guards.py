@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from saga.errors import BadInput
 
 FORM_BYTES_MAX = 1 << 18
-"""Largest form: an answer to a step may have 64 KiB, three times as much when it is encoded."""
+"""Largest form in bytes: a step result may have 64 KiB, and three times as much when it is encoded."""
 FIELDS_MAX = 2000
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -37,7 +37,7 @@ _PORT = re.compile(r":[0-9]{1,5}$")
 
 
 class GuardMiddleware:
-    """Application behind the guards: middleware of ASGI."""
+    """ASGI middleware that puts the guards in front of an application."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
@@ -75,7 +75,8 @@ class GuardMiddleware:
 
 
 def is_known_host(host: str, hosts: Collection[str]) -> bool:
-    """True if a page may be asked for under this name: an address, which nobody else's name can be, or one of `hosts`.
+    """Return whether requests may use this host name: an IP address, which no other site can claim as its name, or one
+    of `hosts`.
 
     >>> is_known_host("127.0.0.1:8090", ()), is_known_host("[::1]:8090", ()), is_known_host("localhost:8090", ())
     (True, True, True)
@@ -93,22 +94,22 @@ def is_known_host(host: str, hosts: Collection[str]) -> bool:
 
 
 class FormFields:
-    """Fields of a form, as they came."""
+    """Fields of a form, as received."""
 
     def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
         self._fields = [*fields]
 
     def one(self, name: str) -> str:
-        """Text of a field, without spaces around it; empty if it is not there."""
+        """Return the text of a field, without surrounding spaces; empty if it is missing."""
         return next((value.strip() for field, value in self._fields if field == name), "")
 
     def every(self, name: str) -> list[str]:
-        """Texts of all fields of this name."""
+        """Return the texts of all fields with this name."""
         return [value for field, value in self._fields if field == name]
 
 
 async def read_form(request: Request) -> FormFields:
-    """Form of a request. Raises `BadInput` if it is none, or too large."""
+    """Read the form of a request. Raises `BadInput` if it is malformed or too large."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise BadInput("that is no form of this page")
     body = b""

@@ -33,7 +33,7 @@ _SPACES = re.compile(r"[ \t\r\n]+")
 
 
 class PageNotFound(SagaError):
-    """Raised for something that is not there: the page answers 404."""
+    """Raised if something does not exist: the page answers 404."""
 
 
 class NotAllowed(SagaError):
@@ -106,7 +106,7 @@ def equals_secret(one: str, other: str) -> bool:
 
 
 def build_environment() -> Environment:
-    """Templates: everything that stands in them is escaped, whoever wrote it."""
+    """Build the template environment, which escapes every value."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -128,7 +128,7 @@ def build_environment() -> Environment:
 
 
 def _to_option(value: str) -> tuple[str, str]:
-    """Option of a list whose text is its value."""
+    """Make a list option whose label is its value."""
     return value, value
 
 
@@ -181,7 +181,7 @@ def parse_time(text: str | None) -> int | None:
 
 
 def format_time(ms: int | None) -> Markup:
-    """Time for people, to the second, with the milliseconds for machines.
+    """Format a time for people, to the second, with the milliseconds for machines.
 
     >>> format_time(1_795_270_000_123)
     Markup('<time datetime="2026-11-21T14:06:40.123Z">2026-11-21 14:06:40</time>')
@@ -193,7 +193,7 @@ def format_time(ms: int | None) -> Markup:
 
 
 def format_duration(ms: float | None) -> str:
-    """Length of time for people, in its largest unit.
+    """Format a duration for people, in its largest unit.
 
     >>> [format_duration(each) for each in (0, 4.31, 1500, 90_000, 7_200_000, 200_000_000, None)]
     ['0 ms', '4.3 ms', '1.5 s', '90 s', '2.0 h', '2.3 d', '-']
@@ -226,7 +226,7 @@ def parse_number(values: Mapping[str, str] | Any, name: str, most: int) -> int:
 
 
 def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], int | None, int | None]:
-    """Part of a list, and where the parts before and behind it begin.
+    """Return a part of a list, and where the parts before and after it begin.
 
     >>> slice_page("abcdefg", 3, 3)
     ('def', 0, 6)
@@ -236,7 +236,10 @@ def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any],
 
 
 def name_cookie(request: Request) -> str:
-    """Name of the cookie of a session. Browsers send the cookies of a host to all of its ports: so the port is in the
-    name, and over TLS a prefix by which browsers take it from this host alone, and over TLS alone."""
+    """Return the name of the session cookie.
+
+    Browsers send the cookies of a host to all of its ports, so the port is part of the name. Over TLS it gets a prefix
+    by which browsers accept it only from this host, and only over TLS.
+    """
     port = f"_{request.url.port}" if request.url.port else ""
     return f"{'__Host-' if request.url.scheme == 'https' else ''}{COOKIE}{port}"
