@@ -264,7 +264,7 @@ class WorkerPool:
     def _process(self, service: str, number: int) -> subprocess.Popen[bytes]:
         found = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with (self._folder / f"{service}-{number}.log").open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches only the test's process, which ends the workers in order.
+            # A session of its own: Ctrl-C in the terminal reaches only the test, which ends the workers in order.
             # The standard input closes when the test's process ends, however it ends, and the worker ends with it.
             return subprocess.Popen(
                 [sys.executable, "-m", "saga.testing.processes.worker", str(self._folder / f"{service}.json")],
