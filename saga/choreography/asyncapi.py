@@ -28,7 +28,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def make_asyncapi(overview: Overview, title: str, version: str) -> Json:
-    """AsyncAPI document. `version`: that of the document, in whichever form people count."""
+    """Return the AsyncAPI document. `version`: version of the document, in any form."""
     return {
         "asyncapi": ASYNCAPI,
         "info": {
@@ -100,7 +100,7 @@ def _message(contract: Contract, version: Version) -> Json:
 
 
 def _headers() -> Json:
-    """Schema of the headers of every event: CloudEvents in binary mode."""
+    """Return the schema of the headers of every event: CloudEvents in binary mode."""
     said = {
         "ce_specversion": "Version of CloudEvents, 1.0.",
         "ce_id": "Id of the event, derived from its cause: a repetition has the same.",

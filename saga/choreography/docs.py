@@ -17,17 +17,19 @@ _MARK = '<meta name="generator" content="saga docs build">'
 
 @dataclass(frozen=True, slots=True)
 class BuiltDocs:
-    """Documents that were written."""
+    """The documents that were written."""
 
     out: Path
     events: int
     services: int
     removed: int
-    """Pages of events and services that are no more."""
+    """Pages of events and services that no longer exist."""
 
 
 def build_docs(library: Library, manifests: Mapping[str, Manifest], out: Path, title: str, version: str) -> BuiltDocs:
-    """Write the documents into a folder that is empty, new, or was written so before. Raises `ConfigurationError`."""
+    """Write the documents into a folder that is new, empty, or was written by this function. Raises
+    `ConfigurationError`.
+    """
     try:
         from saga.choreography.pages import render_pages
     except ImportError as why:
@@ -50,7 +52,7 @@ def build_docs(library: Library, manifests: Mapping[str, Manifest], out: Path, t
 
 
 def _find_earlier_pages(out: Path) -> list[Path]:
-    """Pages of an earlier call. Raises `ConfigurationError` for a folder that holds something else."""
+    """Return the pages of an earlier call. Raises `ConfigurationError` if the folder holds other files."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return []
     index = out / "index.html"

@@ -1,8 +1,9 @@
-"""Fields of events that a handler's code may read, found in its source without running it.
+"""Find the fields of events that a handler's code may read, from its source, without running it.
 
-Careful on one side: a field may be listed that is never read, and none is left out that may be. What cannot be followed
-counts as reading all of the event: it is handed on whole, compared, printed, or its code cannot be seen. Read are
-attributes, `getattr` with a plain text, and patterns of `match`; functions of the same module are followed.
+The result is never too small: a field may be listed that is never read, but no field that may be read is missing. If
+the code cannot be followed, all fields of the event count as read: the event is passed on as a whole, compared or
+printed, or the source is not available. Reads are attributes, `getattr` with a literal, and patterns of `match`;
+functions of the same module are followed. `find_keys` finds idempotency keys in the same way.
 """
 
 import ast
@@ -24,7 +25,7 @@ _Chain = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FieldsRead:
-    """Fields of one event that may be read."""
+    """The fields of one event that may be read."""
 
     fields: frozenset[str] = frozenset()
     """Paths: `total`, or `address.street` in a nested record."""
@@ -38,7 +39,7 @@ class FieldsRead:
 def find_fields_read(
     function: Callable[..., object], parameter: str, events: Iterable[type[Event]]
 ) -> dict[type, FieldsRead]:
-    """Fields of each of these events, which `function` takes as `parameter`, that it may read."""
+    """Return for each of these events, which `function` takes as `parameter`, the fields that it may read."""
     classes = tuple(events)
     finding = _FieldUse(classes)
     finding.follow(function, parameter)
@@ -46,8 +47,9 @@ def find_fields_read(
 
 
 def find_keys(function: Callable[..., object]) -> tuple[str, ...] | None:
-    """Names of keys that stand as plain text in the code of a function, `saga.idempotency_key("charge")`, and of the
-    functions of its module that it calls; sorted. `None` if its source cannot be told."""
+    """Return the names of keys that are literals in the code of a function, as `saga.idempotency_key("charge")`, and in
+    the functions of its module that it calls, sorted; `None` if its source cannot be found.
+    """
     source = find_source(function)
     if source is None:
         return None
@@ -70,7 +72,7 @@ def find_keys(function: Callable[..., object]) -> tuple[str, ...] | None:
 
 
 def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
-    """Function of the same module that a name certainly stands for."""
+    """Return the function of the same module to which a name certainly refers."""
     helper = find_source(source.variables.get(name))
     if helper is None or helper.variables is not source.variables:
         return None

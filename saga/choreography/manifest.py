@@ -1,4 +1,6 @@
-"""Manifest of a service: what it hears, says, undoes and waits for, as a JSON file that other repositories can read."""
+"""The manifest of a service: what it consumes, emits, compensates and waits for, as a JSON file that other repositories
+can read.
+"""
 
 import inspect
 import re
@@ -24,7 +26,7 @@ from saga.support.clock import iso
 from saga.support.printable import quote_text
 
 FORMAT: Final = 1
-"""Number of the form that is written; another toolkit may write a newer one, which is refused."""
+"""Number of the format that is written. Newer formats, written by newer toolkits, are refused."""
 ALL: Final = "all"
 _SERVICE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -37,38 +39,38 @@ Fields: TypeAlias = tuple[str, ...] | Literal["all"]
 
 
 class EmittedContract(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Event that a service may say."""
+    """An event that a service may emit."""
 
     contract: str
     version: int
-    """Version of the class that it is said or read as."""
+    """Version of the class with which it is emitted or read."""
     topic: str
     key: str
 
 
 class ConsumedContract(EmittedContract, frozen=True, kw_only=True, omit_defaults=True):
-    """Event that a service takes, from the log or from its own progress, or that closes a deadline."""
+    """An event that a service handles, from the log or from its own progress, or that closes a deadline."""
 
     fields: Fields
     because: str = ""
-    """Reason why all fields count as read; empty if they are told apart."""
+    """Reason why all fields count as read; empty if only some do."""
     upcasts: tuple[int, ...] = ()
     """Older versions that an upcaster of the service reads."""
 
 
 class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Handler, compensation or deadline, as its declaration says."""
+    """A handler, compensation or deadline as declared."""
 
     name: str
     kind: ReactionKind
     ids: str
-    """Its part of the ids of events and of the keys that it hands to the outside: renamed, both are others."""
+    """Its part of event ids and of idempotency keys: if it is renamed, both change."""
     takes: tuple[tuple[str, ...], ...]
     """For each event parameter the contracts that it takes, any of them; several parameters are a fan-in."""
     optional: tuple[str, ...] = ()
     """Contracts that may be absent."""
     later: bool = False
-    """True if it may go on another time."""
+    """True if it may return `Later`."""
     until: tuple[str, ...] = ()
     """Contracts that it may wait for with `Later`."""
     within_s: float | None = None
@@ -78,7 +80,7 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     undoes: str | None = None
     """Handler that a compensation undoes."""
     took: tuple[tuple[str, ...], ...] = ()
-    """For each parameter of a compensation for what that handler took, and that has to be there, the contracts."""
+    """For each required parameter that a compensation takes from its handler's events, the contracts."""
     emits: tuple[str, ...] = ()
     repeats: tuple[str, ...] = ()
     """Contracts that may come several times in a saga, each a run of its own."""
@@ -91,7 +93,7 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hears(self) -> tuple[str, ...]:
-        """Contracts that reach it or close it."""
+        """Return the contracts that it handles or that close it."""
         return (*(name for part in (*self.takes, *self.took) for name in part), *self.optional, *self.unless)
 
 
@@ -106,19 +108,19 @@ class DeclaredState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Declarations of one service, for others to read."""
+    """The declarations of one service, for others to read."""
 
     format: int
     service: str
     was: str = ""
-    """Name under which all of it is stored, if that is another one: the owner in its contracts, too."""
+    """Name under which everything is stored, if it differs; also the owner in its contracts."""
     start: str = ""
-    """Place where it begins in a topic that it has never read: `beginning`, `now`, or a time; empty: nobody said."""
+    """Where it begins in a topic that it has never read: `beginning`, `now`, or a time; empty if not declared."""
     doc: str = ""
     kind: str
     """Name of the key field of all its events."""
     retention_s: float
-    """Seconds for which a finished saga is known."""
+    """Seconds for which a finished saga is kept."""
     consumes: tuple[ConsumedContract, ...]
     emits: tuple[EmittedContract, ...]
     reactions: tuple[DeclaredReaction, ...]
@@ -132,31 +134,31 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def stored(self) -> str:
-        """Name under which all of it is stored."""
+        """Return the name under which everything of the service is stored."""
         return self.was or self.service
 
     def reaction(self, name: str) -> DeclaredReaction | None:
-        """Reaction of that name, if there is one."""
+        """Return the reaction of that name, if there is one."""
         return next((each for each in self.reactions if each.name == name), None)
 
     def consumed(self, contract: str) -> ConsumedContract | None:
-        """Use of a contract, if it is consumed."""
+        """Return how a contract is used, if it is consumed."""
         return next((each for each in self.consumes if each.contract == contract), None)
 
     @property
     def emitted(self) -> frozenset[str]:
-        """Contracts that it may say."""
+        """Return the contracts that it may emit."""
         return frozenset(each.contract for each in self.emits)
 
 
 def format_manifest(manifest: Manifest) -> str:
-    """The text of its file: indented, in a fixed order, so that a change is a small difference."""
+    """Return the text of its file: indented and in a fixed order, so that a change is a small difference."""
     indented = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=2).decode()
     return _TEXTS.sub(lambda texts: f"[{' '.join(texts[1].split())}]", indented) + "\n"
 
 
 def parse_manifest(text: str, place: str) -> Manifest:
-    """Read a manifest, which others may have written. `place`: its file, for messages. Raises `ConfigurationError`."""
+    """Parse a manifest, which may come from anywhere. `place`: its file, for messages. Raises `ConfigurationError`."""
     try:
         given: Any = msgspec.json.decode(text)
         number = given.get("format") if isinstance(given, dict) else None
@@ -171,7 +173,7 @@ def parse_manifest(text: str, place: str) -> Manifest:
 
 
 def _unusable_names(manifest: Manifest) -> list[str]:
-    """Names in it that nothing can have: pages and messages are made of them."""
+    """Return invalid names in it; names are used in pages and messages."""
     services = (manifest.service, manifest.stored)
     problems = [f"{quote_text(name)} is no name of a service" for name in services if not _SERVICE.fullmatch(name)]
     reactions = manifest.reactions
@@ -206,7 +208,9 @@ def _unusable(place: str, problems: list[str]) -> ConfigurationError:
 
 
 def make_manifest(declared: Declared) -> Manifest:
-    """Manifest of a service that reacts to something. Raises `DeclarationError` for migrations that are no chain."""
+    """Return the manifest of a service with at least one reaction. Raises `DeclarationError` if its migrations form no
+    chain.
+    """
     first = declared.reactions[0]
     changes = {event for reaction in declared.reactions for event in reaction.taken_events if is_change(event)}
     heard = {event for reaction in declared.reactions for event in reaction.consumed_events} - changes
@@ -238,7 +242,7 @@ def _start(declared: Declared) -> str:
 
 
 def _describe_consumed(declared: Declared, event: type[Event]) -> ConsumedContract:
-    """Use of an event by all reactions together; the key is always read, for it is the saga id."""
+    """Return how all reactions together use an event. The key always counts as read, because it is the saga id."""
     bound, read = binding_of(event), FieldsRead()
     for reaction in declared.reactions:
         for parameter in reaction.parameters:
@@ -301,7 +305,7 @@ def _describe_state(declared: Declared) -> DeclaredState | None:
 
 
 def _one_class_each(events: Iterable[type[Event]]) -> list[type[Event]]:
-    """One class for each contract, sorted by its name; of several that of the oldest version."""
+    """Return one class for each contract, sorted by name; of several classes that of the oldest version."""
     classes = {name_of(each): each for each in sorted(events, key=lambda e: -binding_of(e).version.number)}
     return [classes[name] for name in sorted(classes)]
 

@@ -1,4 +1,6 @@
-"""Overview of a choreography, contracts and manifests joined: who says each event, who hears it, what is undone."""
+"""An overview of a choreography, joined from contracts and manifests: who emits each event, who consumes it, what is
+compensated.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,28 +12,28 @@ from saga.contracts.library import Library
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """Service that may say an event."""
+    """A service that may emit an event."""
 
     service: str
     version: int
-    """Version as which it says it."""
+    """Version with which it emits the event."""
     reactions: tuple[DeclaredReaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EventConsumer:
-    """Service that hears an event, or takes one of its own from its progress."""
+    """A service that consumes an event, from the log or from its own progress."""
 
     service: str
     use: ConsumedContract
     reactions: tuple[DeclaredReaction, ...]
     from_log: bool
-    """False if nobody else may say it: then it is taken from the progress."""
+    """False if no other service may emit the event, so that it is taken from the progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredCompensation:
-    """Compensation, and the handler whose work it undoes."""
+    """A compensation, and the handler whose work it undoes."""
 
     service: str
     compensation: DeclaredReaction
@@ -53,11 +55,11 @@ class Overview:
 
     @property
     def contracts(self) -> Mapping[str, Contract]:
-        """Contracts by name."""
+        """Return the contracts by name."""
         return self.library.contracts
 
     def emitters(self, contract: str) -> list[Emitter]:
-        """Services that may say an event."""
+        """Return the services that may emit an event."""
         return [
             Emitter(name, event.version, tuple(r for r in manifest.reactions if contract in r.emits))
             for name, manifest in sorted(self.manifests.items())
@@ -66,7 +68,7 @@ class Overview:
         ]
 
     def consumers(self, contract: str) -> list[EventConsumer]:
-        """Services that hear an event."""
+        """Return the services that consume an event."""
         return [
             EventConsumer(
                 name, use, tuple(r for r in manifest.reactions if contract in r.hears), self.is_read(manifest, contract)
@@ -76,8 +78,11 @@ class Overview:
         ]
 
     def is_read(self, manifest: Manifest, contract: str) -> bool:
-        """True if a service reads an event from the log: others may say it, and a handler or deadline names it, or it
-        is an outcome on which a compensation acts."""
+        """Return whether a service reads an event from the log.
+
+        It does if others may emit the event, and a handler or deadline names it or it is an outcome on which a
+        compensation acts.
+        """
         known = self.contracts.get(contract)
         if known is not None and known.owner == manifest.stored and not known.produced_externally:
             return False
@@ -85,7 +90,7 @@ class Overview:
         return any(contract in r.hears for r in manifest.reactions if r.kind != "compensation" or is_outcome)
 
     def compensations(self) -> list[DeclaredCompensation]:
-        """Compensations of all services."""
+        """Return the compensations of all services."""
         return [
             DeclaredCompensation(
                 name, each, manifest.reaction(each.undoes), self._failures(each.hears), self._results(each, each.hears)
@@ -96,11 +101,11 @@ class Overview:
         ]
 
     def compensated_on(self, outcome: str) -> list[DeclaredCompensation]:
-        """Compensations that run on an outcome."""
+        """Return the compensations that run on an outcome."""
         return [each for each in self.compensations() if outcome in each.failures]
 
     def compensated_after(self, event: str) -> list[DeclaredCompensation]:
-        """Compensations that undo what was done because of this event, or ended with it."""
+        """Return the compensations that undo what was done because of this event, or ended with it."""
         return [
             each
             for each in self.compensations()
@@ -108,11 +113,11 @@ class Overview:
         ]
 
     def outcomes(self, kind: str) -> list[Contract]:
-        """Outcomes of sagas that are known by a key."""
+        """Return the outcomes of the kind of saga with this key."""
         return [each for each in self.contracts.values() if each.outcome is not None and each.key == kind]
 
     def find_loose_ends(self) -> list[str]:
-        """Sentences about events that nobody says, or nobody hears: as far as these manifests tell."""
+        """Return sentences about events that no service emits, or none consumes, as far as these manifests show."""
         said = {event for manifest in self.manifests.values() for event in manifest.emitted}
         heard = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
         known = self.contracts

@@ -1,4 +1,4 @@
-"""Pages about a choreography: one for each event and service, in plain HTML that asks no other host for anything."""
+"""Pages about a choreography: one for each event and service, in plain HTML that loads nothing from other hosts."""
 
 import json
 import re
@@ -53,7 +53,7 @@ class RecordShown:
 
 
 def render_pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
-    """Pages by path below their folder. All that stands in them is escaped, whoever wrote it."""
+    """Return the pages by path below their folder. All text in them is escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -104,7 +104,7 @@ def _takes(reaction: DeclaredReaction, contract: Contract) -> bool:
 
 
 def describe_retention(topic: Topic) -> str:
-    """Time for which a topic's records are kept, in words.
+    """Return the time for which a topic's records are kept, as text.
 
     >>> kept(Topic("orders")), kept(Topic("orders", retention_days=None))
     ('kept for 7 days', 'kept for ever')
@@ -117,7 +117,7 @@ def describe_retention(topic: Topic) -> str:
 
 
 def describe_duration(time_s: float) -> str:
-    """A time in words.
+    """Return a duration as text.
 
     >>> span(900), span(90_061), span(0.25), span(86_400)
     ('15 minutes', '1 day 1 hour 1 minute 1 second', '0.25 seconds', '1 day')
@@ -134,7 +134,7 @@ def describe_duration(time_s: float) -> str:
 
 
 def list_readers(hearings: Iterable[EventConsumer], field: str) -> list[str]:
-    """Services that may read a field of an event."""
+    """Return the services that may read a field of an event."""
     return [
         each.service
         for each in hearings
@@ -143,7 +143,7 @@ def list_readers(hearings: Iterable[EventConsumer], field: str) -> list[str]:
 
 
 def list_records(version: Version) -> list[RecordShown]:
-    """Record of a version first, then the records and enums that it is made of."""
+    """Return the record of a version first, then the records and enums that it contains."""
     found: dict[str, RecordShown] = {}
     _collect(version.record, version.schema, found)
     return list(found.values())
@@ -184,7 +184,7 @@ def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
 
 
 def _printable_line(value: object) -> object:
-    """Text as pages have it: on one line, without characters that nobody sees."""
+    """Return text on one line, without invisible characters."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(_SPACES.sub(" ", value))
     return value

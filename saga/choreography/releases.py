@@ -1,5 +1,8 @@
-"""A release of a service beside the one before, by their manifests: what strands open sagas or other services is
-refused, with the way out; the rest is told. Pure."""
+"""Compare a release of a service with the previous one, by their manifests, and read and write the released manifests.
+
+What would strand open sagas or other services is refused, with what to do instead; all other differences are reported.
+`compare_releases` and `find_affected` are pure.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,26 +35,30 @@ OUTSIDE = "consumers outside"
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDifference:
-    """Difference of a release from the one before."""
+    """A difference between a release and the previous one."""
 
     service: str
     where: str
     """Handler, event or part of the service that differs."""
     what: str
     way_out: str = ""
-    """Advice, if it is refused: what to do instead. Empty if it is harmless."""
+    """What to do instead, if it is refused; empty if it is harmless."""
 
     @property
     def verdict(self) -> Literal["refused", "told"]:
-        """Verdict on it."""
+        """Return the verdict on it."""
         return "refused" if self.way_out else "told"
 
 
 def compare_releases(
     old: Manifest, new: Manifest, others: Sequence[Manifest], consumed_externally: Collection[str] = ()
 ) -> list[ReleaseDifference]:
-    """Differences of a release from the one before, those that are refused first. `others`: manifests of other
-    services; `consumed_externally`: contracts with consumers that nobody knows."""
+    """Return the differences between a release and the previous one, refused ones first.
+
+    Args:
+        others: Manifests of the other services.
+        consumed_externally: Contracts with consumers outside the known services.
+    """
     comparison = _ReleaseComparison(old, new, others, consumed_externally)
     found = [
         *comparison.compare_names(),
@@ -70,8 +77,9 @@ def compare_releases(
 
 
 def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[ReleaseDifference]:
-    """Differences of a service of which there is no manifest yet: one that does what another one does may be that one,
-    renamed. Whoever declares where it begins has seen that it is a new one."""
+    """Return the differences of a service without a manifest. If it does what another service does, it may be that
+    service under a new name; a service that declares where it begins is taken to be new.
+    """
     if made.start:
         return []
     service, twins = made.service, [each for each in others if _is_twin(made, each)]
@@ -108,7 +116,7 @@ def _is_twin(one: Manifest, other: Manifest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ReleaseComparison:
-    """Two manifests of a service, and those of its neighbours."""
+    """The comparison of two manifests of a service, with those of the other services."""
 
     old: Manifest
     new: Manifest
@@ -156,7 +164,9 @@ class _ReleaseComparison:
                     )
 
     def compare_reactions(self) -> Iterator[ReleaseDifference]:
-        """Handlers, compensations and deadlines that went, or changed into something that open work does not fit."""
+        """Report handlers, compensations and deadlines that were removed, or changed so that open work no longer
+        fits.
+        """
         for old in self.old.reactions:
             new = self.new.reaction(old.name)
             if new is None:
@@ -186,7 +196,9 @@ class _ReleaseComparison:
         )
 
     def _report_changed(self, old: DeclaredReaction, new: DeclaredReaction) -> Iterator[ReleaseDifference]:
-        """Events that a reaction takes no more, keys that it asks for no more, and how often it runs."""
+        """Report events that a reaction no longer takes, keys that it no longer uses, and changes of how often it
+        runs.
+        """
         for part in new.took:
             if part not in old.took:
                 yield self.refuse(
@@ -243,7 +255,7 @@ class _ReleaseComparison:
             )
 
     def compare_events(self) -> Iterator[ReleaseDifference]:
-        """Events that are said no more while somebody hears them, or heard no more by anybody."""
+        """Report events that are no longer emitted though a service consumes them, or no longer consumed by any."""
         for name in sorted(self.old.emitted - self.new.emitted):
             hearers = sorted(each.service for each in self.others if each.consumed(name) is not None)
             own = [each.name for each in self.new.reactions if name in each.hears]
@@ -379,29 +391,35 @@ def _join_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComparedManifest:
-    """Manifest of a service as it is now, beside that of its last release."""
+    """The manifest of a service as it is now, with that of its last release."""
 
     manifest: Manifest
     path: Path
     """File of the last release."""
     replaces: Path | None
-    """File that is there of it: of the last release, which may have had another name for it; `None`: it is new."""
+    """Existing file of the last release, which may be under another name; `None` if the service is new."""
     differences: Sequence[ReleaseDifference]
 
     @property
     def is_new(self) -> bool:
-        """True if there is no manifest of it yet."""
+        """Return whether it has no manifest yet."""
         return self.replaces is None
 
     @property
     def is_refused(self) -> bool:
-        """True if something of it strands open sagas or other services."""
+        """Return whether something in it would strand open sagas or other services."""
         return any(each.verdict == "refused" for each in self.differences)
 
 
 def compare_with_released(services: Sequence[Declared], folder: Path | None = None) -> list[ComparedManifest]:
-    """Compare services with their last releases. `folder`: of all manifests; left out, the one beside the contracts of
-    each service. Raises `ConfigurationError` for manifests that cannot be used."""
+    """Compare services with their last releases.
+
+    Args:
+        folder: Folder of all manifests; by default the one beside the contracts of each service.
+
+    Raises:
+        ConfigurationError: Manifests that cannot be used.
+    """
     found = []
     for declared in services:
         library = library_of(declared.reactions[0].taken_events[0])
@@ -429,8 +447,9 @@ def manifest_folder(library: Library) -> Path:
 
 
 def read_manifests(folder: Path) -> Mapping[str, Manifest]:
-    """Manifests of a folder, by service. Raises `ConfigurationError` with all files that cannot be used; a folder that
-    is not there has none."""
+    """Read the manifests of a folder, by service; a missing folder has none. Raises `ConfigurationError` with all
+    unusable files.
+    """
     found: dict[str, Manifest] = {}
     problems: list[str] = []
     for path in sorted(folder.glob("*.json")):
@@ -451,7 +470,7 @@ def read_manifests(folder: Path) -> Mapping[str, Manifest]:
 
 
 def save_manifest(made: ComparedManifest) -> bool:
-    """Write a manifest as that of the last release; return whether its file is another than before."""
+    """Write a manifest as that of the last release; return whether its file has changed."""
     text = manifest.format_manifest(made.manifest)
     if made.path.exists() and made.path.read_text("utf-8") == text:
         return False
@@ -467,12 +486,12 @@ def save_manifest(made: ComparedManifest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AffectedConsumer:
-    """Service that hears a contract, and what becomes of it when a version follows another."""
+    """A service that consumes a contract, and how a new version affects it."""
 
     service: str
     """Name of the service, or `OUTSIDE`."""
     version: int | None
-    """Version as which it reads the contract now; `None` if nobody knows."""
+    """Version with which it reads the contract now; `None` if unknown."""
     fields: Fields
     """Fields that its code may read."""
     concerns: tuple[Concern, ...]

@@ -41,7 +41,9 @@ def read_parameters(function: Callable[..., object], where: str) -> Mapping[str,
 
 
 def read_hints(function: Callable[..., object], where: str) -> Mapping[str, object]:
-    """Annotations by name, `return` among them. Raises `DeclarationError` for one that names what is not there."""
+    """Return the annotations by name, including `return`. Raises `DeclarationError` if one names something
+    undefined.
+    """
     try:
         return get_type_hints(function)
     except (NameError, AttributeError, TypeError, SyntaxError) as why:
@@ -52,7 +54,7 @@ def read_hints(function: Callable[..., object], where: str) -> Mapping[str, obje
 
 
 def split_union(annotation: object) -> tuple[object, ...]:
-    """Members of a union, whatever names they go by; of anything else, itself.
+    """Return the members of a union; for any other annotation, itself.
 
     >>> options_of(int | None), options_of(int)
     ((<class 'int'>, <class 'NoneType'>), (<class 'int'>,))
@@ -65,7 +67,7 @@ def split_union(annotation: object) -> tuple[object, ...]:
 
 
 def spell(annotation: object) -> str:
-    """Write an annotation as its author did, as nearly as can be told.
+    """Return an annotation as its author wrote it, as far as possible.
 
     >>> spelt(int | None), spelt(list[int])
     ('int | None', 'list[int]')
@@ -146,7 +148,7 @@ def _name(function: Callable[..., object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReturnShape(ABC):
-    """Shape in which events are returned, made of others."""
+    """The shape in which a handler returns its events, composed of other shapes."""
 
     parts: tuple["ReturnShape", ...] = ()
 
@@ -167,7 +169,9 @@ class ReturnShape(ABC):
 
     @abstractmethod
     def fit(self, returned: object) -> tuple[Returned, ...] | None:
-        """Events in `returned`, in order, and a `Later` that is among them; `None` if it has another shape."""
+        """Return the events in `returned`, in order, and a `Later` among them; `None` if the value does not have this
+        shape.
+        """
 
 
 class NothingReturned(ReturnShape):

@@ -1,5 +1,6 @@
-"""Changes of documents as declarations have them: the contract that stands for those of one collection, so that they
-are taken as events are."""
+"""Document changes in declarations: a generated contract represents the changes of one collection, so that they are
+handled as events are.
+"""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from saga.messages import Event, Topic
 from saga.messaging.names import change_topic
 
 OWNER = "client"
-"""Owner of these contracts: those outside who write the documents. No service can have that name."""
+"""Owner of these contracts: the external writers of the documents. No service can have that name."""
 KEY, KIND, BEFORE, AFTER = "change_key", "change_kind", "change_before", "change_after"
 Word: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
 _KINDS: dict[Word, type[Change[Any]]] = {
@@ -35,12 +36,12 @@ _made: dict[tuple[str, DocumentKind, str], type[Event]] = {}
 
 
 def is_change(event: type[Event]) -> bool:
-    """True for the class that stands for changes of a collection."""
+    """Return whether this class represents changes of a collection."""
     return kind_of(event) is not None
 
 
 def kind_of(event: type[Event]) -> DocumentKind | None:
-    """Kind of document whose changes this class stands for; `None` for events."""
+    """Return the kind of document whose changes this class represents; `None` for events."""
     kind = getattr(event, "__document__", None)
     return kind if isinstance(kind, DocumentKind) else None
 
@@ -120,7 +121,7 @@ def _change_event_of(
 
 
 def make_change(event: Event, kind: DocumentKind) -> Change[Any]:
-    """The change that a handler is given. Raises `BadInput` for a body that is not of the document's class."""
+    """Return the change that a handler receives. Raises `BadInput` if the body is not of the document's class."""
     key: str = getattr(event, KEY)
     before, after = (_decode_document(getattr(event, name), kind, key) for name in (BEFORE, AFTER))
     made = _KINDS[getattr(event, KIND)]
@@ -132,7 +133,7 @@ def make_change(event: Event, kind: DocumentKind) -> Change[Any]:
 
 
 def describe_change(change: Change[Any]) -> Word:
-    """Word that stands for what happened to the document."""
+    """Return the word for what happened to the document."""
     return next(word for word, kind in _KINDS.items() if kind is type(change))
 
 

@@ -1,4 +1,4 @@
-"""Handlers and compensations: the parameters of each, and the rules for all of one service together."""
+"""Handlers, deadlines and compensations: the parameters of each, and the rules for all of one service together."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -36,8 +36,9 @@ def make_handler(  # what a handler consists of
     unless: tuple[type[Event], ...] = (),
     grace: timedelta | None = None,
 ) -> Reaction:
-    """Make a handler of a function, as its signature says. Raises `DeclarationError` for what could not work, alone or
-    beside others."""
+    """Return the handler that a function declares by its signature. Raises `DeclarationError` if it cannot work, alone
+    or with the others.
+    """
     where = _where(declared, function)
     check_not_limited(function, where)
     check_version(version, where)
@@ -286,7 +287,7 @@ def _check_repeats(handler: Reaction, where: str) -> None:
 
 
 def _check_waits(handler: Reaction, where: str) -> None:
-    """Check that it may wait for what it takes as absent, and the other way round."""
+    """Check that it may wait for each optional event, and that each event it may wait for is an optional parameter."""
     assert handler.shape is not None
     optional = [event for p in handler.parameters if p.optional for event in p.events]
     awaited, absent = _names(handler.shape.awaited_events), _names(optional)
@@ -363,7 +364,7 @@ def _advise_renamed(declared: Declared, contract: Contract) -> str:
 
 
 def find_original(declared: Declared, original: Callable[..., object]) -> Reaction:
-    """Handler that `original` was declared as. Raises `DeclarationError` if there is none."""
+    """Return the handler that `original` was declared as. Raises `DeclarationError` if there is none."""
     name = getattr(original, "__name__", repr(original))
     found = next((h for h in declared.handlers if h.function is original), None)
     if found is None:
@@ -383,8 +384,11 @@ def check_single_compensation(declared: Declared, original: Reaction) -> None:
 
 
 def make_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> Reaction:
-    """The compensation, with what it takes of its original marked as that. Checks that it takes a failure outcome and
-    a result of `original`, and besides only what that took, and emits no outcome. Raises `DeclarationError`."""
+    """Return the compensation, with the parameters marked that take events of its original.
+
+    Checks that it takes a failure outcome and a result of `original`, otherwise only events that `original` took, and
+    emits no outcome. Raises `DeclarationError`.
+    """
     where = f"{declared.name}.{compensation.name}"
     rule = (
         f"a compensation takes the failure outcome it acts on and the result of {original.name} that it undoes, and "

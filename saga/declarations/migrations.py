@@ -1,4 +1,6 @@
-"""Migrations of a service's state: each function by itself, and all of them as a chain up to the state of now."""
+"""Migrations of a service's state, each by itself and all as a chain up to the present state; and upcasters of events
+(`upcast`).
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
@@ -23,7 +25,7 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def make_migration(declared: Declared, version: object, function: Callable[..., object]) -> Migration:
-    """Make a migration of its function. Raises `DeclarationError` with all that is wrong of it."""
+    """Return the migration that a function declares. Raises `DeclarationError` with all its problems."""
     name = getattr(function, "__name__", repr(function))
     where = f"{declared.name}.migrate({version!r}), {name}"
     problems = list(_find_migration_problems(declared, version))
@@ -74,7 +76,7 @@ def _state(annotation: object, what: str, problems: list[str]) -> type:
 
 
 def check_chain(declared: Declared) -> tuple[Migration, ...]:
-    """Migrations, oldest first. Raises `DeclarationError` with all gaps, and all that do not fit."""
+    """Return the migrations, oldest first. Raises `DeclarationError` with all gaps, and all that do not fit."""
     chain = sorted(declared.migrations, key=lambda m: m.version)
     if not chain:
         return ()

@@ -1,4 +1,6 @@
-"""Resources, state and business documents of a service: all that it uses beside events."""
+"""Resources, state and business documents of a service: their declarations, the expected errors, which are recorded and
+created again from their `args`, and the limits of single calls (`limited`).
+"""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -21,15 +23,15 @@ from saga.view import Saga
 
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 MARKERS = "_saga"
-"""Field of a business document in which the toolkit notes which updates were made."""
+"""Field of a business document in which the toolkit stores the markers of updates."""
 
 REMEDY = "hand all that its __init__ takes to super().__init__(...), by position and as it came"
 _PROBES: tuple[Sequence[object], ...] = (("a", "b", "c", "d", "e", "f", "g", "h"), (1, 2, 3, 4, 5, 6, 7, 8))
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 MARK = "__saga_limits__"
-"""Attribute in which a function has its limits: so a subclass that overrides it has none, unless it says so."""
+"""Attribute in which a function has its limits. So an overriding method has none, unless it declares them."""
 Other: TypeAlias = Callable[..., Coroutine[Any, Any, object]]
-"""Function that is called in the place of another."""
+"""Function that is called in place of another."""
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Call = TypeVar("_Call", bound=Callable[..., Coroutine[Any, Any, object]])
 
@@ -45,7 +47,7 @@ def make_resource(  # what a resource consists of
     at_once_max: int | None = None,
     rate_per_s: float | None = None,
 ) -> Resource:
-    """Make a resource of its opener, as the signature says. Raises `DeclarationError`."""
+    """Return the resource that a generator function declares. Raises `DeclarationError`."""
     name = getattr(opener, "__name__", repr(opener))
     where = f"{declared.name}.{name}"
     if not isasyncgenfunction(opener):
@@ -117,8 +119,9 @@ def make_document_kind(
 
 
 def check_state(state: object, where: str) -> type:
-    """Check that a state's class is a frozen dataclass of plain fields, all with defaults, and return it. Raises
-    `DeclarationError`."""
+    """Check that a state's class is a frozen dataclass of plain fields with defaults, and return it. Raises
+    `DeclarationError`.
+    """
     kind = check_dataclass(state, where)
     for field in fields(kind):
         if field.default is MISSING and field.default_factory is MISSING:
@@ -160,7 +163,7 @@ def _is_positive(value: object) -> bool:
 
 
 def check_retry(value: object, where: str) -> None:
-    """Check that rules for failed attempts are some, or none. Raises `DeclarationError`."""
+    """Check that this is a `Retry` or `None`. Raises `DeclarationError`."""
     if value is not None and not isinstance(value, Retry):
         raise DeclarationError(f"{where}: retry={value!r}: give a Retry(...)")
 
@@ -203,8 +206,9 @@ def _yielded_type(annotation: object, where: str) -> type:
 
 
 def _check_answers(declared: Declared, answers: object, where: str) -> None:
-    """Check a declaration's answers: they are recorded by the name of their class, so within a service a name must tell
-    them apart."""
+    """Check the expected errors of a declaration. They are recorded by class name, so names must be unique in a
+    service.
+    """
     if not is_exceptions(answers):
         raise DeclarationError(
             f"{where}: expected_errors={answers!r}: give a tuple of exception classes; of one it is (Declined,)"
@@ -226,7 +230,7 @@ def _check_answers(declared: Declared, answers: object, where: str) -> None:
 
 
 def _unreadable_types(kind: type) -> Iterator[object]:
-    """Types inside a class that msgspec has to be told about: nobody could read their values back."""
+    """Yield the types inside a class that msgspec cannot read back."""
     from msgspec import inspect  # only services with states or documents pay for it
 
     seen: set[type] = set()
@@ -257,8 +261,10 @@ def _unreadable_types(kind: type) -> Iterator[object]:
 
 
 def check_reconstructible(answer: type[Exception], where: str) -> None:
-    """Check that an answer can be made again from its `args`. Raises `DeclarationError` if it certainly cannot; an
-    answer of which that shows only once it is raised is looked at then."""
+    """Check that an expected error can be created again from its `args`.
+
+    Raises `DeclarationError` if it certainly cannot. Otherwise it is checked again when it is raised.
+    """
     if (reason := _why_not(answer)) is not None:
         raise DeclarationError(
             f"{where}: the answer {spell(answer)} cannot be made again from its args, with which it is recorded: "
@@ -267,12 +273,12 @@ def check_reconstructible(answer: type[Exception], where: str) -> None:
 
 
 def find_declared_error(why: Exception, answers: tuple[type[Exception], ...]) -> type[Exception]:
-    """The class under whose name an answer is recorded: the one that was declared, not a subclass of it."""
+    """Return the class under whose name an expected error is recorded: the declared one, not a subclass."""
     return next(answer for answer in answers if isinstance(why, answer))
 
 
 def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str) -> None:
-    """Raises `Permanent` for an answer to `name` that its recorded `args` do not make again."""
+    """Check that the recorded `args` create an equal expected error of `name`. Raises `Permanent`."""
     differs = describe_difference(answer, why, msgspec.json.decode(args))
     if differs is not None:
         raise Permanent(
@@ -282,8 +288,7 @@ def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str
 
 
 def describe_difference(answer: type[Exception], raised: Exception, args: Sequence[object]) -> str | None:
-    """Difference between `answer`, made from recorded `args`, and the one that was `raised`; `None` if they are the
-    same."""
+    """Return how `answer`, created from recorded `args`, differs from what was `raised`; `None` if it does not."""
     try:
         again = answer(*args)
     except Exception as why:  # noqa: BLE001 - an `__init__` of anybody's may raise anything
@@ -318,7 +323,7 @@ def _why_not(answer: type[Exception]) -> str | None:
 
 
 def _look_equal(one: object, other: object) -> bool:
-    """True if two values are equal, or of a type that cannot tell."""
+    """Return whether two values are equal, or of a type that does not define equality."""
     return type(one) is type(other) and (_equal(one, other) or type(one).__eq__ is object.__eq__)
 
 
@@ -339,19 +344,19 @@ def _show_types(args: Sequence[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one call."""
+    """The limits of one call."""
 
     call: str
-    """Module and name of the function: one that is made anew in each run is the same call."""
+    """Module and name of the function, so that a function that is defined again in each run is the same call."""
     timeout_s: float | None = None
     at_once_max: int | None = None
     rate_per_s: float | None = None
     fallback: LastGood | Other | None = None
-    """Way to an answer while the call is refused; `None`: it waits."""
+    """What answers while the call is refused; `None` if it waits."""
 
     @property
     def has_turns(self) -> bool:
-        """True if not every call is made at once."""
+        """Return whether calls may have to wait for a turn."""
         return self.at_once_max is not None or self.rate_per_s is not None
 
 
@@ -446,19 +451,19 @@ def check_may_refuse(resource: Resource, where: str) -> None:
 
 
 def limits_of(call: object) -> Limits | None:
-    """Limits that a call has of its own."""
+    """Return the limits that a function declares, if any."""
     limits: Limits | None = getattr(call, MARK, None)
     return limits
 
 
 def with_limits(call: _Function, limits: Limits | None) -> _Function:
-    """The call itself, with these limits in the place of those that it has."""
+    """Set the limits of a function, and return it."""
     setattr(call, MARK, limits)
     return call
 
 
 def check_not_limited(function: object, where: str) -> None:
-    """Check that a handler has no limits as a call: they would never hold. Raises `DeclarationError`."""
+    """Check that a handler has no `@limited`, which would have no effect. Raises `DeclarationError`."""
     if limits_of(function) is not None:
         raise DeclarationError(
             f"{where}: @limited is for what is called by saga.step, and this is called by the toolkit: leave it out, "

@@ -1,4 +1,4 @@
-"""Frozen values that a service declares, and the runtime reads."""
+"""Frozen values that a service declares and the engine reads; and the flags that its code reads (`find_flags`)."""
 
 import dis
 import sys
@@ -17,9 +17,9 @@ from saga.policies.breaker import Breaker
 from saga.policies.retry import FailureRule, Retry
 
 Start: TypeAlias = Literal["beginning", "now"] | datetime
-"""Place where a service begins in a topic: at the oldest record, at its own first start, or at a time."""
+"""Where a service begins in a topic: at the oldest record, at its own first start, or at a time."""
 ReactionKind: TypeAlias = Literal["handler", "compensation", "deadline"]
-"""Purpose of a reaction: to handle an event, to undo what a handler did, or to do something if nothing else came."""
+"""Kind of a reaction: it handles an event, undoes what a handler did, or runs if nothing else came in time."""
 
 _PADDING = ("CACHE", "PRECALL", "PUSH_NULL", "NOP", "EXTENDED_ARG")
 """Instructions that may stand between a method and its first argument, in one version of Python or another."""
@@ -29,14 +29,14 @@ _FOREIGN = sys.stdlib_module_names | {"saga"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """Parameter of a handler, and what it is given."""
+    """A parameter of a handler, and what it receives."""
 
     name: str
     role: Literal["event", "saga", "resource"]
     events: tuple[type[Event], ...] = ()
     """Classes that a parameter of the role `event` takes, any of them."""
     optional: bool = False
-    """True for an event that is not waited for: it is there, or `None`."""
+    """True for an event that is not waited for and may be `None`."""
     of_original: bool = False
     """True in a compensation for an event that the handler took which it undoes."""
     gives: type | None = None
@@ -45,7 +45,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """Function of the service that runs because of something that happened."""
+    """A function of the service that runs because of something that happened."""
 
     kind: ReactionKind
 
@@ -68,8 +68,9 @@ class Reaction:
     unless: tuple[type[Event], ...] = ()
     """Events that close a deadline."""
     grace: timedelta | None = None
-    """Time after a deadline's due time from which on it waits for the log no longer; `None`: it waits as long as that
-    takes."""
+    """Time after its due time from which on a deadline no longer waits for the log; `None`: it waits as long as that
+    takes.
+    """
     version: int = 1
     """Version of what it does: a run keeps the one under which it began."""
     low_priority: bool = False
@@ -92,28 +93,30 @@ class Reaction:
 
     @property
     def always_emits_one(self) -> bool:
-        """True if it always returns an event: one, and no more."""
+        """Return whether it always returns exactly one event."""
         options = self.shape.parts if isinstance(self.shape, EitherShape) else (self.shape,)
         return all(isinstance(option, OneEvent) for option in options)
 
     @property
     def needed_events(self) -> list[tuple[type[Event], ...]]:
-        """For each event parameter that has to be there the events that it takes; the one that repeats comes first."""
+        """Return the events that each required event parameter takes; the repeated one comes first."""
         needed = [each.events for each in self.parameters if each.role == "event" and not each.optional]
         return sorted(needed, key=lambda events: events != self.repeats) if self.repeats else needed
 
     @property
     def taken_events(self) -> tuple[type[Event], ...]:
-        """Events that its parameters take."""
+        """Return the events that its parameters take."""
         return tuple(event for parameter in self.parameters for event in parameter.events)
 
     @property
     def consumed_events(self) -> tuple[type[Event], ...]:
-        """Events that the service has to read because of it."""
+        """Return the events that the service has to read because of it."""
         return (*self.taken_events, *self.unless)
 
     def events_of(self, returned: object) -> tuple[Event, ...]:
-        """Events in what the function returned, in order. Raises `Permanent` for what its annotation denies."""
+        """Return the events in a returned value, in order. Raises `Permanent` if the return annotation does not allow
+        the value.
+        """
         if type(returned) in self._alone:
             return (returned,)  # type: ignore[return-value] # all of `_alone` are classes of events
         assert self.shape is not None
@@ -129,7 +132,7 @@ class Reaction:
         return cast("tuple[Event, ...]", found)
 
     def wait_of(self, returned: object) -> Later[Event | None] | None:
-        """Wait in what the function returned; `None`: it has come to its end. Raises `Permanent` for two."""
+        """Return the `Later` in a returned value; `None` if the run has ended. Raises `Permanent` if there are two."""
         if not self.may_wait or type(returned) in self._alone:
             return None
         assert self.shape is not None
@@ -143,7 +146,7 @@ class Reaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """Thing outside, as a bank, that handlers use."""
+    """An external system that handlers use, such as a bank."""
 
     name: str
     opener: Callable[[], AsyncIterator[object]]
@@ -161,12 +164,12 @@ class Resource:
 
     @property
     def is_limited(self) -> bool:
-        """True if not every call is made at once."""
+        """Return whether calls may be refused or delayed."""
         return self.breaker is not None or self.at_once_max is not None or self.rate_per_s is not None
 
     @property
     def rule(self) -> FailureRule | None:
-        """Its rules, by its name."""
+        """Return its retry rules, with its name."""
         return None if self.retry is None else FailureRule(self.name, self.retry)
 
 
@@ -183,7 +186,7 @@ class DocumentKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """Function that makes a state of the next version of an older one."""
+    """A function that converts a state to the next version."""
 
     name: str
     version: int
@@ -203,7 +206,7 @@ class Declared:
     renamed: str = ""
     """Name that the code has for it, if that is another one than `name`, under which all of it is stored."""
     start: Start | None = None
-    """Place where it begins in a topic that it has never read; `None`: nobody said, so at the oldest record."""
+    """Where it begins in a topic that it has never read; `None` if not declared: at the oldest record."""
     retry: Retry | None = None
     """Rules for attempts that failed, where neither handler nor resource has any."""
     reactions: list[Reaction] = field(default_factory=list)
@@ -213,7 +216,7 @@ class Declared:
 
     @property
     def title(self) -> str:
-        """Name that the code has for it."""
+        """Return the service's name in the code."""
         return self.renamed or self.name
 
     @property
@@ -240,7 +243,7 @@ def _names(events: tuple[type[Event], ...]) -> str:
 
 
 def find_flags(declared: Declared) -> frozenset[str] | None:
-    """Names of all flags for which the code of a service may ask; `None` if one of them cannot be told."""
+    """Return the names of all flags that the code of a service may read; `None` if one cannot be determined."""
     found, seen = set[str](), set[CodeType]()
     roots: list[object] = [reaction.function for reaction in declared.reactions]
     roots += [each for resource in declared.resources for each in (resource.opener, resource.gives)]
