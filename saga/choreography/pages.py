@@ -106,7 +106,7 @@ def _takes(reaction: DeclaredReaction, contract: Contract) -> bool:
 def describe_retention(topic: Topic) -> str:
     """Return the time for which a topic's records are kept, as text.
 
-    >>> kept(Topic("orders")), kept(Topic("orders", retention_days=None))
+    >>> describe_retention(Topic("orders")), describe_retention(Topic("orders", retention_days=None))
     ('kept for 7 days', 'kept for ever')
     """
     return (
@@ -119,7 +119,7 @@ def describe_retention(topic: Topic) -> str:
 def describe_duration(time_s: float) -> str:
     """Return a duration as text.
 
-    >>> span(900), span(90_061), span(0.25), span(86_400)
+    >>> describe_duration(900), describe_duration(90_061), describe_duration(0.25), describe_duration(86_400)
     ('15 minutes', '1 day 1 hour 1 minute 1 second', '0.25 seconds', '1 day')
     """
     left = timedelta(seconds=time_s)

@@ -54,7 +54,10 @@ COMMANDS: Commands = {
     "sagas": ("saga.cli.sagas:sagas", "List, show, verify, repair and rebuild sagas."),
     "dead": ("saga.cli.dead:dead", "List dead letters; replay, discard or resolve them; release parked runs."),
     "control": ("saga.cli.control:control", "Set flags, pause, limit or route running services."),
-    "audit": ("saga.cli.control:audit", "Print what operators have changed in a service, and check the record."),
+    "audit": (
+        "saga.cli.control:audit",
+        "Print what operators have done in SERVICE, oldest first, and verify the record.",
+    ),
     "monitor": (
         "saga.cli.monitor:monitor",
         "Run the monitor and its web page; ask it what is stuck and how fast it goes.",

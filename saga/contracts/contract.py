@@ -35,7 +35,7 @@ _ALGORITHM = "CRC-64-AVRO"
 def versioned_name(name: str, number: int) -> str:
     """Name of the class of a version that is asked for by its number.
 
-    >>> called("OrderPlaced", 1)
+    >>> versioned_name("OrderPlaced", 1)
     'OrderPlacedV1'
     """
     return f"{name}V{number}"

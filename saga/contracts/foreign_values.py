@@ -84,7 +84,7 @@ PROBLEMS_MAX = 5
 def schema_id_in(value: bytes | None) -> int | None:
     """Id of the schema in a value; `None` if it is not in the wire format of a registry.
 
-    >>> id_in(b"\\0\\0\\0\\1\\x02..."), id_in(b"\\xc3\\x01..."), id_in(b"\\0\\0")
+    >>> schema_id_in(b"\\0\\0\\0\\1\\x02..."), schema_id_in(b"\\xc3\\x01..."), schema_id_in(b"\\0\\0")
     (258, None, None)
     """
     if value is None or value[:1] != FRAME or len(value) < FRAME_SIZE:

@@ -26,7 +26,7 @@ def redact_fields(fields: Mapping[str, object], record: RecordType) -> dict[str,
 
     >>> from saga.contracts.schema import MISSING, Field, ScalarType
     >>> card = Field("card", ScalarType("string"), MISSING, aliases=(), sensitive=True)
-    >>> hidden({"card": "4242", "sum": 7}, RecordType("R", (card,), ""))
+    >>> redact_fields({"card": "4242", "sum": 7}, RecordType("R", (card,), ""))
     {'card': '***', 'sum': 7}
     """
     known = {field.name: field for field in record.fields}

@@ -56,7 +56,7 @@ def read_hints(function: Callable[..., object], where: str) -> Mapping[str, obje
 def split_union(annotation: object) -> tuple[object, ...]:
     """Return the members of a union; for any other annotation, itself.
 
-    >>> options_of(int | None), options_of(int)
+    >>> split_union(int | None), split_union(int)
     ((<class 'int'>, <class 'NoneType'>), (<class 'int'>,))
     """
     while isinstance(annotation, TypeAliasType):
@@ -69,7 +69,7 @@ def split_union(annotation: object) -> tuple[object, ...]:
 def spell(annotation: object) -> str:
     """Return an annotation as its author wrote it, as far as possible.
 
-    >>> spelt(int | None), spelt(list[int])
+    >>> spell(int | None), spell(list[int])
     ('int | None', 'list[int]')
     """
     origin, args = get_origin(annotation), get_args(annotation)
@@ -297,7 +297,7 @@ def _parse_later(args: tuple[object, ...], where: str) -> ReturnShape:
 def describe_returned(returned: object) -> str:
     """Describe what was returned, by its types alone: an event's content has no place in a message.
 
-    >>> described((1, None, ["a"]))
+    >>> describe_returned((1, None, ["a"]))
     'tuple[int, None, list[str]]'
     """
     if returned is None:

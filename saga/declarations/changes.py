@@ -222,7 +222,7 @@ def _library_beside(event: type[Event], where: str) -> library.Library:
 def _contract_name(collection: str) -> str:
     """Name of the contract: Avro takes letters, digits and `_`.
 
-    >>> _name("web-orders"), _name("orders")
+    >>> _contract_name("web-orders"), _contract_name("orders")
     ('ChangeOf_web_2dorders', 'ChangeOf_orders')
     """
     return "ChangeOf_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):02x}" for c in collection)

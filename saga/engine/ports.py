@@ -115,8 +115,8 @@ class Batch(Protocol):
     def __call__(
         self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], /
     ) -> Awaitable[T]:
-        """Return what `act` returns for `item`. Items of one `what` that arrive while others are under way go together.
-        """
+        """Return what `act` returns for `item`. Items of one `what` that arrive while others are under way go
+        together."""
 
 
 class RunScope(Protocol):

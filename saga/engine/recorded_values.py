@@ -56,8 +56,8 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
 
 
 def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
-    """Encode a value for the record. `type_` says what of it is sensitive. Raises `Permanent` if it cannot be encoded.
-    """
+    """Encode a value for the record. `type_` says what of it is sensitive. Raises `Permanent` if it cannot be
+    encoded."""
     try:
         if type_ is not None and (marks := find_marks(type_)) is not None:
             return Raw(_encoder.encode(marks.change(value, msgspec.json.decode(_encoder.encode(value)), mark)))

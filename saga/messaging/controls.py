@@ -315,7 +315,7 @@ def is_on(flags: Flags, flag: str, saga: str, now_ms: int) -> bool:
 def bucket_of(flag: str, saga: str) -> int:
     """Return the number of the bucket to which a saga belongs for a flag.
 
-    >>> part_of("new_pricing", "order-17") == part_of("new_pricing", "order-17") < PARTS
+    >>> bucket_of("new_pricing", "order-17") == bucket_of("new_pricing", "order-17") < PARTS
     True
     """
     return int.from_bytes(blake2b(f"{flag}|{saga}".encode(), digest_size=8).digest(), "big") % PARTS

@@ -378,7 +378,7 @@ def rename_foreign(name: str) -> str:
 
     The renaming is reversible.
 
-    >>> foreign_name("x-shop"), foreign_name("dead_reason"), foreign_name("foreign_dead_reason")
+    >>> rename_foreign("x-shop"), rename_foreign("dead_reason"), rename_foreign("foreign_dead_reason")
     ('x-shop', 'foreign_dead_reason', 'foreign_foreign_dead_reason')
     """
     name = name.encode("utf-8", "backslashreplace").decode()

@@ -88,9 +88,9 @@ def has_no_id(identity_: str) -> bool:
 def own_identity(service: str, id_: str, owner: str) -> str:
     """Return the message id for an event that this service emits. An id that the toolkit made needs no encoding.
 
-    >>> identity_of_own("payment", "PaymentReserved-0a1b", "payment")
+    >>> own_identity("payment", "PaymentReserved-0a1b", "payment")
     'PaymentReserved-0a1b'
-    >>> identity_of_own("payment", "CardBlocked-0a1b", "cards")
+    >>> own_identity("payment", "CardBlocked-0a1b", "cards")
     'payment|CardBlocked-0a1b'
     """
     return id_ if service == owner else f"{quote(service, _SAFE)}|{id_}"
@@ -172,10 +172,11 @@ def parse_traceparent(header: str | None) -> TracePosition | None:
     """Return the position that a `traceparent` header names; `None` if there is none, or it is not valid by the W3C
     standard.
 
-    >>> place_in("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    Place(trace='0af7651916cd43dd8448eb211c80319c', span='b7ad6b7169203331', flags=1)
-    >>> place_in("00-00000000000000000000000000000000-b7ad6b7169203331-01"), place_in("00-a-b-01"), place_in(None)
-    (None, None, None)
+    >>> parse_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    TracePosition(trace='0af7651916cd43dd8448eb211c80319c', span='b7ad6b7169203331', flags=1)
+    >>> parse_traceparent("00-00000000000000000000000000000000-b7ad6b7169203331-01")
+    >>> parse_traceparent("00-a-b-01"), parse_traceparent(None)
+    (None, None)
     """
     found = _PARENT(header) if header else None
     if found is None or found["trace"] == _NO_TRACE or found["span"] == _NO_SPAN:

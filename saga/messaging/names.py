@@ -23,7 +23,7 @@ _DEAD, _COMMANDS, _WAKE, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
 def is_reserved_collection(collection: str) -> bool:
     """Return whether only the toolkit may use a collection of this name.
 
-    >>> is_ours("saga-archive"), is_ours("sagas")
+    >>> is_reserved_collection("saga-archive"), is_reserved_collection("sagas")
     (True, False)
     """
     return collection.partition("-")[0] == OURS
@@ -32,7 +32,7 @@ def is_reserved_collection(collection: str) -> bool:
 def dead_letter_topic(service: str) -> str:
     """Return the topic of a service's dead letters.
 
-    >>> dead_letters_of("payment")
+    >>> dead_letter_topic("payment")
     'payment.dead'
     """
     return service + _DEAD
@@ -41,7 +41,7 @@ def dead_letter_topic(service: str) -> str:
 def command_topic(service: str) -> str:
     """Return the topic of operator commands for a service.
 
-    >>> commands_of("payment")
+    >>> command_topic("payment")
     'payment.commands'
     """
     return service + _COMMANDS
@@ -60,7 +60,7 @@ def service_of_commands(topic: str) -> str | None:
 def timer_topic(service: str, tier: str) -> str:
     """Return the topic of a service's timers in one tier.
 
-    >>> wakes_of("payment", "4m")
+    >>> timer_topic("payment", "4m")
     'payment.wake.4m'
     """
     return f"{service}{_WAKE}{tier}"
@@ -69,7 +69,7 @@ def timer_topic(service: str, tier: str) -> str:
 def is_timer_topic(topic: str) -> bool:
     """Return whether this is a timer topic. Records in it are not lag: they wait for their time.
 
-    >>> is_wakes("payment.wake.1m"), is_wakes("payment.commands")
+    >>> is_timer_topic("payment.wake.1m"), is_timer_topic("payment.commands")
     (True, False)
     """
     return _WAKE in topic
@@ -78,7 +78,7 @@ def is_timer_topic(topic: str) -> bool:
 def change_topic(service: str, collection: str) -> str:
     """Return the topic on which a service receives document changes of a collection.
 
-    >>> changes_of("intake", "orders")
+    >>> change_topic("intake", "orders")
     'intake.changes.orders'
     """
     return f"{service}{_CHANGES}{collection}"
@@ -87,7 +87,7 @@ def change_topic(service: str, collection: str) -> str:
 def is_change_topic(topic: str) -> bool:
     """Return whether this is a topic of document changes.
 
-    >>> is_changes("intake.changes.orders"), is_changes("orders")
+    >>> is_change_topic("intake.changes.orders"), is_change_topic("orders")
     (True, False)
     """
     return _CHANGES in topic
@@ -105,7 +105,7 @@ def is_without_events(topic: str) -> bool:
 def is_dead_letter_topic(topic: str) -> bool:
     """Return whether this is the topic of dead letters of any service.
 
-    >>> is_dead_letters("payment.dead"), is_dead_letters("payments")
+    >>> is_dead_letter_topic("payment.dead"), is_dead_letter_topic("payments")
     (True, False)
     """
     return topic.endswith(_DEAD)

@@ -79,7 +79,7 @@ class _TimerValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def choose_tier(left_ms: int) -> TimerTier:
     """Return the tier for a timer that is due in so many milliseconds: the longest one that does not make it late.
 
-    >>> [tier_for(seconds * 1000).name for seconds in (-5, 59, 60, 900, 3 * 86400)]
+    >>> [choose_tier(seconds * 1000).name for seconds in (-5, 59, 60, 900, 3 * 86400)]
     ['now', 'now', '1m', '4m', '1d']
     """
     tier = TIERS[0]

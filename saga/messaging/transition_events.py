@@ -141,8 +141,9 @@ class TransitionLine(NamedTuple):
 def make_line(told: TransitionEvent) -> TransitionLine:
     """Return the line of a transition.
 
-    >>> line_of(Told(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z", handler="reserve",
-    ...     outcome="handled", message=Cause(id="1", type="OrderPlaced", source="order"), hash="ab", previous="")).key
+    >>> make_line(TransitionEvent(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z",
+    ...     handler="reserve", outcome="handled", hash="ab", previous="",
+    ...     message=TransitionCause(id="1", type="OrderPlaced", source="order"))).key
     b'4'
     """
     return TransitionLine(_key_of(told.saga), _encoder.encode(told))

@@ -18,8 +18,10 @@ from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Record, Writer
 from saga.messaging import envelope
 from saga.messaging.envelope import to_binary_mode
-from saga.ops.histories import SagaHistory
 from saga.progress.document import EmittedEvent
+
+if TYPE_CHECKING:
+    from saga.ops.histories import SagaHistory
 
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
@@ -40,7 +42,7 @@ EventDecoder: TypeAlias = Callable[[str, bytes, Library], bytes]
 """Function that decrypts the encrypted fields of an event: saga id, value, library -> value."""
 
 
-async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDecoder:
+async def make_decoder(histories: Iterable["SagaHistory"], keys: Keys) -> EventDecoder:
     """Make a decoder that decrypts the events of these histories. Fetches all their keys; raises `KeysUnavailable`."""
     names = find_key_names(
         *(event.value for history in histories for entry in history.entries for event in entry.events)
@@ -61,7 +63,7 @@ async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDec
     return lambda saga, value, library: decrypt_fields(value, library, saga, key)
 
 
-def read_event_fields(history: SagaHistory, opens: EventDecoder | None = None) -> dict[int, list[EventFields]]:
+def read_event_fields(history: "SagaHistory", opens: EventDecoder | None = None) -> dict[int, list[EventFields]]:
     """Return the emitted events of a history, by the number of their transition.
 
     Without contracts no field is shown, because it is not known which ones are sensitive. With `opens` sensitive fields

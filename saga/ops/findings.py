@@ -493,7 +493,7 @@ def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
     """Compute how many milliseconds a clock is ahead, at least, given a time that it reported between two local
     moments.
 
-    >>> ahead_ms(105, 100, 110), ahead_ms(150, 100, 110), ahead_ms(70, 100, 110)
+    >>> compute_ahead_ms(105, 100, 110), compute_ahead_ms(150, 100, 110), compute_ahead_ms(70, 100, 110)
     (0, 40, -30)
     """
     return max(0, told_ms - after_ms) or min(0, told_ms - before_ms)

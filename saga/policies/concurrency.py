@@ -250,9 +250,9 @@ def has_free_turn(line: CallQueue, at_once_max: int | None) -> bool:
 def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue, float]:
     """Reserve the next turn. Return the new state, and the time at which the call may begin.
 
-    >>> line, times = Line(), []
+    >>> line, times = CallQueue(), []
     >>> for _ in range(3):
-    ...     line, begins_s = reserved(line, 4, now_s=10)
+    ...     line, begins_s = reserve(line, 4, now_s=10)
     ...     times.append(begins_s)
     >>> times
     [10, 10.25, 10.5]
@@ -276,9 +276,9 @@ def postpone(
     """Postpone one more call. Return the new state, and the seconds after which to try it again: behind the calls that
     wait, and behind those that were postponed before.
 
-    >>> line = Line(waiting=8, lasts_s=0.5)
-    >>> line, first_s = sent_away(line, 2, None, now_s=10)
-    >>> line, second_s = sent_away(line, 2, None, now_s=10)
+    >>> line = CallQueue(waiting=8, lasts_s=0.5)
+    >>> line, first_s = postpone(line, 2, None, now_s=10)
+    >>> line, second_s = postpone(line, 2, None, now_s=10)
     >>> first_s, second_s
     (2.25, 2.5)
     """
@@ -299,7 +299,7 @@ def postponed_s(left_s: float, spread: float) -> float:
 
     They are spread, so that not all come back together, and never more than a minute. `spread`: from 0 to 1.
 
-    >>> [away_s(left_s, spread) for left_s in (0, 10, 3600) for spread in (0, 1)]
+    >>> [postponed_s(left_s, spread) for left_s in (0, 10, 3600) for spread in (0, 1)]
     [0.2, 0.4, 10, 20, 45.0, 60.0]
     """
     least_s = min(max(left_s, STAYS_S_MIN), AWAY_S_MAX * AWAY_LEAST)
@@ -339,7 +339,7 @@ def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: 
 def postponed_max(most: int) -> int:
     """Return the most messages that may yield at a time.
 
-    >>> held_max(1000), held_max(3)
+    >>> postponed_max(1000), postponed_max(3)
     (100, 1)
     """
     return max(1, most // HELD_PART)

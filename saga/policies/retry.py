@@ -98,10 +98,10 @@ def choose_rule(
 ) -> FailureRule:
     """Find the rules for a failure. `resource`: rules of the resource on which a step failed, with its name.
 
-    >>> slow, bank = Retry(delay_s_first=9), Rule("bank", Retry(by={OSError: Retry(attempts_max=3)}))
-    >>> rule_for(KeyError(), slow, bank, None).retry == slow
+    >>> slow, bank = Retry(delay_s_first=9), FailureRule("bank", Retry(by={OSError: Retry(attempts_max=3)}))
+    >>> choose_rule(KeyError(), slow, bank, None).retry == slow
     True
-    >>> rule_for(ConnectionError(), None, bank, slow)[0], rule_for(KeyError(), None, bank, slow)[0]
+    >>> choose_rule(ConnectionError(), None, bank, slow)[0], choose_rule(KeyError(), None, bank, slow)[0]
     ('bank/OSError', 'bank')
     """
     if handler is not None:
@@ -125,7 +125,7 @@ def choose_rule(
 def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str, int]:
     """Add these failures to the counts of failed attempts by rule name; rules without a name are not counted here.
 
-    >>> counted({"bank": 2}, ["bank", "", "/OSError"])
+    >>> count_attempts({"bank": 2}, ["bank", "", "/OSError"])
     {'bank': 3, '/OSError': 1}
     """
     named = [name for name in rules if name]
@@ -230,9 +230,11 @@ def classify_failure(kind: type[BaseException], *, called: bool) -> Blame:
     Args:
         called: True if an external call raised it, or gave no answer.
 
-    >>> blame_of(BadInput, called=False), blame_of(ZeroDivisionError, called=False), blame_of(ValueError, called=True)
-    ('data', 'code', 'outside')
-    >>> blame_of(ConnectionResetError, called=False), blame_of(TypeError, called=True)
+    >>> classify_failure(BadInput, called=False), classify_failure(ZeroDivisionError, called=False)
+    ('data', 'code')
+    >>> classify_failure(ValueError, called=True)
+    'outside'
+    >>> classify_failure(ConnectionResetError, called=False), classify_failure(TypeError, called=True)
     ('outside', 'code')
     """
     if issubclass(kind, UnknownSchema | UpcasterFailed | KeyMissing):  # we have to deploy, fix or restore something

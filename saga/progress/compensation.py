@@ -86,8 +86,8 @@ def complete_compensation(
 def _drop_withdrawn_runs(
     p: SagaProgress, hand: WriteContext, withdrawn: set[str], ended: TransitionDetails
 ) -> tuple[SagaProgress, TransitionDetails]:
-    """Return the progress without failed runs on events that are withdrawn now. A run that has begun something stays.
-    """
+    """Return the progress without failed runs on events that are withdrawn now. A run that has begun something
+    stays."""
     gone = [
         k
         for k in p.queue
@@ -121,8 +121,8 @@ def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
 
 
 def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
-    """Return True if a result of the handler is still to be undone. Results in segments come back with the next write.
-    """
+    """Return True if a result of the handler is still to be undone. Results in segments come back with the next
+    write."""
     if any(result.handler == role.name for result in p.results):
         return True
     return any(page.of == "results" and page.handlers == (role.name,) for page in p.pages)

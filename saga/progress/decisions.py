@@ -1,5 +1,5 @@
-"""Decide what happens to a message, and what is ready next: the decision table of docs/protocol.md, line by line. Pure.
-"""
+"""Decide what happens to a message, and what is ready next: the decision table of docs/protocol.md, line by line.
+Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

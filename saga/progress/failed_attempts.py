@@ -404,8 +404,8 @@ def find_parked_runs(p: SagaProgress) -> Iterator[ParkedRun]:
 
 
 def release_run(p: SagaProgress, run: ParkedRun, now_ms: int) -> SagaProgress:
-    """Return the progress in which the run's next attempt is due. It keeps its place, and the number of its attempts.
-    """
+    """Return the progress in which the run's next attempt is due. It keeps its place, and the number of its
+    attempts."""
 
     def due(k: PendingMessage) -> PendingMessage:
         return replace(k, due_ms=now_ms) if _is_it(k, run) else k

@@ -150,8 +150,8 @@ def update_format(p: SagaProgress) -> SagaProgress:
 
 
 def may_affect_format(intents: Sequence[Intent]) -> bool:
-    """Return False if these open intents cannot change the format, which is cheap to see: most runs have no answer yet.
-    """
+    """Return False if these open intents cannot change the format, which is cheap to see: most runs have no answer
+    yet."""
     first = intents[0]
     goes_another_way = first.begins is not None and bool(first.begins.instead)
     return len(intents) > 1 or bool(first.calls) or first.handler_version > 1 or goes_another_way

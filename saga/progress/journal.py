@@ -384,8 +384,8 @@ def find_suspended_ids(p: SagaProgress, handler: str, messages: Iterable[str]) -
 
 
 def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
-    """Return the progress with what emitted events change: self-consumed parts, the outcome, compensations that begin.
-    """
+    """Return the progress with what emitted events change: self-consumed parts, the outcome, compensations that
+    begin."""
     if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
     own = [o for o in p.own if any(True for _ in find_remaining_consumers(p, roles, o))]
@@ -436,8 +436,8 @@ def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfCons
 
 
 def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
-    """Return the inbox after the compensation of `role` has ended: with the outcome, and the originals that never run.
-    """
+    """Return the inbox after the compensation of `role` has ended: with the outcome, and the originals that never
+    run."""
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
     dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
     return {

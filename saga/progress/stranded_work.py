@@ -1,5 +1,5 @@
-"""Find work of a saga that no message triggers any more, or whose timer may be missing, from its progress alone. Pure.
-"""
+"""Find work of a saga that no message triggers any more, or whose timer may be missing, from its progress alone.
+Pure."""
 
 from msgspec import Struct
 

@@ -37,8 +37,8 @@ def find_consumed_ids(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
 
 
 def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
-    """Return the optional events that the next turn gets: for each optional parameter the first that no turn was given.
-    """
+    """Return the optional events that the next turn gets: for each optional parameter the first that no turn was
+    given."""
     found = []
     for types in role.optional:
         here = [(k.n, k.message) for k in p.waiting if k.handler == role.name and k.message.type in types]

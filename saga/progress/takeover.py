@@ -68,8 +68,8 @@ def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition
 
 
 def _is_undone(p: SagaProgress, entry: Transition, undone: set[str]) -> bool:
-    """Return True if all results of the run that this transition ended are undone: then nothing it emitted is a part.
-    """
+    """Return True if all results of the run that this transition ended are undone: then nothing it emitted is a
+    part."""
     cause = entry.cause or entry.message
     left = any((r.handler, r.cause) == (entry.handler, cause) for r in p.results)
     return not left and any(e.id in undone for e in entry.events)

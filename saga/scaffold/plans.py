@@ -321,7 +321,7 @@ def imports_of(called: Collection[str]) -> str:
 def format_import(module: str, names: Sequence[str]) -> str:
     """Return an import statement, on several lines if it is long.
 
-    >>> imported("a.events", ["B", "A"])
+    >>> format_import("a.events", ["B", "A"])
     'from a.events import A, B'
     """
     line = f"from {module} import {', '.join(sorted(names))}"
@@ -334,7 +334,7 @@ def format_call(before: str, name: str, arguments: Sequence[str], after: str) ->
     """Return a call, or the head of a function, on several lines if it is long. `before`, `after`: the text around it
     in its line.
 
-    >>> made("x = ", "A", ["b=1", "c=2"], "")
+    >>> format_call("x = ", "A", ["b=1", "c=2"], "")
     'A(b=1, c=2)'
     """
     whole = ", ".join(arguments)

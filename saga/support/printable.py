@@ -34,7 +34,7 @@ def printable_lines(text: str) -> list[str]:
 def count_noun(count: int, what: str) -> str:
     """Return a count with its noun, for people.
 
-    >>> counted(0, "error"), counted(1, "error"), counted(2, "error")
+    >>> count_noun(0, "error"), count_noun(1, "error"), count_noun(2, "error")
     ('no errors', '1 error', '2 errors')
     """
     return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
@@ -44,9 +44,9 @@ def shorten(text: str, bytes_max: int) -> str:
     """Return a text cut to at most this many bytes of UTF-8, between two characters, with `...` at the end if it was
     cut.
 
-    >>> shortened("Grüße", 100)
+    >>> shorten("Grüße", 100)
     'Grüße'
-    >>> shortened("ü" * 50, 24)
+    >>> shorten("ü" * 50, 24)
     'üüüüüüüüüü ...'
     """
     encoded = text.encode("utf-8", "backslashreplace")
@@ -58,7 +58,7 @@ def shorten(text: str, bytes_max: int) -> str:
 def quote_text(text: str, bytes_max: int = 80) -> str:
     r"""Quote a text from outside for a sentence: printable and bounded.
 
-    >>> print(quoted("order-1\n"), quoted("x" * 200, 12))
+    >>> print(quote_text("order-1\n"), quote_text("x" * 200, 12))
     'order-1\n' 'xxxxxxxx ...'
     """
     return f"'{shorten(printable(text[:bytes_max]) + text[bytes_max:][:1], bytes_max)}'"

@@ -470,7 +470,7 @@ def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_with
     assert unaudited() == []
     asyncio.run(guarded.take(right_on(rights, pottery.commands, READ)))
     (why,) = unaudited()
-    assert why.startswith("not all commands and moves can be told: ")
+    assert why.startswith("not all commands and moves of offsets could be read: ")
     assert pottery.commands in why
     asyncio.run(guarded.take(dead))
     assert f"topic {pottery.dead} is missing, or hidden from this user, who needs Read on it" == trouble()

@@ -85,7 +85,7 @@ def check_hook(text: str) -> None:
 def parse_extensions(text: str) -> Mapping[str, str]:
     """Extensions of a token. Raises `ValueError`.
 
-    >>> extensions_of("logicalCluster=lkc-1, identityPoolId=pool-2")
+    >>> parse_extensions("logicalCluster=lkc-1, identityPoolId=pool-2")
     {'logicalCluster': 'lkc-1', 'identityPoolId': 'pool-2'}
     """
     pairs = [pair.strip().partition("=") for pair in text.split(",")] if text else []

@@ -139,8 +139,8 @@ class SagaContext(Saga[Any]):
 
     @property
     def time_ms(self) -> int:
-        """Return the time of the run, in milliseconds since 1970. Once an intent is written, a rerun has the same time.
-        """
+        """Return the time of the run, in milliseconds since 1970. Once an intent is written, a rerun has the same
+        time."""
         if not self._time_ms:
             self._time_ms = from_iso(self.intent.time) if self.intent.time else self._now_ms()
         return self._time_ms
@@ -620,8 +620,8 @@ class SagaContext(Saga[Any]):
         return [*marks.texts(self.service.state_of(self._fields)), *marks.texts(self._state)]
 
     def secrets(self) -> list[str]:
-        """Return the texts of all sensitive values that this run was given. They are hidden in what is reported of it.
-        """
+        """Return the texts of all sensitive values that this run was given. They are hidden in what is reported of
+        it."""
         texts = []
         if self.service.sensitive:
             events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()

@@ -135,8 +135,8 @@ class ValueCodec:
     # ------------------------------------------------------------ messages
 
     def decrypt_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
-        """Decrypt the encrypted fields of messages. Raises `BadInput`, and `KeyMissing` if a key of the run is missing.
-        """
+        """Decrypt the encrypted fields of messages. Raises `BadInput`, and `KeyMissing` if a key of the run is
+        missing."""
         if self.trouble is not None:
             raise self.trouble
         return [self._open(part) for part in parts] if self._known else parts

@@ -106,8 +106,8 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int, contract:
 
 
 def older_than_memory(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
-    """Make the dead letter of a message whose saga is forgotten here: it must not be taken for the first of a new saga.
-    """
+    """Make the dead letter of a message whose saga is forgotten here: it must not be taken for the first of a new
+    saga."""
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
     remedy = (
         "look why it comes so late, or whether this worker's clock is ahead; "

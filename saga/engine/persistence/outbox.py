@@ -32,8 +32,8 @@ async def retry_while_unavailable(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Return the result of `act`; retry while store or broker cannot be reached. That counts as no attempt of anything.
-    """
+    """Return the result of `act`; retry while store or broker cannot be reached. That counts as no attempt of
+    anything."""
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
         began = ports.clock.monotonic_s()

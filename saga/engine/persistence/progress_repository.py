@@ -142,7 +142,7 @@ class ProgressRepository:
         if p.version > self.service.version:
             raise SagaError(
                 f"the state of saga {p.saga!r} has version {p.version}, and this version of {self.service.name!r} "
-                f"knows {self.service.version}: a newer release has migrated it, and goes on with it; deploy that one"
+                f"knows {self.service.version}: a newer release has migrated it; deploy that one"
             )
         missing = list(find_undeclared(p, self.service.roles))
         emitted = {event.type for entry in unpublished for event in entry.events}
