@@ -1,4 +1,4 @@
-"""A contract, its versions, and the fingerprint that says which version wrote a message."""
+"""Contracts, their versions, and the fingerprint by which a reader knows which version wrote a message."""
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -9,7 +9,7 @@ from fastavro.schema import fingerprint
 from saga.contracts.schema import RecordType
 
 URN = "urn:saga:"
-"""Prefix of a schema's URI, before its path, unless something else was set."""
+"""Default prefix of a schema's URI, followed by the schema's path; `SAGA_SCHEMA_BASE` replaces it."""
 
 Mode: TypeAlias = Literal[
     "none", "backward", "forward", "full", "backward_transitive", "forward_transitive", "full_transitive"
@@ -23,17 +23,17 @@ MODES: Final[tuple[Mode, ...]] = (
     "forward_transitive",
     "full_transitive",
 )
-"""Promises that a version may make about messages of earlier ones: `backward`, it reads them; `forward`, they read what
-is written with it; `full`, both. Transitive: not of the version before alone, but of all."""
+"""Compatibility modes that a version may declare. `backward`: it can read messages of the previous version; `forward`:
+the previous version can read its messages; `full`: both. The transitive modes promise this for all earlier versions."""
 DEFAULT_MODE: Final[Mode] = "full_transitive"
-"""Mode of a version that declares none: topics, queues and archives keep messages of all versions, and services are
-deployed, and rolled back, independently of each other."""
+"""Mode of a version that declares none. It is the strictest because topics, queues and archives keep messages of all
+versions, and services are deployed and rolled back independently of each other."""
 
 _ALGORITHM = "CRC-64-AVRO"
 
 
 def versioned_name(name: str, number: int) -> str:
-    """Name of the class of a version that is asked for by its number.
+    """Return the class name of a version that is requested by its number.
 
     >>> versioned_name("OrderPlaced", 1)
     'OrderPlacedV1'
@@ -43,98 +43,105 @@ def versioned_name(name: str, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """Version of a contract's schema: one file."""
+    """One version of a contract's schema, read from one file."""
 
     name: str
     """Name of the record, without namespace: `PaymentReserved`."""
     number: int
     path: str
-    """Path below the folder, without `.avsc`: `payments/PaymentReserved.v1`."""
+    """Path relative to the contracts folder, without `.avsc`: `payments/PaymentReserved.v1`."""
     schema: dict[str, Any] = field(hash=False, repr=False)
-    """Schema as it is in the file."""
+    """JSON of the schema, as it is in the file."""
     fingerprint: bytes
-    """CRC-64-AVRO of the canonical form, little-endian: 8 bytes, as in the header of a single object."""
+    """CRC-64-AVRO of the parsing canonical form: 8 bytes, little-endian, as in the header of a single object."""
     record: RecordType = field(hash=False, repr=False)
-    """Fields, each sensitive if any version of the contract marks it."""
+    """Record in which a field is sensitive if any version of the contract marks it."""
     written: RecordType = field(hash=False, repr=False)
-    """The same with the marks that are in the file."""
+    """Record in which a field is sensitive only if this version's file marks it."""
     upcasts: frozenset[int] = frozenset()
-    """Numbers of the older versions that are read as this one by an upcaster, for resolution cannot."""
+    """Numbers of the older versions that an upcaster turns into this one, because schema resolution cannot."""
 
     @property
     def compatible(self) -> Mode:
-        """Mode in which it is checked against the versions before it."""
+        """Compatibility mode in which this version is checked against the versions before it."""
         return cast("Mode", self.schema.get("compatible", DEFAULT_MODE))
 
     @property
     def subject(self) -> str:
-        """Field that says whom an event is about: with that one's key its sensitive fields are sealed."""
+        """Name of the field that identifies the subject, whose key encrypts the event's sensitive fields."""
         return cast(str, self.schema.get("subject", self.schema["key"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """Agreement of services about one kind of event. Everything but `doc` is the same in all versions."""
+    """Agreement between services about one kind of event.
+
+    Topic, key, owner, start, outcome, external parties and namespace are the same in all versions. The description,
+    the place of the message id and what `principal_header` and `trusts_time` return are those of the newest version.
+    """
 
     name: str
     topic: str
     key: str
-    """Field that holds the saga id; its name is the saga's kind."""
+    """Name of the field that holds the saga id. It also names the kind of the saga."""
     owner: str
-    """Only service that may emit it, unless it is `produced_externally`."""
+    """The only service that may emit the event, unless it is `produced_externally`."""
     starts: bool
-    """True if it begins a saga."""
+    """True if the event starts a saga."""
     outcome: Literal["success", "failure"] | None
-    """Outcome with which it ends a saga; `None` if it does not."""
+    """Outcome with which the event ends a saga; `None` if it does not end one."""
     produced_externally: bool
-    """True if Clients, and services that do not own it, may publish it."""
+    """True if Clients, and services other than the owner, may publish the event."""
     consumed_externally: bool
-    """True if somebody we do not know consumes it."""
+    """True if the event has consumers outside of the known services."""
     doc: str
     """Description in the newest version."""
     namespace: str = ""
-    """Namespace of its records; empty if they have none."""
+    """Namespace of its record; empty if it has none."""
     schemas: str = URN
-    """Prefix of the absolute URI of each of its schemas."""
+    """Prefix of the absolute URIs of its schemas."""
     wire: str = "single-object"
-    """Form of what is published, as its topic wants it: see `Topic.wire`."""
+    """Wire format in which its events are published; the topic decides it, see `Topic.wire`."""
     id_header: str | None = None
-    """Header in which senders that write no `ce_id` have the id of a message, as its newest version declares, or its
-    topic."""
+    """Header that holds the message id of senders that write no `ce_id`, as the newest version or the topic
+    declares."""
     id_field: str | None = None
-    """Field in which they have it."""
+    """Field that holds the message id of such senders; at most one of the two is set."""
     versions: tuple[Version, ...] = field(repr=False)
-    """All versions, number 1 first."""
+    """All versions, oldest first."""
 
     @cached_property
     def full_name(self) -> str:
-        """Name of the record with its namespace: `shop.payments.PaymentReserved`."""
+        """Record name with its namespace: `shop.payments.PaymentReserved`."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     @cached_property
     def subject(self) -> str:
-        """Subject under which a schema registry has its versions: the topic and the record's full name, as clients of
-        registries call `TopicRecordNameStrategy`. Empty if it is not published in the wire format of one."""
+        """Subject under which a schema registry holds the contract's versions: the topic and the record's full name.
+
+        Registry clients call this `TopicRecordNameStrategy`. Empty if the contract is not published in the wire format
+        of a registry.
+        """
         return f"{self.topic}-{self.full_name}" if self.wire == "registry" else ""
 
     @property
     def newest(self) -> Version:
-        """Version that new classes are made of."""
+        """The newest version, from which new classes are generated."""
         return self.versions[-1]
 
     @cached_property
     def principal_header(self) -> str | None:
-        """Header in which senders that know nothing of ours say who begins the saga, as its newest version declares."""
+        """Header in which external senders name the principal who starts the saga, as the newest version declares."""
         return cast("str | None", self.newest.schema.get("principal"))
 
     @cached_property
     def trusts_time(self) -> bool:
-        """True if a deadline counts from the event's own time, whoever published it, as its newest version declares."""
+        """True if a deadline counts from the event's own time even if its publisher is external (newest version)."""
         return bool(self.newest.schema.get("trusted_time", False))
 
     @property
     def compatible(self) -> Mode:
-        """Mode that its newest version declares."""
+        """Compatibility mode of the newest version."""
         return self.newest.compatible
 
 
@@ -143,9 +150,9 @@ class Contract:
 
 @lru_cache(maxsize=4096)
 def fingerprint_of(canonical: str) -> bytes:
-    """Fingerprint of a schema in its parsing canonical form, as bytes in the order of the header.
+    """Return the CRC-64-AVRO fingerprint of a schema in parsing canonical form, in the byte order of the header.
 
-    Each text is computed once: fastavro goes over it byte by byte in Python, which takes three quarters of the reading
-    of a folder of contracts, and a worker that waits for a schema reads the folder again and again.
+    Results are cached: fastavro computes a fingerprint byte by byte in Python, which takes three quarters of the time
+    of loading a contracts folder, and a worker that waits for an unknown schema loads the folder repeatedly.
     """
     return bytes.fromhex(fingerprint(canonical, _ALGORITHM))

@@ -1,10 +1,10 @@
-"""The types of which a schema may consist. `saga.contracts.schema_parser` makes them from an `.avsc` file and refuses
-everything else.
+"""The types that a contract's schema may consist of. `saga.contracts.schema_parser` makes them from an `.avsc` file and
+refuses everything else.
 
 The rest of the toolkit sees `RecordType` and its parts, never the JSON. Values come in three forms:
 - typed: what services see (`Decimal`, `UUID`, tuples, frozen dataclasses);
 - raw: what Avro itself writes (bytes, int, str, lists, dicts), with logical types not yet applied. Defaults are raw;
-- JSON: what people write in lines for `saga publish` (`saga.contracts.json_form`).
+- JSON: what people write in the lines that they give to `saga publish` (`saga.contracts.json_form`).
 """
 
 import math
@@ -38,7 +38,8 @@ LOGICAL: Final[Mapping[str, tuple[str, ScalarKind]]] = {
     "timestamp-millis": ("long", "timestamp-millis"),
     "timestamp-micros": ("long", "timestamp-micros"),
 }
-"""Type that each logical type must annotate, and the kind it makes of it; decimal has a class of its own."""
+"""For each logical type, the primitive type that it must annotate and the resulting kind. `decimal` has parameters, and
+a class of its own."""
 
 BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
     "int": (-(2**31), 2**31 - 1),
@@ -47,13 +48,13 @@ BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
     "timestamp-millis": (-62_135_596_800_000, 253_402_300_799_999),
     "timestamp-micros": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
-"""Bounds of raw values, smallest and greatest; of dates and timestamps those that Python has, years 1 to 9999."""
+"""Smallest and greatest raw value of each kind. Dates and timestamps have the range of Python: years 1 to 9999."""
 FLOAT_MAX = float.fromhex("0x1.fffffep+127")
 NO_TEXT: Final = "half of a surrogate pair is no text"
 
 
 def is_text(text: str) -> bool:
-    """True if the text can be written as UTF-8."""
+    """Return whether a text can be encoded as UTF-8."""
     if not text.isascii():
         try:
             text.encode()
@@ -67,30 +68,32 @@ class Missing:
 
 
 MISSING: Final = Missing()
-"""Default of a field that has none."""
+"""Value of `Field.default` for a field without a default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """Primitive type, or one with a logical type that needs no parameters."""
+    """A primitive type, or a logical type without parameters."""
 
     kind: ScalarKind
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignType(ScalarType):
-    """Type in a schema of somebody else's that no contract can have. Contracts never hold one: it says what is written,
-    so that nobody takes it for something else."""
+    """A type in a foreign schema that contracts do not support.
+
+    Contracts never hold one. It records what the sender writes, so that the value is not taken for something else.
+    """
 
     words: str
-    """Description of what is written, for people."""
+    """Description of the type, for messages to people."""
     is_plain: bool = False
-    """True if Avro itself sees `kind` in it, without a logical type; else only text is read as what it is."""
+    """True if it is `kind` without a logical type for Avro, and is read as that. Otherwise only text is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """Exact number with `scale` digits behind the point and at most `precision` digits in all, as bytes."""
+    """An exact number of at most `precision` digits, `scale` of them after the point. Avro writes it as bytes."""
 
     precision: int
     scale: int
@@ -98,64 +101,64 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
-    """Type of which the values are a few words."""
+    """An enum: its values are the symbols of a fixed list."""
 
     name: str
     symbols: tuple[str, ...]
     doc: str
     default: str | None = None
-    """Symbol as which symbols that are not known are read; without one such a message cannot be read."""
+    """Symbol that replaces an unknown one when a message is read. Without a default such a message cannot be read."""
     aliases: tuple[str, ...] = ()
     namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """List of values of one type, in order."""
+    """A list of values of one type."""
 
     items: "Type"
 
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """Values of one type by text keys."""
+    """A mapping from text to values of one type."""
 
     values: "Type"
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalType:
-    """Type of a value that may be absent: a union with null."""
+    """A type whose value may be absent: in Avro a union with null."""
 
     inner: "Type"
 
 
 @dataclass(frozen=True)
 class Field:
-    """Field of a record. `default` is raw, or `MISSING`."""
+    """A field of a record. `default` is a raw value, or `MISSING`."""
 
     name: str
     type: "Type"
     default: object
     aliases: tuple[str, ...]
     sensitive: bool = False
-    """True if people see `***` in its place."""
+    """True if people see `***` in place of its value."""
 
 
 @dataclass(frozen=True)
 class RecordType:
-    """Record type: an event, or a part of one."""
+    """A record: an event, or a part of one."""
 
     name: str
     """Name without namespace."""
     fields: tuple[Field, ...]
     doc: str
     aliases: tuple[str, ...] = ()
-    """Names that it had in earlier versions, as the file has them."""
+    """Names of the record in earlier versions, as they are written in the file."""
     namespace: str = ""
 
     def field(self, name: str) -> Field | None:
-        """Field of that name, if there is one."""
+        """Return the field of that name, or `None`."""
         return next((field for field in self.fields if field.name == name), None)
 
 
@@ -163,7 +166,7 @@ Type: TypeAlias = ScalarType | DecimalType | EnumType | ArrayType | MapType | Op
 
 
 def raw_default(type_: Type, default: object) -> object:
-    """Turn a default, as the file has it, into raw form. Raises `ValueError` if it is none of the type."""
+    """Convert a default from the JSON of a file to raw form. Raises `ValueError` if the type does not allow it."""
     match type_:
         case ScalarType(kind):
             return _scalar_default(kind, default)
@@ -190,7 +193,7 @@ def raw_default(type_: Type, default: object) -> object:
 
 
 def describe_type(type_: Type) -> str:
-    """Describe a type in words, for messages."""
+    """Describe a type, for messages to people."""
     match type_:
         case ForeignType(words=words):
             return words
@@ -211,10 +214,10 @@ def describe_type(type_: Type) -> str:
 
 
 def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
-    """Fields in which two versions mean different things by the same bytes: their logical types differ.
+    """List the fields whose bytes mean different things in two versions, because their logical types differ.
 
-    Avro's resolution ignores logical types, so an amount would be misread tenfold without anybody noticing. A decimal's
-    precision may differ: it only limits what is written.
+    Avro's resolution ignores logical types, so an amount could silently be read as ten times its value. The precision
+    of a decimal may differ, because it only limits what is written.
     """
     match one, other:
         case OptionalType(inner), _:
@@ -235,7 +238,7 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
 
 
 def full_name(name: str, namespace: str) -> str:
-    """Name of a type with its namespace, as Avro completes it.
+    """Return the name of a type with its namespace, completed by Avro's rules.
 
     >>> full_name("Money", "com.shop"), full_name("a.Money", "com.shop"), full_name("Money", "")
     ('com.shop.Money', 'a.Money', 'Money')
@@ -244,8 +247,15 @@ def full_name(name: str, namespace: str) -> str:
 
 
 def without_logical_types(schema: Any, around: str = "") -> Any:
-    """Reduce a schema's JSON to what Avro writes: raw values, with the names, aliases, defaults that resolution
-    needs. Aliases of types are completed: fastavro takes them as they stand. `around`: the namespace there."""
+    """Reduce a schema's JSON to primitive types, and the names, aliases and defaults that resolution needs.
+
+    fastavro then reads and writes raw values. Aliases of types get their namespace here, because fastavro does not
+    complete them.
+
+    Args:
+        schema: the JSON of a schema, or of a part of one.
+        around: the namespace that encloses it.
+    """
     if isinstance(schema, list):
         return [without_logical_types(branch, around) for branch in schema]
     if not isinstance(schema, dict):
@@ -265,7 +275,10 @@ def without_logical_types(schema: Any, around: str = "") -> Any:
 
 
 def meaning_of(type_: Type) -> object:
-    """Meaning of the bytes beyond themselves; `None` for types without a logical type."""
+    """Return what a logical type adds to the meaning of the bytes; `None` for types without one.
+
+    Two types with different meanings must not be read as each other.
+    """
     match type_:
         case DecimalType(scale=scale):
             return "decimal", scale
@@ -278,7 +291,7 @@ def meaning_of(type_: Type) -> object:
 
 
 def is_same_field(one: Field, other: Field) -> bool:
-    """Return whether two versions mean one field, perhaps by two names."""
+    """Return whether fields of two versions are the same field, by name or by an alias."""
     return one.name == other.name or one.name in other.aliases or other.name in one.aliases
 
 
@@ -300,7 +313,7 @@ def _latin(default: object) -> bytes:
 
 
 def _float_default(kind: ScalarKind, default: float) -> float:
-    """Default of a float, in the 32 bits in which it comes back from a log."""
+    """Return a finite default; a `float` is rounded to 32 bits, as it will be when it is read back from a log."""
     with suppress(OverflowError):
         number = float(default)
         if math.isfinite(number):

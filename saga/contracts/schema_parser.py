@@ -1,4 +1,4 @@
-"""Parse the JSON of an `.avsc` file into a `RecordType`, reporting all its problems at once; and write new schemas."""
+"""Parse the JSON of an `.avsc` file into a `RecordType`, and report all problems at once; also write new schemas."""
 
 import json
 import keyword
@@ -26,13 +26,13 @@ from saga.support.printable import quote_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
-"""Names that no field can have: classes have an `mro`, which a dataclass takes for the field's default, and the others
-are what dataclasses call things of their own, where a field would hide them."""
+"""Names that no field can have. Classes have an `mro`, which a dataclass would take for the field's default. The other
+names are those that dataclasses use internally, which a field would hide."""
 _NULLS = ("null", {"type": "null"})
 DEPTH_MAX = 30
-"""Deepest nesting of types, a field's type being one level below its record."""
+"""Most levels of nested types; the type of a field is one level below its record."""
 PARTS_MAX = 2000
-"""Most fields that a record may have with those of all its parts, each counted wherever its type is used."""
+"""Most fields of a record, with those of all nested records. A type that is used twice counts twice."""
 
 PRECISION_MAX = 1000
 """Most digits of a decimal."""
@@ -43,7 +43,7 @@ KINDS: Final = f"{', '.join([*PRIMITIVES, *LOGICAL])}, decimal(12,2)"
 
 
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
-    """Read the record of a file, and everything in it that cannot be used; without problems there is a record."""
+    """Parse the record of a file. Return the record, or `None` and all problems."""
     reading = _SchemaParser()
     try:
         record = reading.record(schema, "", "")
@@ -54,37 +54,39 @@ def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]
 
 
 def read_foreign(schema: Mapping[str, Any]) -> RecordType:
-    """Read the record of a schema that somebody else has made, and that Avro can use. Whatever contracts cannot have in
-    it is a `ForeignType`."""
+    """Parse the record of a foreign schema that fastavro accepts.
+
+    Types that contracts do not support become a `ForeignType`.
+    """
     return _ForeignSchemaParser().record(schema, "", "")
 
 
 class _Unusable(Exception):
-    """Refusal of a type that cannot be used; the fields beside it are read on."""
+    """Raised for a type that is not supported. The parser then continues with the next field."""
 
     def __init__(self, at: str, problem: str) -> None:
         super().__init__(f"field {at}: {problem}" if at else problem)
 
 
 class _SchemaParser:
-    """State of reading one file: types defined so far, and what is wrong with it."""
+    """Parser of one file, with the types defined so far and the problems found so far."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.named: dict[str, Type | None] = {}
-        """Types by full name; `None` for one with problems of its own, which are not repeated where it is used."""
+        """Types by full name. `None` for a type with problems, which are not reported again where the type is used."""
         self.aliases: list[tuple[str, str, str]] = []
-        """Aliases of types, each with the type that has it, both as full names, and its place."""
+        """Aliases of types: full name of the alias, full name of its type, path of the type."""
         self.open: set[str] = set()
-        """Records around the place that is read: using one of them would be recursion."""
+        """Records that enclose the current position. A use of one of them would be recursion."""
         self.extents: dict[int, tuple[int, int]] = {}
-        """Depth and parts of the records read so far, by identity."""
+        """Depth and number of fields of each record parsed so far, by its `id()`."""
         self.depth = 0
 
     def type_(self, schema: Any, at: str, namespace: str) -> Type:
         self.depth += 1
         try:
-            if self.depth > 2 * DEPTH_MAX:  # as written: {"type": {"type": "int"}} is two levels, and means one
+            if self.depth > 2 * DEPTH_MAX:  # JSON levels: {"type": {"type": "int"}} has two for one type
                 raise _Unusable(at, f"types may nest {DEPTH_MAX} levels deep")
             return self.any_type(schema, at, namespace)
         finally:
@@ -207,7 +209,7 @@ class _SchemaParser:
         return record
 
     def measure(self, type_: Type) -> tuple[int, int]:
-        """Depth of a type, and the number of its parts."""
+        """Return the depth of a type and the number of its fields, nested ones included."""
         match type_:
             case ArrayType(inner) | MapType(inner) | OptionalType(inner):
                 depth, parts = self.measure(inner)
@@ -244,7 +246,7 @@ class _SchemaParser:
         return Field(name, type_, default, tuple(aliases), sensitive)
 
     def type_aliases(self, schema: Mapping[str, Any], at: str, full: str) -> tuple[str, ...]:
-        """Names that a type had in earlier versions, as the file has them."""
+        """Read the names that a type had in earlier versions, as they are written in the file."""
         aliases = schema.get("aliases", [])
         if not isinstance(aliases, list) or not all(
             isinstance(a, str) and all(map(_is_name, a.split("."))) for a in aliases
@@ -255,7 +257,7 @@ class _SchemaParser:
         return tuple(aliases)
 
     def check_type_aliases(self) -> list[str]:
-        """Problems of aliases of types that are the names of other types of the file."""
+        """Report aliases of types that are also names of other types in the file."""
         return [
             str(
                 _Unusable(
@@ -269,7 +271,7 @@ class _SchemaParser:
         ]
 
     def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:
-        """Full name of the type that is defined here."""
+        """Check the name of a type that is defined here, and return its full name."""
         name, namespace = schema.get("name"), schema.get("namespace", around)
         if not isinstance(namespace, str) or not all(map(_is_name, namespace.split(".") if namespace else [])):
             raise _Unusable(at, f'"namespace" is names with dots between, not {namespace!r}')
@@ -288,7 +290,7 @@ class _SchemaParser:
 
 
 class _ForeignSchemaParser(_SchemaParser):
-    """State of reading a schema of somebody else's: nothing in it is a problem."""
+    """Parser of a foreign schema: what is not supported becomes a `ForeignType` instead of a problem."""
 
     def type_(self, schema: Any, at: str, namespace: str) -> Type:
         try:
@@ -343,7 +345,7 @@ def _make_foreign(schema: Any) -> ForeignType:
 
 
 def _describe_foreign(schema: Any) -> str:
-    """Describe a type as it is written."""
+    """Describe a type of a foreign schema, for messages to people."""
     if not isinstance(schema, dict):
         return "a union" if isinstance(schema, list) else quote_text(str(schema))
     kind, logical = schema.get("type"), schema.get("logicalType")
@@ -357,14 +359,16 @@ def _describe_foreign(schema: Any) -> str:
 
 def _doc(schema: Mapping[str, Any]) -> str:
     doc = schema.get("doc")
-    # Half of a surrogate pair can be in JSON, but in no class's docstring.
+    # JSON can contain half of a surrogate pair; the docstring of a class cannot.
     return doc.encode("utf-8", "replace").decode() if isinstance(doc, str) else ""
 
 
 def _check_field_aliases(fields: list[Field], at: str) -> list[str]:
-    """Problems of aliases of fields that are names or aliases of other fields of their record. What is written by such
-    a name could be read as either, and readers differ: Java's Avro refuses it or takes the last alias, fastavro takes
-    the field of that name."""
+    """Report aliases that are also a name or an alias of another field of the record.
+
+    What is written under such a name could be read as either field, and Avro libraries differ: Java's refuses it or
+    takes the last alias, fastavro takes the field of that name.
+    """
     owners = {field.name: "the name of another field" for field in fields}
     problems = []
     for field in fields:
@@ -395,13 +399,19 @@ def _null_first(union: Any) -> bool:
 
 
 def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make the schema of a new contract. `terms`: its other attributes; those that are `None` or false are left out."""
+    """Make the schema of a new contract.
+
+    Args:
+        name: name of the record.
+        terms: the other attributes; those that are `None` or false are left out.
+        fields: JSON of the fields.
+    """
     given = {term: value for term, value in terms.items() if value not in (None, False)}
     return {"type": "record", "name": name, **given, "fields": [dict(field) for field in fields]}
 
 
 def parse_field(text: str) -> dict[str, Any]:
-    """Make a field of `NAME:TYPE:DESCRIPTION`. Raises `ValueError` with what is wrong."""
+    """Make the JSON of a field from `NAME:TYPE:DESCRIPTION`. Raises `ValueError` with the problem."""
     match = _FIELD.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not NAME:TYPE:DESCRIPTION, as quantity:int:How many of it.")
@@ -413,7 +423,7 @@ def parse_field(text: str) -> dict[str, Any]:
 
 
 def format_schema(schema: Mapping[str, Any]) -> str:
-    """Write a schema: an attribute a line, a field a line."""
+    """Format a schema as JSON with one line for each attribute and each field."""
     lines = [f"  {json.dumps(name)}: {_json(value)}" for name, value in schema.items() if name != "fields"]
     fields = ",\n".join(f"    {_json(field)}" for field in schema["fields"])
     lines.append(f'  "fields": [\n{fields}\n  ]')

@@ -21,8 +21,7 @@ __all__ = [
 
 
 def redact_fields(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
-    """Hide the fields of the JSON form that a schema marks with `"sensitive": true`: at any depth, in lists, maps and
-    optional values too.
+    """Replace the values of sensitive fields in the JSON form of a record by `***`, at any depth.
 
     >>> from saga.contracts.schema import MISSING, Field, ScalarType
     >>> card = Field("card", ScalarType("string"), MISSING, aliases=(), sensitive=True)
@@ -62,18 +61,20 @@ def has_sensitive(type_: Type) -> bool:
 
 
 def record_with_marks(binding: Binding) -> RecordType:
-    """Record of a class, in which a field is marked if any version of its contract marks it."""
+    """Return the record of a class, in which a field is sensitive if any version of its contract marks it."""
     return binding.version.record
 
 
 def collect_secrets(event: Event) -> list[str]:
-    """Texts by which the sensitive fields of an event could be read. A field counts as sensitive if it is in any
-    version."""
+    """Return the texts that would disclose the sensitive fields of an event.
+
+    A field is sensitive if any version of the contract marks it.
+    """
     return list(collect_sensitive_texts(event, record_with_marks(binding_of(type(event)))))
 
 
 def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
-    """Texts by which the sensitive fields of a typed value could be read: an event, or a part of one."""
+    """Yield the texts that would disclose the sensitive fields of an event, or of a part of one."""
     match type_:
         case RecordType(fields=fields):
             for field in fields:
@@ -92,7 +93,7 @@ def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
 
 
 def _collect_all_texts(value: Any) -> Iterator[str]:
-    """Texts of a value, of which the fields of records are parts, too."""
+    """Yield all texts in a value, including those in the fields of records."""
     if hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from _collect_all_texts(getattr(value, name, None))

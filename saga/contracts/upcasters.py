@@ -1,9 +1,9 @@
 """Upcasters: plain functions that turn an event of an older version into one of a newer version.
 
-A contract needs them where Avro's resolution cannot bridge two versions. They belong to a class of the newer version,
-so each release of a service has its own. `saga.upcast` declares them (`saga.declarations.migrations`), and
-`saga.contracts.codec` calls them when it decodes. Their results never replace a message: its bytes stay as they came,
-and are upcast again at every reading.
+A contract needs an upcaster where Avro's resolution cannot bridge two versions. Upcasters are registered for a class of
+the newer version, so each release of a service has its own. `saga.upcast` declares them
+(`saga.declarations.migrations`), and `saga.contracts.codec` calls them when it decodes. A result never replaces the
+message: the stored bytes do not change, and are upcast again each time they are read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,25 +20,28 @@ from saga.messages import Event
 from saga.support.printable import shorten
 
 REASON_BYTES_MAX = 500
-"""Bytes of what an upcaster raised that its failure tells."""
+"""Most bytes of an upcaster's exception that its failure repeats."""
 _FORWARD = ("forward", "full")
-"""Beginnings of the modes in which older versions read newer ones."""
+"""Prefixes of the compatibility modes in which older versions can read newer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upcaster:
-    """Upcaster of one older version."""
+    """An upcaster from one older version."""
 
     name: str
     version: int
-    """Version that it takes."""
+    """Number of the older version."""
     function: Callable[[Any], object]
     takes: type[Event]
     gives: type[Event]
-    """Class of a newer version: the one for which it is declared, or one between."""
+    """Class of the result: the class that it is declared for, or a class of a version between the two."""
 
     def __call__(self, old: Event) -> Event:
-        """Make an event of the newer version. Raises `UpcasterFailed`, and `MemoryError`, which says nothing of it."""
+        """Convert an event to the newer version.
+
+        Raises `UpcasterFailed`. A `MemoryError` is passed on, because it is no fault of the upcaster.
+        """
         try:
             made = self.function(old)
         except MemoryError:
@@ -54,15 +57,15 @@ class Upcaster:
         return made
 
     def failure(self, why: str) -> UpcasterFailed:
-        """Make the failure of this upcaster."""
+        """Make the error that reports a failure of this upcaster."""
         return UpcasterFailed(f"the upcaster {self.name} failed on a {self.takes.__contract__}: {why}")
 
 
 def describe_error(why: BaseException, secrets: Iterable[str]) -> str:
-    """Words of what an upcaster raised, bounded, without the sensitive values that it was handed."""
+    """Describe the exception of an upcaster: shortened, and with the sensitive values of its event redacted."""
     try:
         return shorten(redact_text(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
-    except Exception as worse:  # noqa: BLE001 - its text is code of theirs, too
+    except Exception as worse:  # noqa: BLE001 - the exception's `__str__` is user code, too
         return f"{type(why).__name__}: (its text raises {type(worse).__name__})"
 
 
@@ -70,17 +73,17 @@ _upcasters: dict[tuple[type[Event], int], Upcaster] = {}
 
 
 def register_upcaster(event: type[Event], upcaster: Upcaster) -> None:
-    """Have an upcaster make events of this class of those of an older version."""
+    """Register the upcaster that converts events of an older version to this class."""
     _upcasters[event, upcaster.version] = upcaster
 
 
 def upcaster_of(event: type[Event], version: int) -> Upcaster | None:
-    """Upcaster by which events of this version are read as this class; `None`: there is none."""
+    """Return the upcaster from this version to this class, or `None`."""
     return _upcasters.get((event, version))
 
 
 def find_missing_upcasters(event: type[Event]) -> Iterator[str]:
-    """Problems of a class that is consumed: each older version for which it needs an upcaster and has none."""
+    """Report each older version for which a consumed class needs an upcaster and has none."""
     version = binding_of(event).version
     for number in sorted(version.upcasts):
         if upcaster_of(event, number) is None:
@@ -92,8 +95,11 @@ def find_missing_upcasters(event: type[Event]) -> Iterator[str]:
 
 
 def is_closed_to(reader: Version, writer: Version) -> bool:
-    """Return whether code of an older version must not read what this newer one wrote: there is a step between them,
-    and the newer one promises older code nothing, or the same bytes would mean something else to it."""
+    """Return whether code of an older version must not read messages of this newer version.
+
+    That is so if the newer version upcasts the older one, and either its compatibility mode promises nothing to the
+    older version or the same bytes would mean something else to it.
+    """
     if reader.number not in writer.upcasts:
         return False
     mode = writer.compatible
