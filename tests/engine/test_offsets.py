@@ -36,7 +36,9 @@ def test_what_may_be_committed_is_all_below_the_first_that_is_not_finished(
             case "commit":
                 open_ = [offset for offset in begun if offset not in finished]
                 position = min(open_) if open_ else following
+                assert prefix.may_have_moved or position <= committed, "the committer asks no further then"
                 assert prefix.offset_to_commit() == (position if position > committed else None)
+                assert prefix.may_have_moved == (position > committed)
                 if number and position > committed:  # else the broker did not answer
                     prefix.acknowledge(position)
                     committed = position
@@ -52,10 +54,14 @@ def test_what_was_removed_is_passed_over_once_all_that_had_come_before_it_is_fin
     prefix.skip_to(9)
     assert prefix.offset_to_commit() is None
     prefix.finish(5)
+    assert prefix.may_have_moved
     assert prefix.offset_to_commit() == 9
     prefix.acknowledge(9)
     prefix.skip_to(7)
     assert prefix.offset_to_commit() is None
+    prefix.skip_to(12)
+    assert prefix.may_have_moved
+    assert prefix.offset_to_commit() == 12
 
 
 def test_an_older_acknowledgement_moves_nothing_back() -> None:
