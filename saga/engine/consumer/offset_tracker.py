@@ -26,7 +26,7 @@ class OffsetTracker:
         self._committed = self._end = committed
         self.log_id = log_id
         self.may_have_moved = False
-        """False if there is nothing to commit: nothing was finished since `offset_to_commit` said so."""
+        """False if nothing has changed what may be committed since `offset_to_commit` returned `None`."""
         self.guarded = 0
         """Number of messages still to come that may have crashed a process."""
         self.unfinished = 0
@@ -41,6 +41,8 @@ class OffsetTracker:
     def begin(self, offset: int) -> None:
         """Register a received message. Offsets may have gaps, and only grow."""
         self.taken[offset] = False
+        if offset != self._end:  # a gap, which may be committed before anything is finished
+            self.may_have_moved = True
         self._end = offset + 1
         self.unfinished += 1
 
