@@ -309,7 +309,7 @@ class ChangeSource(Protocol):
             StoreError: The store failed.
         """
 
-    def watched(self, service: str) -> Collection[str]:
+    def list_watched(self, service: str) -> Collection[str]:
         """Return the collections that are watched for a service. Raises `StoreError`."""
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from saga.engine.execution.document_updates import Marker, Update
+from saga.engine.execution.document_updates import DocumentUpdate, Marker
 from saga.messages import Message
 from saga.messaging import controls
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -30,9 +30,9 @@ def others_progress(*, ended: bool) -> bytes:
     return encode(SagaProgress(service=SERVICE, saga=OTHER, n=int(ended), intents=() if ended else (intent,)))
 
 
-def others_update(contents: Contents) -> Update:
+def others_update(contents: Contents) -> DocumentUpdate:
     """Update that the other lane asks for, as it comes into one replace with an update of the explored saga."""
-    return Update(
+    return DocumentUpdate(
         declared=contents.service.documents[Stock],
         key=ITEM,
         marker=MARKER,

@@ -188,11 +188,11 @@ def describe_modes(contracts: Iterable[Contract]) -> list[str]:
     for contract in contracts:
         names.setdefault(contract.compatible, []).append(contract.name)
     default = names.pop(DEFAULT_MODE)
-    lines = [f"{DEFAULT_MODE}, the default, because {REASON}: {counted(len(default), 'contract')}"] if default else []
+    lines = [f"{DEFAULT_MODE}, the default, because {REASON}: {pluralize(len(default), 'contract')}"] if default else []
     return [*lines, *(f"{mode}, as declared: {', '.join(found)}" for mode, found in names.items())]
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Number of something, in words."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
@@ -271,7 +271,7 @@ class _Place:
     def inside(self, name: str, given: Mapping[str, Any]) -> "_Place":
         """Place of a part."""
         path = f"{self.at}.{name}" if self.at and name else self.at or name
-        return _Place(path, self.silenced | _silenced(given))
+        return _Place(path, self.silenced | _find_silenced(given))
 
 
 class _Linter:
@@ -285,7 +285,7 @@ class _Linter:
 
     def find_problems(self) -> list[ContractProblem]:
         """Problems in the order of the file."""
-        schema, place = self.version.schema, _Place("", _silenced(self.version.schema))
+        schema, place = self.version.schema, _Place("", _find_silenced(self.version.schema))
         if not _TOPIC.fullmatch(schema["topic"]):
             self.report(place, "topic-case", f"the topic {schema['topic']} is not lower case letters, digits, - and .")
         if not schema["key"].endswith("_id"):
@@ -390,7 +390,7 @@ class _Linter:
             self.report(place, "enum-default", f"the enum {enum.name} has no default, so it can get no symbols", remedy)
 
 
-def _silenced(given: Mapping[str, Any]) -> frozenset[str]:
+def _find_silenced(given: Mapping[str, Any]) -> frozenset[str]:
     """Rules that a record, enum or field is left out of, with all in it."""
     names = given.get("lint", [])
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()

@@ -439,7 +439,7 @@ def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
             walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])
             return walk
         case "fixed":
-            walk = named[schema["name"]] = _fixed(schema["size"])
+            walk = named[schema["name"]] = _walk_fixed(schema["size"])
             return walk
         case "enum":
             named[schema["name"]] = _long
@@ -462,7 +462,7 @@ def _text(cursor: _Cursor) -> None:
     cursor.skip(cursor.long())
 
 
-def _fixed(width: int) -> _Walk:
+def _walk_fixed(width: int) -> _Walk:
     def walk(cursor: _Cursor) -> None:
         cursor.left -= 1
         cursor.skip(width)
@@ -471,10 +471,10 @@ def _fixed(width: int) -> _Walk:
 
 
 _PRIMITIVES: dict[str, _Walk] = {
-    "null": _fixed(0),
-    "boolean": _fixed(1),
-    "float": _fixed(4),
-    "double": _fixed(8),
+    "null": _walk_fixed(0),
+    "boolean": _walk_fixed(1),
+    "float": _walk_fixed(4),
+    "double": _walk_fixed(8),
     **dict.fromkeys(("int", "long"), _long),
     **dict.fromkeys(("string", "bytes"), _text),
 }

@@ -62,7 +62,7 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
     default."""
     match type_:
         case schema.ScalarType(kind):
-            return _SCALARS_TO_JSON.get(kind, _unchanged)
+            return _SCALARS_TO_JSON.get(kind, _keep_value)
         case schema.DecimalType():
             return "{:f}".format
         case schema.EnumType():
@@ -87,7 +87,7 @@ def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) ->
     """
     match type_:
         case schema.ScalarType(kind):
-            return (_SCALARS_FROM_FOREIGN_JSON if foreign else _SCALARS_FROM_JSON).get(kind, _unchanged)
+            return (_SCALARS_FROM_FOREIGN_JSON if foreign else _SCALARS_FROM_JSON).get(kind, _keep_value)
         case schema.DecimalType():
             return _parse_with(_ANY_DECIMAL if foreign else _DECIMAL, Decimal, 'a decimal as text: "9.80"')
         case schema.EnumType(symbols=symbols):
@@ -159,7 +159,7 @@ def _no_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is no number in JSON")
 
 
-def _unchanged(value: Any) -> Any:
+def _keep_value(value: Any) -> Any:
     return value
 
 

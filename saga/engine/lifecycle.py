@@ -30,7 +30,7 @@ from saga.engine.persistence.service_record import (
     replaced_logs,
     starts_of,
 )
-from saga.engine.persistence.transition_publisher import Telling
+from saga.engine.persistence.transition_publisher import TransitionPublisher
 from saga.engine.ports import CallExternal, ExternalCall
 from saga.engine.prepared_service import PreparedService, find_conflicting_times, relayed_by
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
@@ -105,7 +105,7 @@ async def serve(
         assignment = WorkerAssignment(watching := OutageWatch(declared.name, clock, report, tracing=options.tracing))
         record = options.record or await ensure_record(declared, store, clock, watching)
         through, worker_name, contracts = options.call_external, options.worker, options.reload_contracts
-        telling = Telling(prepared, broker, watching, worker_name) if options.transitions_topic else None
+        telling = TransitionPublisher(prepared, broker, watching, worker_name) if options.transitions_topic else None
         ports = make_worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
         times = None if options.record else WorkTimes(record, prepared.retention_s, store, clock)
         ports = replace(ports, waits_for_schemas=options.waits_for_schemas, heartbeat=times)

@@ -274,7 +274,7 @@ async def rebuild_progress(
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:
         try:
-            anew = await _made(service, saga, taken, said, now_ms, around, order)
+            anew = await _rebuild_in_order(service, saga, taken, said, now_ms, around, order)
         except Unknowable as refusal:
             why.append(refusal)
             continue
@@ -286,7 +286,7 @@ async def rebuild_progress(
     raise why[0]
 
 
-async def _made(  # see above; and the order
+async def _rebuild_in_order(  # see above; and the order
     service: PreparedService,
     saga: str,
     taken: Sequence[ReceivedMessage],

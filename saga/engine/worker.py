@@ -17,7 +17,7 @@ from saga.engine.consumer.poll_loop import PollLoop, UnreadableRecords
 from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.persistence.transition_publisher import Telling
+from saga.engine.persistence.transition_publisher import TransitionPublisher
 from saga.engine.prepared_service import find_low_priority_types
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Broken, StoreUnavailable
@@ -38,7 +38,7 @@ class Worker:
     tasks: asyncio.TaskGroup
     """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
     sources: WorkerSources
-    transition_publisher: Telling | None = None
+    transition_publisher: TransitionPublisher | None = None
     """Tells its transitions; `None`: nobody is told."""
     log_ids: LogIds | None = None
     """Way to the ids of logs, to be compared with those that the store knows; `None`: they are not."""

@@ -210,7 +210,7 @@ def make_query(address: str) -> ConnectQuery | None:
 def check_watched_collections(service: Declared, store: Store) -> Iterator[Finding]:
     """Find collections whose changes are recorded for a service although its current declaration consumes none of them.
     Raises `StoreError`."""
-    watched = store.watched(service.name) if isinstance(store, ChangeSource) else ()
+    watched = store.list_watched(service.name) if isinstance(store, ChangeSource) else ()
     for collection in sorted(set(watched) - set(list_watched_collections(service))):
         yield Finding(
             "warning",
@@ -232,7 +232,7 @@ async def stop_watching(service: Declared, collections: Collection[str], store: 
         raise ConfigurationError(
             "nothing was dropped:", ["this store notes no changes: take the collection out of the connector"]
         )
-    watched, taken = store.watched(service.name), list_watched_collections(service)
+    watched, taken = store.list_watched(service.name), list_watched_collections(service)
     there = ", ".join(sorted(watched)) or "of none"
     problems = [
         f"{service.name!r} takes changes of {each!r}: deploy a release first that does not"

@@ -26,7 +26,7 @@ from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.outbox import outbox_records
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
-from saga.engine.persistence.transition_publisher import Telling, told_of
+from saga.engine.persistence.transition_publisher import TransitionPublisher, make_transition_event
 from saga.engine.prepared_service import PreparedService, prepare, writes_of
 from saga.engine.rebuild import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
 from saga.engine.repair import may_act, republish_saga, republish_timer
@@ -188,7 +188,7 @@ def _compute_quiet_ms(service: ServiceRuntime) -> int:
 @asynccontextmanager
 async def _run_worker(
     declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
-) -> AsyncIterator[tuple[ServiceRuntime, Broker, Telling | None]]:
+) -> AsyncIterator[tuple[ServiceRuntime, Broker, TransitionPublisher | None]]:
     """Open the service with its store, broker and resources, as a worker without assigned partitions.
 
     Also yield the publisher of its transition events, if they are published. A dry run opens no resources, because it
@@ -202,7 +202,9 @@ async def _run_worker(
             await wiring.with_topics([declared], broker, (), clock, settings.open_s, settings.transition_topic)
         prepared, watching = prepare(declared), OutageWatch(declared.name, clock, report)
         telling = (
-            Telling(prepared, broker, watching, NAME) if settings.transition_topic is not None and not dry_run else None
+            TransitionPublisher(prepared, broker, watching, NAME)
+            if settings.transition_topic is not None and not dry_run
+            else None
         )
         assignment = WorkerAssignment(watching)
         if not dry_run:
@@ -491,7 +493,7 @@ def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[
         content, _ = anew.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
         raws += decode_archive(content).transitions
     for number, raw in enumerate((*raws, *p.transitions)):
-        told = told_of(place.service, "", p, decode_transition(raw), sha256(bytes(raw)).hexdigest())
+        told = make_transition_event(place.service, "", p, decode_transition(raw), sha256(bytes(raw)).hexdigest())
         yield told if number else structs.replace(told, anew=iso(place.clock.now_ms()))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from saga.errors import SagaError
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds, mode_of
-from saga.testing.simulation.reports import counted, report, saved, summary
+from saga.testing.simulation.reports import format_count, report, save_schedule, summary
 from saga.testing.simulation.runs import FAILURES, FailedScenario, Run, RunOptions, Shrunk, Tally, run_all
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
@@ -95,7 +95,7 @@ def _add_report(item: pytest.Function, failed: FailedScenario) -> BaseException:
     small.failure.add_note(report(failed, item.name))
     if item.config.getoption("--saga-save"):
         try:
-            small.failure.add_note(f"saved: {saved(item.function, small.schedule, str(small.failure))}")
+            small.failure.add_note(f"saved: {save_schedule(item.function, small.schedule, str(small.failure))}")
         except SagaError as why:  # must not hide the failure of the test
             small.failure.add_note(f"not saved: {why}")
     return small.failure
@@ -103,14 +103,14 @@ def _add_report(item: pytest.Function, failed: FailedScenario) -> BaseException:
 
 def _call_test(test: Callable[..., None], given: dict[str, Any], world: World) -> None:
     if isinstance(world, SimulatedWorld):
-        world.saving = lambda: saved(test, world.schedule(), "as it was saved")
+        world.saving = lambda: save_schedule(test, world.schedule(), "as it was saved")
     test(**{**given, "world": world})
 
 
 def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
     """Run the test in the world of the fixture, in which other fixtures may have started services."""
     if isinstance(world, SimulatedWorld):
-        world.saving = lambda: saved(item.function, world.schedule(), "as it was saved")
+        world.saving = lambda: save_schedule(item.function, world.schedule(), "as it was saved")
     try:
         item.obj(**given)
         world.verify()
@@ -175,8 +175,9 @@ def _report_processes(item: pytest.Function, world: World | None, runs: int = 1,
     from saga.testing.processes.process_world import ProcessWorld
 
     assert isinstance(world, ProcessWorld)
+    on_servers = " on servers" if item.config.getoption("--saga-servers") else ""
     parts = [
-        f"{counted(runs, 'run')} as real processes{' on servers' if item.config.getoption('--saga-servers') else ''}",
+        f"{format_count(runs, 'run')} as real processes{on_servers}",
         *([f"left out there: {', '.join(missing)}"] if missing else []),
         f"not looked at there: {', '.join(world.unseen)}",
     ]

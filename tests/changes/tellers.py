@@ -105,7 +105,7 @@ class Forgetful:
 
     def __post_init__(self) -> None:
         self.watch, self.pause, self.leads = self.store.watch, self.store.pause, self.store.leads
-        self.watched, self.unwatch = self.store.watched, self.store.unwatch
+        self.list_watched, self.unwatch = self.store.list_watched, self.store.unwatch
 
     def read_recorded(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         return self.store.read_recorded(service, count_max, before_ms=before_ms)

@@ -78,7 +78,7 @@ class TestStoreOnFiles(FromStore, OnFiles):
             await store.watch(name, [PARCELS, "letters"], from_beginning=False)
         await self.shown(service, connect, file)
         async with SqliteStore(file, clock=CLOCK) as store:
-            assert set(store.watched(name)) == {PARCELS, "letters"}
+            assert set(store.list_watched(name)) == {PARCELS, "letters"}
             await store.insert("letters", "a", b"{}")
             assert [each.changed.key for each in store.read_recorded(name, 10)] == ["a"]
 

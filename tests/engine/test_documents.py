@@ -348,8 +348,8 @@ async def test_an_update_that_somebody_else_was_faster_than_is_made_on_what_is_t
         assert not place.told(Retrying), "it is no attempt"
 
 
-def an_update(declared: Declared) -> document_updates.Update:
-    return document_updates.Update(
+def an_update(declared: Declared) -> document_updates.DocumentUpdate:
+    return document_updates.DocumentUpdate(
         declared=declared.documents[0],
         key="tea",
         marker="m",

@@ -247,7 +247,7 @@ async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
             prepare(declared), {}, trial_ports(declared.name, store, clock, RecordingPublisher())
         )
         updates = [
-            document_updates.Update(
+            document_updates.DocumentUpdate(
                 declared=service.documents[Ledger],
                 key="all",
                 marker=f"m-{n}",

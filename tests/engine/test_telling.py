@@ -14,7 +14,7 @@ from saga import Saga, Service
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import transition_publisher
-from saga.engine.persistence.transition_publisher import Telling
+from saga.engine.persistence.transition_publisher import TransitionPublisher
 from saga.engine.prepared_service import prepare
 from saga.engine.processing_state import Measurements
 from saga.errors import BrokerError, BrokerUnavailable
@@ -198,8 +198,10 @@ class Desk:
     moments: list[object] = field(default_factory=list)
     clock: Impatient = field(default_factory=Impatient)
 
-    def telling(self) -> Telling:
-        return Telling(prepare(payment.declared), self.log, OutageWatch("payment", self.clock, self.moments.append))
+    def telling(self) -> TransitionPublisher:
+        return TransitionPublisher(
+            prepare(payment.declared), self.log, OutageWatch("payment", self.clock, self.moments.append)
+        )
 
 
 KNOWN: list[SagaProgress] = []

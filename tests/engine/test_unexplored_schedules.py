@@ -15,7 +15,7 @@ from saga.engine.consumer.keyed_executor import WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining, Superseded
 from saga.engine.execution import document_updates
-from saga.engine.execution.document_updates import Update
+from saga.engine.execution.document_updates import DocumentUpdate
 from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.repair import republish_saga
 from saga.engine.service_runtime import ServiceRuntime
@@ -528,7 +528,7 @@ async def test_of_updates_that_go_together_each_looks_whether_its_own_run_still_
             worker.participant,
             Position("orders", 0, 0),
             [
-                Update(
+                DocumentUpdate(
                     declared=declared,
                     key="rum",
                     marker=f"m-{saga}",

@@ -26,7 +26,7 @@ MORE_PARAMETERS = {
     "_declared": 8,
     "command": 8,
     "_headers": 7,
-    "_made": 7,
+    "_rebuild_in_order": 7,
     "_put": 7,
     "_row": 7,
     "make_handler": 11,
@@ -37,7 +37,6 @@ MORE_PARAMETERS = {
     "rebuild": 7,
     "make_resource": 8,
     "command_to_record": 9,
-    "told_of": 7,
     "trial": 7,
     "make_worker_ports": 8,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.persistence.transition_publisher import Telling
+from saga.engine.persistence.transition_publisher import TransitionPublisher
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 
@@ -25,7 +25,7 @@ class Committer:
     sources: WorkerSources
     due: asyncio.Event
     """Set when there may be something to commit."""
-    transition_publisher: Telling | None = None
+    transition_publisher: TransitionPublisher | None = None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:

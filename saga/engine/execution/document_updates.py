@@ -80,7 +80,7 @@ def _as_it_is(value: Raw) -> Raw:
     return value
 
 
-class Update(Struct, frozen=True, kw_only=True):
+class DocumentUpdate(Struct, frozen=True, kw_only=True):
     """An update of a business document that one run asks for."""
 
     declared: DocumentKind
@@ -121,7 +121,7 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
     return _decode_body(declared, key, document, _decode_head(document))
 
 
-async def apply(service: ServiceRuntime, position: Position, update: Update) -> Marker:
+async def apply(service: ServiceRuntime, position: Position, update: DocumentUpdate) -> Marker:
     """Apply an update once, or find that it was applied.
 
     Updates of one document that come up meanwhile in this process go into one replace. Raises `Superseded` if the run
@@ -138,7 +138,7 @@ async def apply(service: ServiceRuntime, position: Position, update: Update) -> 
 
 
 async def apply_together(
-    service: ServiceRuntime, position: Position, updates: Sequence[Update]
+    service: ServiceRuntime, position: Position, updates: Sequence[DocumentUpdate]
 ) -> Sequence[Marker | Exception | Superseded]:
     """Make these updates of one document: return the marker of each, or what it raises."""
     collection, key = updates[0].declared.collection, updates[0].key
@@ -191,7 +191,7 @@ async def apply_together(
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
 
-def _too_hot(update: Update) -> TimeoutError:
+def _too_hot(update: DocumentUpdate) -> TimeoutError:
     return TimeoutError(
         f"document {update.key!r} of {update.declared.collection!r} was changed by others, each time it was to be "
         "replaced, until the handler's timeout: it is too hot"
@@ -216,7 +216,7 @@ async def withdraw(
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
 
-def _cannot_grow(update: Update, why: TooLarge) -> Permanent:
+def _cannot_grow(update: DocumentUpdate, why: TooLarge) -> Permanent:
     """Make the failure of an update that makes its document larger than the store accepts."""
     return Permanent(
         f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
@@ -246,7 +246,7 @@ def _decode_body(declared: DocumentKind, key: str, document: Document | None, he
         ) from why
 
 
-def _change(update: Update, current: Any) -> tuple[Marker, Any]:
+def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
     """Return the marker, and the new document; `None` if only the markers change."""
     kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
     run_kind, handler, cause = update.run
@@ -328,7 +328,9 @@ async def _put(  # what is written, where, and in the place of what
     return True
 
 
-async def _refusal(service: ServiceRuntime, position: Position, update: Update) -> StoreError | Superseded | None:
+async def _refusal(
+    service: ServiceRuntime, position: Position, update: DocumentUpdate
+) -> StoreError | Superseded | None:
     """Return why an update without a marker is not made: its run is not open, or that cannot be found out."""
     try:
         return None if await _is_open(service, position, update.saga, update.run) else Superseded()

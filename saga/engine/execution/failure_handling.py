@@ -167,7 +167,7 @@ class FailureHandler:
             under={},
             stack=format_stack(failed.error, failed.secrets),
             blame=failed.blame_of_error,
-            disputed=failed.disputed,
+            disputed=failed.disputed_calls,
         )
         # A progress that is too large has no room for the answers.
         is_too_large = isinstance(failed.error, TooLarge)

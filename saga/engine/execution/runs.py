@@ -121,7 +121,7 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
         )
 
     @property
-    def disputed(self) -> tuple[tuple[str, int], ...]:
+    def disputed_calls(self) -> tuple[tuple[str, int], ...]:
         """Steps and reads that a person may answer whatever is recorded: this release cannot go by the record."""
         if isinstance(self.error, NewerHandler):
             return list_answerable_calls(self.recorded)

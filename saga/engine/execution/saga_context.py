@@ -282,7 +282,7 @@ class SagaContext(Saga[Any]):
         if answered is None:
             asked = self._describe_arguments(asked, self._written, change, args, kwargs, first=1)
             await self._begin(asked)
-            update = document_updates.Update(
+            update = document_updates.DocumentUpdate(
                 declared=declared,
                 key=key,
                 marker=self.marker(asked),

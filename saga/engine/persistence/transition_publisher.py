@@ -73,7 +73,7 @@ class Noted(NamedTuple):
 
 
 @dataclass(slots=True)
-class Telling:
+class TransitionPublisher:
     """Tells the transitions that one worker writes or loads. Remembers, for each saga, how far they are told."""
 
     service: PreparedService
@@ -109,7 +109,9 @@ class Telling:
             known = self._known(p.saga, min(p.told, number))
         known.noted = number + 1
         queued, took = (stages.begun_s - stages.received_s) * 1000, stages.handler_s * 1000
-        told = told_of(self.service, self.worker, p, entry, p.hash, max(0, round(queued)), max(0, round(took)))
+        told = make_transition_event(
+            self.service, self.worker, p, entry, p.hash, (max(0, round(queued)), max(0, round(took)))
+        )
         self._note(p, known, told)
 
     def on_loaded(self, p: SagaProgress) -> None:
@@ -126,7 +128,9 @@ class Telling:
                 entry = decode_transition(raw)
             except UNREADABLE:  # `saga sagas verify` names it: the saga goes on
                 continue
-            self._note(p, known, told_of(self.service, self.worker, p, entry, sha256(bytes(raw)).hexdigest()))
+            self._note(
+                p, known, make_transition_event(self.service, self.worker, p, entry, sha256(bytes(raw)).hexdigest())
+            )
 
     def _known(self, saga: str, told: int) -> _Known:
         known = self._sagas[saga] = _Known(told, told)
@@ -202,16 +206,18 @@ class Telling:
             self._said_s, self._let_go = now, 0
 
 
-def told_of(  # all that is known of a transition
+def make_transition_event(
     service: PreparedService,
     worker: str,
     p: SagaProgress,
     entry: Transition,
     hash_: str,
-    queued_ms: int | None = None,
-    handler_ms: int | None = None,
+    times_ms: tuple[int | None, int | None] = (None, None),
 ) -> TransitionEvent:
-    """A transition as it is told, with what is open, awaited and due by the progress `p`."""
+    """Make the event of a transition, with what is open, awaited and due by the progress `p`.
+
+    `times_ms`: how long the message was queued, and how long its handler took, if that is known.
+    """
     topic, partition, offset = entry.position or (None, None, None)
     events = entry.events
     is_open = p.is_open
@@ -231,8 +237,8 @@ def told_of(  # all that is known of a transition
         worker=worker,
         emitted=tuple([EmittedMessage(id=e.id, type=e.type) for e in events]) if events else (),
         steps=tuple([c.name for c in entry.calls if c.kind == "step"]) if entry.calls else (),
-        queued_ms=queued_ms,
-        handler_ms=handler_ms,
+        queued_ms=times_ms[0],
+        handler_ms=times_ms[1],
         open=is_open,
         awaits=_awaited(service, p) if p.waiting or p.later or p.compensating else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,

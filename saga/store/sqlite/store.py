@@ -267,7 +267,7 @@ class SqliteStore:
                 return
         await self._writer_of(b"").do(partial(documents.watch, connection, service, collections, from_beginning))
 
-    def watched(self, service: str) -> Collection[str]:
+    def list_watched(self, service: str) -> Collection[str]:
         with self._translate_errors():
             return documents.read_watched(self._connection(), service)
 

@@ -145,7 +145,7 @@ class ChangesConformance:
         await other.watch("s", [], from_beginning=False)
         await store.insert(BOX, "after", b"{}")
         assert [c.key for c in changes(store)] == ["before", "after"]
-        assert set(store.watched("s")) == set(other.watched("s")) == {BAG, BOX}
+        assert set(store.list_watched("s")) == set(other.list_watched("s")) == {BAG, BOX}
 
     async def test_what_a_person_has_unwatched_is_noted_no_more_and_dropped(self, store: ChangeStore) -> None:
         await store.watch("s", [BAG, BOX], from_beginning=False)
@@ -156,7 +156,7 @@ class ChangesConformance:
         await store.insert(BAG, "c", b"{}")
         assert [c.key for c in changes(store)] == ["b"]
         assert [c.key for c in changes(store, "t")] == ["a", "c"]
-        assert set(store.watched("s")) == {BOX}
+        assert set(store.list_watched("s")) == {BOX}
 
     async def test_whoever_forgets_late_forgets_nothing_that_came_later(self, store: ChangeStore) -> None:
         await store.watch("s", [BAG], from_beginning=False)

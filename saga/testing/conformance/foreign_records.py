@@ -203,18 +203,18 @@ def _java() -> tuple[ForeignRecord, ...]:
         ForeignRecord(said, "a quantity that may be absent", _framed(_schema(quantity=["null", LONG])), _ce(), "waits", "has the fingerprint"),
         ForeignRecord(said, "no note", _framed(_schema(note=None)), _ce()),
         ForeignRecord(said, "a field more", _framed(_schema(more="double"), more=0.5), _ce()),
-        ForeignRecord(said, "a fixed more", _framed(_schema(trace=_fixed(16)), trace=b"t" * 16), _ce()),
-        ForeignRecord(said, "an optional fixed more", _framed(_schema(trace=["null", _fixed(16)]), trace=None), _ce()),
+        ForeignRecord(said, "a fixed more", _framed(_schema(trace=_fixed_schema(16)), trace=b"t" * 16), _ce()),
+        ForeignRecord(said, "an optional fixed more", _framed(_schema(trace=["null", _fixed_schema(16)]), trace=None), _ce()),
         ForeignRecord(said, "a union of three more", _framed(_schema(more=["null", STRING, LONG]), more=3), _ce()),
         ForeignRecord(said, "an Instant in nanoseconds more", _framed(_schema(more=_logical(LONG, "timestamp-nanos")), more=1), _ce()),
         ForeignRecord(said, "a LocalDateTime more", _framed(_schema(more=_logical(LONG, "local-timestamp-micros")), more=1), _ce()),
         ForeignRecord(said, "a LocalTime more", _framed(_schema(more=_logical("int", "time-millis")), more=1), _ce()),
-        ForeignRecord(said, "a Duration more", _framed(_schema(more=_fixed(12, "duration")), more=b"d" * 12), _ce()),
+        ForeignRecord(said, "a Duration more", _framed(_schema(more=_fixed_schema(12, "duration")), more=b"d" * 12), _ce()),
         ForeignRecord(said, "a recursive record more", _framed(_schema(more=NODE), more={"next": None}), _ce()),
         ForeignRecord(said, "a reserved word of Python as a field", _framed(_schema(**{"class": "int"}), **{"class": 1}), _ce()),
         ForeignRecord(said, "a BigDecimal as big-decimal", _framed(_schema(total=_logical("bytes", "big-decimal"))), _ce(), "refused", "total is written as bytes with the logical type 'big-decimal'"),
         ForeignRecord(said, "a decimal with three places", _framed(_schema(total=dict(TOTAL, scale=3))), _ce(), "refused", "would be misread: total"),
-        ForeignRecord(said, "a decimal on a fixed", _framed(_schema(total=_fixed(2, "decimal")), total=b"\x03\xd4"), _ce(), "refused", "fixed of 2 bytes with the logical type 'decimal'"),
+        ForeignRecord(said, "a decimal on a fixed", _framed(_schema(total=_fixed_schema(2, "decimal")), total=b"\x03\xd4"), _ce(), "refused", "fixed of 2 bytes with the logical type 'decimal'"),
         ForeignRecord(said, "plain bytes for a decimal", _framed(_schema(total="bytes")), _ce(), "refused", "would be misread: total"),
         ForeignRecord(said, "a double for a decimal", _framed(_schema(total="double"), total=9.8), _ce(), "waits", "has the fingerprint"),
         ForeignRecord(said, "an Instant in microseconds", _framed(_schema(at=_logical(LONG, "timestamp-micros"))), _ce(), "refused", "would be misread: at"),
@@ -246,7 +246,7 @@ def _logical(type_: str, logical: str) -> dict[str, Any]:
     return {"type": type_, "logicalType": logical}
 
 
-def _fixed(size: int, logical: str | None = None) -> dict[str, Any]:
+def _fixed_schema(size: int, logical: str | None = None) -> dict[str, Any]:
     more = {} if logical is None else {"logicalType": logical, "precision": 4, "scale": 2}
     return {"type": "fixed", "name": f"Fixed{size}", "size": size, **more}
 

@@ -293,7 +293,7 @@ async def _different(
         return None
     answers = []
     for message, position in _in_hand(witnessed.service, step, log):
-        made = await _made(witnessed, step, message, position, archives)
+        made = await _rerun_step(witnessed, step, message, position, archives)
         if made == step.content:
             return ""
         answers.append(made)
@@ -340,7 +340,7 @@ def _messages(service: PreparedService, records: Sequence[Record]) -> Iterator[t
             yield message, Position(*record[:3], record.log_id)
 
 
-async def _made(
+async def _rerun_step(
     witnessed: ServiceEvidence, step: _WriteStep, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
     """Return the progress that a rerun writes; `None` if it fails, or writes nothing."""

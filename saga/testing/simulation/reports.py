@@ -36,9 +36,9 @@ SAGAS_MAX = 3
 def report(failed: FailedScenario, name: str) -> str:
     """Return a complete report for people: nothing has to be run again to understand it."""
     small, first = failed.shrunk.run, failed.first
-    lines = [f"seed {first.schedule.seed} of {name} fails: {_said(small.failure)}"]
+    lines = [f"seed {first.schedule.seed} of {name} fails: {_describe_failure(small.failure)}"]
     counts = [
-        f"from {counted(len(old), what)} to {len(new)}"
+        f"from {format_count(len(old), what)} to {len(new)}"
         for what, old, new in (
             ("fault", first.schedule.planted, small.schedule.planted),
             (_kind_of_said(first), _published(first), _published(small)),
@@ -46,7 +46,7 @@ def report(failed: FailedScenario, name: str) -> str:
         if len(old) != len(new)
     ]
     if counts:
-        lines.append(f"shrunk {' and '.join(counts)} in {counted(failed.shrunk.runs, 'run')}")
+        lines.append(f"shrunk {' and '.join(counts)} in {format_count(failed.shrunk.runs, 'run')}")
     sagas = _sagas(small)
     lines += [
         *(["faults:"] if small.schedule.planted else ["no fault is needed"]),
@@ -61,25 +61,25 @@ def report(failed: FailedScenario, name: str) -> str:
 
 def summary(tally: Tally) -> str:
     """Return one line about all runs."""
-    parts = [counted(tally.runs, "run")]
+    parts = [format_count(tally.runs, "run")]
     if tally.events or not tally.documents:
-        parts.append(f"{counted(tally.events, 'event')} published")
+        parts.append(f"{format_count(tally.events, 'event')} published")
     if tally.documents:
-        parts.append(f"{counted(tally.documents, 'document')} written or removed")
+        parts.append(f"{format_count(tally.documents, 'document')} written or removed")
     if tally.points:
-        parts.append(f"a crash at each of {counted(tally.points, 'point')}")
+        parts.append(f"a crash at each of {format_count(tally.points, 'point')}")
     if tally.pairs:
-        parts.append(f"two crashes at {tally.pairs:,} of {counted(tally.pairs_in_all, 'pair')} of points")
+        parts.append(f"two crashes at {tally.pairs:,} of {format_count(tally.pairs_in_all, 'pair')} of points")
     if tally.faults and not tally.points:
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
-        parts.append(f"{counted(tally.faults.total(), 'fault')} ({told})")
+        parts.append(f"{format_count(tally.faults.total(), 'fault')} ({told})")
     if tally.dead:
         told = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
-        parts.append(f"{counted(tally.dead.total(), 'dead letter')} ({told})")
+        parts.append(f"{format_count(tally.dead.total(), 'dead letter')} ({told})")
     return "; ".join(parts)
 
 
-def counted(count: int, what: str) -> str:
+def format_count(count: int, what: str) -> str:
     """Return a count with its noun, in the plural if need be.
 
     >>> counted(1, "run"), counted(1200, "run")
@@ -88,7 +88,7 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _said(failure: BaseException | None) -> str:
+def _describe_failure(failure: BaseException | None) -> str:
     text = f"{type(failure).__name__}: {failure}" if not isinstance(failure, CheckFailed) else str(failure)
     return text.split("\n")[0]
 
@@ -251,7 +251,7 @@ def test_{stem}(world: World) -> None:
 '''
 
 
-def saved(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
+def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
     """Write the schedule as a test, and return its path. The same schedule gives the same file.
 
     Raises `SagaError` for a test in a class, or one that takes more than a world: another test could not call it.

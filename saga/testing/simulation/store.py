@@ -283,7 +283,7 @@ class ChangeRecordingStore(SimulatedStore):
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
         self._notes.watch(service, collections, from_beginning)
 
-    def watched(self, service: str) -> Collection[str]:
+    def list_watched(self, service: str) -> Collection[str]:
         return self._notes.watched.get(service, set())
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
