@@ -1,8 +1,8 @@
-"""Exceptions that end a turn, or one run of a handler, from within; and failures as people read them.
+"""Exceptions that end the processing of a message or a handler's run from within; and errors as people read them.
 
 BaseException
-└─ Halted               this turn goes no further; whatever it did is repeated or found by the next one
-   ├─ Refused           the progress is another one by now: reload and decide again
+└─ Halted               processing goes no further; what it did is repeated or found when the message is redelivered
+   ├─ Superseded        the progress is another one by now: reload and decide again
    └─ Draining          the worker is to stop, or to lose the partition
 saga.errors.Permanent
 └─ NotDeterministic     a rerun asked for something else than recorded
@@ -19,23 +19,25 @@ from saga.support.printable import shorten
 
 
 class Halted(BaseException):
-    """End of this turn, as by a crash. It is no `Exception`, so that no `except Exception` in a handler swallows it."""
+    """Ends processing as a crash would. It is no `Exception`, so that no `except Exception` in a handler swallows
+    it."""
 
 
 class Superseded(Halted):
-    """Refusal of a write, or of an update that nobody asks for any more: the progress is another one by now."""
+    """Raised for a write, or an update, of a progress that is another one by now."""
 
 
 class Draining(Halted):
-    """Refusal to begin anything new: the worker stops or loses the partition. It counts as no attempt of anything."""
+    """Raised when nothing new may begin: the worker stops or loses the partition. It counts as no attempt of
+    anything."""
 
 
 class NotDeterministic(Permanent):
-    """Failure of a rerun that asked for another step, or other input, than recorded."""
+    """Raised when a rerun asks for another step, or other input, than recorded."""
 
     def __init__(self, said: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
-        """`way`: how its handler may go on, where another version of it began the run. `disputed`: name and number of
-        what the record has, and of what was asked for: see `saga.progress.document.PendingMessage`."""
+        """`way`: how the handler may go on if another version of it began the run. `disputed`: name and number of what
+        is recorded, and of what was asked for: see `saga.progress.document.PendingMessage`."""
         self.way, self.disputed = way, disputed
         super().__init__(f"not deterministic: {said}")
 
@@ -55,8 +57,10 @@ REASON_BYTES_MAX = 2000
 
 
 def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
-    """Words of an exception, as they can be written down: bounded, and text whatever it is made of. `secrets`: texts
-    that are hidden in it, for a handler may quote any value that it was given."""
+    """Describe an exception as bounded text, whatever its message is made of.
+
+    `secrets`: texts that are hidden in it, for a handler may quote any value that it was given.
+    """
     try:
         text = f"{type(why).__name__}: {why}"
     except Exception as worse:  # noqa: BLE001 - a handler may raise anything
@@ -67,7 +71,8 @@ def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
 
 
 def find_origin(why: Exception) -> str | None:
-    """File, line and function that raised an exception: the last of the service's own code, or of what it calls."""
+    """Return file, line and function that raised an exception: the last of the service's own code, or of what it
+    calls."""
     last = None
     for frame, line in traceback.walk_tb(why.__traceback__):
         if not (code := frame.f_code).co_filename.startswith(PACKAGE):
@@ -76,8 +81,10 @@ def find_origin(why: Exception) -> str | None:
 
 
 def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
-    """Places of the service's own code, or of what it calls, that led to an exception, outermost first; behind them
-    those of what it was raised from. Of many the innermost. `secrets`: as in `describe_exception`."""
+    """List the places of the service's code, or of what it calls, that led to an exception, outermost first.
+
+    Behind them those of its cause. Of many the innermost. `secrets`: as in `describe_exception`.
+    """
     places: list[str] = []
     for _ in range(CAUSES_MAX):
         places += _theirs(why)[-FRAMES_MAX:]
@@ -89,8 +96,10 @@ def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def _theirs(why: Exception) -> list[str]:
-    """Places that led to an exception, outermost first, less the toolkit's own. No source is read for it: an outage
-    has very many of them."""
+    """List the places that led to an exception, outermost first, without the toolkit's own.
+
+    No source is read for it: an outage has very many of them.
+    """
     return [
         _place(code, line)
         for frame, line in traceback.walk_tb(why.__traceback__)

@@ -1,5 +1,7 @@
-"""Values that came in another form than ours, as JSON or in the wire format of a schema registry: made single objects
-as they are taken in, so that all behind it, what is kept too, knows one form."""
+"""Convert values in other formats, JSON or the wire format of a schema registry, to Avro's single-object encoding.
+
+It is done as they arrive, so that everything behind, stored messages too, knows one format.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,9 +26,11 @@ WriterOf: TypeAlias = Callable[[int], Writer | None]
 
 
 def to_single_object(message: Message, writer: Writer | None, library: Library) -> Message:
-    """The message with a single object as its value. One that cannot be made such stays as it came, without a reason:
-    that is found anew whenever it is looked at, for registry, schemas and keys may be others by then. `writer`: schema
-    that a registry has for it."""
+    """Return the message with its value in single-object encoding, or unchanged if that cannot be made.
+
+    The reason is not kept, but found again whenever the message is looked at: registry, schemas and keys may have
+    changed. `writer`: schema that a registry has for it.
+    """
     if message.value[:2] == MARKER:
         return message
     try:
@@ -36,8 +40,10 @@ def to_single_object(message: Message, writer: Writer | None, library: Library) 
 
 
 def identify_message(message: Message, topic: str, contract: Contract, library: Library) -> Message:
-    """The message by the id in the field that its contract names, if nothing else tells it; by its bytes where that
-    field cannot be read, and nothing in them is sensitive. `topic`: from which it came."""
+    """Return the message with an id from the field that its contract names, if nothing else gives it one.
+
+    By its bytes, if that field cannot be read and nothing in them is sensitive. `topic`: from which it came.
+    """
     if contract.id_field is None or not has_no_id(message.id):
         return message
     id_ = read_declared_id(message.value, contract, library)
@@ -49,9 +55,11 @@ def identify_message(message: Message, topic: str, contract: Contract, library: 
 
 
 def decode_single_object(message: Message, library: Library, writer_of: WriterOf) -> bytes:
-    """Value of a message that was taken in, as `codec.decode` takes it. `writer_of`: what a registry says of an id, as
-    far as it was asked. Raises `BadInput`; `UnknownSchema` for what a version may explain that is not deployed here
-    yet; and `SchemaUnasked` where a registry has to be asked first."""
+    """Return the value of an accepted message in single-object encoding.
+
+    `writer_of`: what the registry answered for an id, if it was asked. Raises `BadInput`; `UnknownSchema` if a version
+    that is not deployed here may read it; `SchemaUnasked` if the registry has to be asked first.
+    """
     if message.value[:2] == MARKER:
         return message.value
     if split_encrypted(message.value) is not None:
@@ -70,8 +78,7 @@ def decode_single_object(message: Message, library: Library, writer_of: WriterOf
 
 
 def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
-    """See whether the schema is known that the header of a value says, of which the rest is sealed. Raises as
-    `single_object` does for one that is not."""
+    """Check that the schema in the header of an encrypted value is known. Raises what `decode_single_object` raises."""
     if header[:2] == MARKER:
         identify(header, library)
     elif (id_ := foreign_values.schema_id_in(header)) is not None:
@@ -83,8 +90,10 @@ def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
 
 
 def _from_json(message: Message, library: Library) -> bytes:
-    """JSON as a single object, of the version that it says, or else of the newest. Raises `BadInput` and
-    `UnknownSchema`."""
+    """Convert JSON to single-object encoding, of the version that it names, or else of the newest.
+
+    Raises `BadInput` and `UnknownSchema`.
+    """
     contract = library.contracts[message.type]
     newest = contract.newest
     name, _, number = message.schema.rpartition(".v")
@@ -111,7 +120,7 @@ def _as_version(value: bytes, version: Version) -> bytes:
 
 
 def _content_type(message: Message) -> str | None:
-    """Content type of JSON that the sender named; `None` if it named none, or another one."""
+    """Return the content type of JSON that the sender named; `None` if it named none, or another one."""
     for name, value in message.foreign:
         if name.lower() in ("content-type", f"{FOREIGN}content-type") and is_json(said := media_type(value or b"")):
             return said

@@ -1,5 +1,4 @@
-"""Ports of whoever makes something anew beside the service: documents in memory, a log that forgets, a clock that is
-set, and nothing outside."""
+"""Ports for running decisions beside the service: documents in memory, a log that discards, a clock that is set."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +18,11 @@ from saga.support.clock import SystemClock
 
 
 class NotIsolated(Halted):
-    """End of a run that asks for the outside."""
+    """Raised when a run makes a call that leaves it."""
 
 
 class RecordedDocuments:
-    """Store in memory of one saga. It has no business documents: whoever asks for one asks for the outside."""
+    """Store of one saga in memory. It has no business documents: asking for one raises `NotIsolated`."""
 
     def __init__(self, document_bytes_max: int) -> None:
         self.document_bytes_max = document_bytes_max
@@ -58,7 +57,7 @@ class RecordedDocuments:
 
 
 class RecordedClock(SystemClock):
-    """Clock of the time at which a message was handled."""
+    """Clock that shows the time at which a message was handled."""
 
     at_ms = 0
 
@@ -68,7 +67,7 @@ class RecordedClock(SystemClock):
 
 @dataclass(frozen=True, slots=True)
 class DiscardingPublisher:
-    """Log that forgets: what is published while a progress is made anew is there already, or published later."""
+    """Log that discards: what a rebuild publishes is in the log already, or is published later."""
 
     record_bytes_max: int
 
@@ -77,7 +76,7 @@ class DiscardingPublisher:
 
 
 class IsolatedAssignment:
-    """Assignment that nobody takes away, and in which nobody waits."""
+    """Assignment that is never revoked, and whose pauses take no time."""
 
     def is_committed(self, position: Position, /) -> bool:
         return False
@@ -106,7 +105,7 @@ async def asked(*what: object) -> Any:
 def make_isolated_ports(
     service: str, documents: RecordedDocuments, clock: RecordedClock, record_bytes_max: int, keys: Keys | None = None
 ) -> Ports:
-    """Ports that raise `NotIsolated` for everything that leaves the run."""
+    """Make ports that raise `NotIsolated` for everything that leaves the run."""
     return Ports(
         store=cast(Store, documents),  # what a turn uses of a store
         publisher=DiscardingPublisher(record_bytes_max),
@@ -129,7 +128,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class FixedClock:
-    """Clock on which no time passes, but where `now` is set: what is recorded does not depend on when it runs."""
+    """Clock on which no time passes: what is recorded does not depend on when it runs."""
 
     now: int = 0
 
@@ -150,12 +149,12 @@ class FixedClock:
 
 
 async def at_once(seconds: float, position: Position) -> None:
-    """A pause that takes no time."""
+    """Pause without taking time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticAssignment:
-    """See `saga.engine.ports.Assignment` for the promises. No worker stops, and no partition goes."""
+    """Assignment that is never revoked. See `saga.engine.ports.Assignment` for the promises."""
 
     pause: Callable[[float, Position], Awaitable[None]] = at_once
     is_committed: Callable[[Position], bool] = lambda position: False
@@ -176,7 +175,7 @@ class StaticAssignment:
 
 @dataclass
 class RecordingPublisher:
-    """See `saga.engine.ports.EventPublisher` for the promises. It keeps what is published, in order."""
+    """Publisher that keeps what is published, in order. See `saga.engine.ports.EventPublisher` for the promises."""
 
     messages: list[Outgoing] = field(default_factory=list)
     record_bytes_max: int = RECORD_BYTES_MAX

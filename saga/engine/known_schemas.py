@@ -26,18 +26,18 @@ ReloadContracts: TypeAlias = Callable[[Library], Awaitable[Library]]
 
 
 async def reload_now(library: Library) -> Library:
-    """Read them here and now: for whoever runs in a world without threads."""
+    """Reload the contracts at once, where there are no threads."""
     return library.reload()
 
 
 async def reload_in_thread(library: Library) -> Library:
-    """Read them in a thread: other lanes go on."""
+    """Reload the contracts in a thread, so that other sagas go on."""
     return await asyncio.to_thread(library.reload)
 
 
 @dataclass(slots=True)
 class KnownSchemas:
-    """Library of a running service, which grows while it runs."""
+    """The contracts of a running service; they grow while it runs."""
 
     library: Library
     writers: dict[int, Writer] = field(default_factory=dict)
@@ -49,18 +49,20 @@ class KnownSchemas:
     _gate: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, id_: int, registry: AskRegistry | None) -> None:
-        """Ask for the schema with an id. Raises `RegistryUnavailable`."""
+        """Ask the registry for the schema with an id. Raises `RegistryUnavailable`."""
         if len(self.writers) >= WRITERS_MAX:
             self.writers.clear()
         self.writers[id_] = writer_without_registry(id_) if registry is None else await registry(id_)
 
     def doubt(self) -> None:
-        """Forget what a registry has said: a person has mended something, and it is asked again."""
+        """Forget what the registry answered: an operator has corrected something, so it is asked again."""
         self.writers.clear()
 
     async def know(self, why: UnknownSchema, read: ReloadContracts, watching: OutageWatch) -> bool:
-        """Return whether the schema is known by now. Lanes that ask at the same time wait for one reading. A version
-        that is too new for this release becomes readable by another release alone."""
+        """Return whether the schema is known by now. Concurrent callers wait for one reload.
+
+        A version that is too new for this release can only be read by another release.
+        """
         if isinstance(why, NewerVersion):
             return False
         async with self._gate:
@@ -71,7 +73,7 @@ class KnownSchemas:
         return why.fingerprint in self.library.by_fingerprint
 
     async def _read_anew(self, read: ReloadContracts, watching: OutageWatch) -> None:
-        """Read the contracts. Those that cannot be used, perhaps in the middle of a deployment, change nothing."""
+        """Reload the contracts. Invalid ones, perhaps in the middle of a deployment, change nothing."""
         before, error = self.library, ""
         try:
             self.library = await watching.clock.within(READ_S_MAX, read(before))

@@ -1,7 +1,7 @@
-"""Life of one running service: the order in which all is opened, and closed.
+"""Run a service: open and close everything in order.
 
-Opening: resources, worker, groups. Closing, once `stop` is set: polls, lanes (within the limit), commits, groups,
-resources. Store and broker belong to the caller, who closes them last.
+Opening: resources, worker, consumer groups. Closing, once `stop` is set: polls, messages in flight (within the limit),
+commits, groups, resources. Store and broker belong to the caller, who closes them last.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ whoever has them next."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Ways to run a service, whatever service it is."""
+    """Options for running any service."""
 
     clock: Clock
     report: Report
@@ -91,10 +91,10 @@ class ServiceOptions:
 async def serve(
     prepared: PreparedService, *, store: Store, broker: Broker, options: ServiceOptions, use: Sequence[object] = ()
 ) -> None:
-    """Run one worker of a service until it is to stop, then drain. `use`: fakes in the place of resources.
+    """Run one worker of a service until it is to stop, then drain it. `use`: fakes in place of resources.
 
-    Raises `ConfigurationError` for a resource that does not open, or a store that lets documents go before their time:
-    then nothing was taken from the log.
+    Raises `ConfigurationError` for a resource that does not open, or a store that expires documents too early: then
+    nothing was taken from the log.
     """
     clock, report, declared = options.clock, options.report, prepared.declared
     async with AsyncExitStack() as stack:
@@ -129,7 +129,7 @@ async def serve(
 
 
 async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
-    """Check that a log which is a file is the one that the store knows. Raises `ConfigurationError`, `SagaError`."""
+    """Check that a log in a file is the one that the store knows. Raises `ConfigurationError`, `SagaError`."""
     if not broker.creates_topics:  # elsewhere topics are deleted one by one: the others go on
         return
     known = await known_logs(store, declared.name)
@@ -148,9 +148,11 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
 
 
 async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options: ServiceOptions) -> ChangeRelay | None:
-    """Relay of the changes that the service takes, if its store notes them; else its connector writes them. What is
-    noted for another release of the service goes on being noted. Raises `ConfigurationError` if it may not write their
-    topics."""
+    """Return the relay of document changes, if the service's store records them; otherwise a connector writes them.
+
+    Changes recorded for another release of the service are still recorded. Raises `ConfigurationError` if the relay may
+    not write their topics.
+    """
     if not isinstance(store, ChangeSource):
         return None
     topics = relayed_by(service.declared)
@@ -162,11 +164,11 @@ async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options:
 
 
 async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
-    """Have a worker take from its sources until `stop`; then drain: what runs may end, nothing new begins. Returns how
-    many seconds draining took.
+    """Let a worker consume from its sources until `stop`; then drain it. Returns how many seconds draining took.
 
-    The order of the end: polls, what ends soon, dead letters, commits, groups, what takes longer. So a slow handler
-    holds up no partition: whoever has it next begins its messages, and the first of two runs that ends counts.
+    Draining begins nothing new, and lets what runs end, in this order: polls, what ends soon, dead letters, commits,
+    groups, what takes longer. So a slow handler holds up no partition: its next owner begins the partition's messages,
+    and of two runs of one message the first that ends counts.
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
     async with worker.executor, AsyncExitStack() as groups:
@@ -206,21 +208,21 @@ async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
 
 
 async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
-    """See to it from the very moment on: a poll loop, which may be polling, is seldom the first to notice."""
+    """Stop new work from the very moment on: a poll loop that is polling would notice later."""
     await stop.wait()
     worker.assignment.stop()
     worker.listener.wake_polls()
 
 
 def collections_of(declared: Declared) -> Sequence[str]:
-    """Collections of its documents: progress, archives, and those of its business."""
+    """Return the collections of its documents: progress, archives, and business documents."""
     return (PROGRESS, ARCHIVES, *dict.fromkeys(kind.collection for kind in declared.documents))
 
 
 async def open_resources(
     declared: Declared, stack: AsyncExitStack, clock: Clock, open_s: float, use: Sequence[object] = ()
 ) -> Mapping[type, object]:
-    """Open the resources: by type, a fake of `use`, else what the opener yields. All problems are told at once."""
+    """Open the resources by type: a fake of `use`, or what the opener yields. All problems are reported at once."""
     fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
     unused = [fake for fake in use if not any(fake is given for given in fakes.values())]
     if unused:

@@ -1,4 +1,4 @@
-"""Watch over store and log: how they cope, when they cannot be reached, and when people are told."""
+"""Watch store and broker: their load, when they cannot be reached, and when people are told."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -22,21 +22,21 @@ QUIET_S = 60.0
 
 
 class LoadListener(Protocol):
-    """Listener that has to know how store and log cope."""
+    """Listens to how store and broker cope with their load."""
 
     def took(self, seconds: float, now_s: float) -> None:
-        """A write, or what was published, has been acknowledged after so long, just now."""
+        """Take note that a write, or a publication, was acknowledged just now after so long."""
 
     def failed(self) -> None:
-        """One was refused for being too much or out of reach, or its answer was lost."""
+        """Take note that one was refused as too much, could not be made, or lost its answer."""
 
     def eased(self) -> None:
-        """One more lane waits for something else."""
+        """Take note that one more message waits for something else than store and broker."""
 
 
 @dataclass(slots=True)
 class OutageWatch:
-    """All that one worker knows of how its store and log do."""
+    """What one worker knows of the availability of its store and broker."""
 
     service: str
     clock: Clock
@@ -65,7 +65,7 @@ class OutageWatch:
             self.load.failed()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
-        """Take note, each time, that store or broker could not be reached; people are told once a minute."""
+        """Take note that store or broker could not be reached. People are told once a minute."""
         self.outages += 1
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
@@ -83,26 +83,28 @@ class OutageWatch:
         self.answered(_what(why))
 
     def answered(self, what: What) -> None:
-        """Take note that it can be reached: told if it was told that it could not."""
+        """Take note that it can be reached. People are told if they were told that it could not."""
         since = self._away.pop(what, None)
         if since is not None and self._told.get(what, since - 1) >= since:
             self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
 
     def away(self) -> dict[str, float]:
-        """Store or broker -> for how many seconds it cannot be reached."""
+        """Return for how many seconds store or broker cannot be reached."""
         now = self.clock.monotonic_s()
         return {what: now - since for what, since in self._away.items()}
 
     def forget_failures(self) -> None:
-        """Forget those of lanes that have gone, as with their partition: whoever still waits for store or broker tries,
-        and fails, more often than every `QUIET_S` seconds."""
+        """Forget the failures of messages that are gone, as with their partition.
+
+        A message that still waits for store or broker tries, and fails, more often than every `QUIET_S` seconds.
+        """
         now = self.clock.monotonic_s()
         for what in WHAT:
             if what in self._away and now - self._failed[what] > QUIET_S:
                 self.answered(what)
 
     async def idling(self, what: Awaitable[T]) -> T:
-        """Await what is neither store nor log: they have one lane less to cope with meanwhile."""
+        """Await something else than store and broker: meanwhile they have one message less to cope with."""
         self.idle += 1
         if self.load is not None:
             self.load.eased()
@@ -112,7 +114,7 @@ class OutageWatch:
             self.idle -= 1
 
     def is_news(self, id_: str) -> bool:
-        """Return whether people have not been told of this dead letter by this process; asking counts as telling."""
+        """Return whether this process has not reported this yet; asking counts as reporting."""
         if id_ in self._news:
             return False
         self._news[id_] = None

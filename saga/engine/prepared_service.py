@@ -1,5 +1,4 @@
-"""Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then. And
-the topics that follow from them."""
+"""Prepare the declarations of one service for the engine, once, whoever runs it; and derive its topics from them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +34,7 @@ from saga.progress.overflow import OverflowBounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedService:
-    """Meaning of what a service declares, looked up by what the runtime has in hand. Without any I/O."""
+    """What a service's declarations mean, looked up by what the engine processes. Without any I/O."""
 
     declared: Declared
     name: str
@@ -81,22 +80,23 @@ class PreparedService:
 
     @property
     def topics(self) -> frozenset[str]:
-        """Topics that it reads."""
+        """Return the topics that it reads."""
         return frozenset((self.commands, *self.wakes, *(self.contracts[type_].topic for type_ in self.consumed)))
 
     @property
     def event_topics(self) -> frozenset[str]:
-        """Topics of events that it reads, and of changes of documents: whatever may close a deadline lies there."""
+        """Return the topics of events and document changes that it reads: the events that close deadlines lie there."""
         return self.topics - {self.commands, *self.wakes}
 
     def state_of(self, fields: dict[str, Any]) -> Any:
-        """The state as the service's class, from the fields that were recorded."""
+        """Make the state as the service's class from the recorded fields."""
         if self.state_marks is not None:
             fields = unwrap_marked(fields)
         return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
 
     def decode(self, handler: str, message: Message) -> Event:
-        """The message as the class that `handler` takes. Raises `BadInput`; `KeyMissing` for one that is sealed."""
+        """Decode the message as the class that `handler` consumes. Raises `BadInput`; `KeyMissing` if it is
+        encrypted."""
         library = self.schemas.library
         if (parts := split_encrypted(message.value)) is not None and parts[0]:
             raise KeyMissing(NO_KEYS)
@@ -113,7 +113,7 @@ class PreparedService:
         return event
 
     def given(self, handler: str, message: Message) -> Event | Change[Any]:
-        """The message as `handler` is given it. Raises `BadInput`."""
+        """Decode the message as `handler` is given it. Raises `BadInput`."""
         event = self.decode(handler, message)
         kind = kind_of(type(event)) if self.changes else None
         return event if kind is None else make_change(event, kind)
@@ -143,8 +143,11 @@ class PreparedService:
 
 
 def prepare(declared: Declared) -> PreparedService:
-    """Prepare all that the service has declared so far. Raises `DeclarationError` for migrations that do not lead to
-    the state of now, and for older versions of events that nothing upcasts."""
+    """Prepare everything that the service has declared so far.
+
+    Raises `DeclarationError` for migrations that do not lead to the current state, and for older versions of events
+    without an upcaster.
+    """
     migrations = check_chain(declared)
     everything = declared.reactions
     _check_upcasts(declared)
@@ -183,12 +186,12 @@ def prepare(declared: Declared) -> PreparedService:
 
 
 def _changes_of(taken: Iterable[type[Event]]) -> dict[str, type[Event]]:
-    """Topics of changes of documents, each with the class that stands for them."""
+    """Return the topics of document changes, each with the class that stands for them."""
     return {contract_of(e).topic: e for e in taken if is_change(e)}
 
 
 def _library_of(taken: Iterable[type[Event]]) -> Library:
-    """Library of all that is taken: changes of documents have contracts that no folder has."""
+    """Return the library of all consumed contracts. Document changes have contracts that no folder has."""
     libraries = [
         binding_of(event).library for event in sorted(taken, key=lambda event: (is_change(event), name_of(event)))
     ]
@@ -206,7 +209,7 @@ def _library_of(taken: Iterable[type[Event]]) -> Library:
 
 
 def _check_upcasts(declared: Declared) -> None:
-    """Check that each older version of what is taken can be read. Raises `DeclarationError` with all that cannot."""
+    """Check that each older version of consumed events can be read. Raises `DeclarationError` with all that cannot."""
     taken = sorted(
         {event for h in declared.reactions for event in h.taken_events}, key=lambda event: event.__contract__
     )
@@ -216,8 +219,11 @@ def _check_upcasts(declared: Declared) -> None:
 
 
 def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
-    """Types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
-    ones that nobody else may say."""
+    """Return the types that are read from the log: those that handlers consume and the outcomes on which compensations
+    act.
+
+    Without events of the service itself that no other service may emit.
+    """
     taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.consumed_events)}
     undoing = {n for h in declared.compensations for n in _names(h.taken_events)}
     taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
@@ -225,7 +231,7 @@ def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozen
 
 
 def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRoles:
-    """Handlers and compensations as decisions have to know them."""
+    """Return the handlers and compensations as decisions see them."""
     undo = {}
     for compensation in declared.compensations:
         took = frozenset(n for p in compensation.parameters if p.of_original for n in _names(p.events))
@@ -269,7 +275,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
 
 
 def expected_errors_of(declared: Declared, reaction: Reaction) -> tuple[type[Exception], ...]:
-    """Exceptions by which the resources of a handler answer."""
+    """Return the exceptions by which the resources of a handler answer."""
     by_type = {resource.gives: resource for resource in declared.resources}
     return tuple(a for p in reaction.parameters if p.gives is not None for a in by_type[p.gives].expected_errors)
 
@@ -279,13 +285,13 @@ def _answer_names(declared: Declared, reaction: Reaction) -> frozenset[str]:
 
 
 def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
-    """Return whether a saga ends once this waits for its time: see `HandlerRole`."""
+    """Return whether a saga surely ends once this deadline is open: see `HandlerRole`."""
     is_last = handler.kind == "deadline" and not handler.unless
     return is_last and handler.always_emits_one and all(contracts[n].outcome for n in _names(handler.emits))
 
 
 def find_low_priority_types(service: PreparedService) -> tuple[frozenset[str], frozenset[str]]:
-    """Types of messages that only handlers which may wait are for, and the topics of which no other type is read."""
+    """Return the types that only low-priority handlers consume, and the topics from which no other type is read."""
     busy = {n for h in service.declared.reactions if not h.low_priority for n in _names(h.consumed_events)}
     types = service.consumed - busy
     read = {service.contracts[n].topic for n in service.consumed - types}
@@ -297,13 +303,13 @@ def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
 
 
 def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
-    """Contracts that services emit, each with the version of the class."""
+    """Return the contracts that services emit, each with the version of the class."""
     events = dict.fromkeys(event for declared in services for each in declared.reactions for event in each.emits)
     return [(binding.contract, binding.version) for binding in map(binding_of, events)]
 
 
 def heard_by(services: Iterable[Declared]) -> list[Contract]:
-    """Contracts that services consume, by name."""
+    """Return the contracts that services consume, by name."""
     heard = {
         e for declared in services for each in declared.reactions for e in each.consumed_events if not is_change(e)
     }
@@ -311,14 +317,15 @@ def heard_by(services: Iterable[Declared]) -> list[Contract]:
 
 
 def relayed_by(declared: Declared) -> frozenset[str]:
-    """Topics of changes that its workers write if its store notes changes: no connector does it then."""
+    """Return the topics of document changes that its workers write if its store records changes. Else a connector
+    writes them."""
     return frozenset(
         contract_of(e).topic for reaction in declared.reactions for e in reaction.taken_events if is_change(e)
     )
 
 
 def topics_of(declared: Declared) -> list[Topic]:
-    """The topics that a service reads or writes; with those of its dead letters, commands and wakes."""
+    """Return the topics that a service reads or writes, with those of its dead letters, commands and timers."""
     bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.consumed_events)]
     topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
     dead = Topic(dead_letter_topic(declared.name), retention_days=None)
@@ -327,12 +334,12 @@ def topics_of(declared: Declared) -> list[Topic]:
 
 
 def commands_topic(service: str) -> Topic:
-    """Topic of the commands for a service: there are few."""
+    """Return the topic of the commands for a service: there are few."""
     return Topic(command_topic(service), partitions=1, retention_days=None)
 
 
 def reads_of(declared: Declared) -> frozenset[str]:
-    """Topics that its workers read."""
+    """Return the topics that its workers read."""
     contracts = {
         name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.consumed_events
     }
@@ -341,14 +348,16 @@ def reads_of(declared: Declared) -> frozenset[str]:
 
 
 def writes_of(declared: Declared) -> frozenset[str]:
-    """Topics that its workers write: those of its dead letters and wakes, too."""
+    """Return the topics that its workers write, those of its dead letters and timers included."""
     emitted = {binding_of(event).contract.topic for reaction in declared.reactions for event in reaction.emits}
     return frozenset({*emitted, dead_letter_topic(declared.name), *tiers_of(declared.name)})
 
 
 def needs_of(services: Iterable[Declared], told: Topic | None = None) -> BrokerUse:
-    """Use that the workers of these services make of the broker, all together. `told`: topic on which they tell their
-    transitions."""
+    """Return how the workers of these services use the broker, all together.
+
+    `told`: topic on which they publish their transitions.
+    """
     several, more = list(services), {told.name} if told else set[str]()
     return BrokerUse(
         reads=frozenset(topic for declared in several for topic in reads_of(declared)),
@@ -365,12 +374,13 @@ DAY_S = 86_400
 
 
 def find_conflicting_times(declared: Declared) -> tuple[str, ...]:
-    """All of them, for people: nothing is lost here, but others have forgotten the saga, or this service has."""
+    """List retries and topics that outlast the retention, for people: nothing is lost here, but a saga may be
+    forgotten."""
     return (*_long_waits(declared), *_long_topics(declared))
 
 
 def retry_span_s(retry: Retry) -> float:
-    """Seconds that all attempts take together, without what each takes.
+    """Return the seconds that all attempts take together, without what each takes.
 
     >>> retry_span_s(Retry(attempts_max=4, delay_s_first=1, delay_s_max=2)), retry_span_s(Retry(attempts_max=1))
     (5.0, 0.0)
@@ -380,7 +390,7 @@ def retry_span_s(retry: Retry) -> float:
 
 
 def _long_waits(declared: Declared) -> Iterator[str]:
-    """Attempts of handlers; a deadline that is longer is refused where it is declared."""
+    """List handlers whose attempts outlast the retention; a deadline that does is refused where it is declared."""
     retention = declared.retention
     for handler in declared.reactions:
         wait = timedelta(seconds=sum(retry_span_s(retry) for retry in _rules_of(declared, handler)))
@@ -393,7 +403,8 @@ def _long_waits(declared: Declared) -> Iterator[str]:
 
 
 def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
-    """Rules under which its attempts may fail. Those of each are count_attempts apart: they can follow one another."""
+    """Return the rules under which its attempts may fail. The attempts under each are counted apart: they can follow
+    one another."""
     rules = [handler.retry or declared.retry or RETRY]
     if handler.retry is None:
         taken = {parameter.gives for parameter in handler.parameters if parameter.role == "resource"}

@@ -1,5 +1,5 @@
-"""Memory of what the store holds, bounded: progresses that were touched last, which may be old, and entries of pages
-that were read last, which never change."""
+"""Bounded caches of what the store holds: progress documents, which may be outdated, and overflow segments, which never
+are."""
 
 from collections import OrderedDict
 from math import inf
@@ -8,16 +8,16 @@ from saga.progress.document import SagaProgress
 
 
 class ProgressCache:
-    """Progresses by saga, each with its version and when it was written."""
+    """Progress documents by saga, each with its version and when it was written."""
 
     def __init__(self, entries_max: int, age_s_max: float = inf) -> None:
-        """`age_s_max`: what was written longer ago is not given. The store may have forgotten it, and another worker
-        have begun the saga anew, with messages of the same ids."""
+        """`age_s_max`: older ones are not returned: the store may have expired the document, and another worker have
+        begun a saga with the same id, and messages with the same ids."""
         self._entries: OrderedDict[str, tuple[SagaProgress, int, float]] = OrderedDict()
         self._entries_max, self._age_s_max = entries_max, age_s_max
 
     def take(self, saga: str, now_s: float = 0.0) -> tuple[SagaProgress, int, float] | None:
-        """Remove and return what is known of a saga, with when it was written."""
+        """Remove and return a saga's progress, with its version and when it was written."""
         entry = self._entries.pop(saga, None)
         return None if entry is None or now_s - entry[2] > self._age_s_max else entry
 
@@ -40,21 +40,21 @@ ROOM_BYTES = 200
 
 
 class OverflowCache:
-    """The entries of each page, by its key. Bounded; whatever falls out is read again."""
+    """The entries of overflow segments, by key. Bounded; whatever was dropped is read again."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._bytes, self._bytes_max = 0, bytes_max
 
     def entries_of(self, key: str) -> bytes | None:
-        """Entries of a page; `None` for one that is not known."""
+        """Return the entries of a segment; `None` if they are not cached."""
         entries = self._entries.get(key)
         if entries is not None:
             self._entries.move_to_end(key)
         return entries
 
     def learn(self, key: str, entries: bytes) -> None:
-        """Remember the entries of a page."""
+        """Cache the entries of a segment."""
         if key in self._entries:
             return
         self._entries[key] = entries

@@ -1,9 +1,9 @@
-"""Rebuilding: the progress of one saga, which is lost, made anew from what the log has of it, without the outside.
+"""Rebuild the lost progress of one saga from what the log has of it, without calling anything outside.
 
-The messages are taken again, in the order in which they were handled, by the decisions that ship. What a handler said
-is in the log, under ids made of its cause: so a run of which something is there has ended, and is recorded with just
-that. A run of which nothing is there is made again if it asks for nothing outside; else it is left to the service,
-which makes it under the same keys, as after a crash. Where neither is sound, the saga is refused.
+The messages are taken again, in the order in which they were handled, by the same decisions. What a handler emitted is
+in the log, under ids made from its cause: so a run with an event in the log has ended, and is recorded with just that.
+A run without one is made again if it makes no call; otherwise it is left to the service, which makes it under the same
+keys, as after a crash. Where neither is sound, the rebuild is refused.
 """
 
 import dataclasses
@@ -66,12 +66,12 @@ ORDERS: tuple[Order, ...] = ("said", "appended", "silent last")
 
 
 class Unknowable(SagaError):
-    """Refusal to make a progress anew: what the log has does not say what it was."""
+    """Raised when the log does not say what the progress was."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message that the service had taken from the log."""
+    """A message that the service took from the log."""
 
     message: Message
     position: Position
@@ -81,7 +81,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltProgress:
-    """A progress made anew, and what has to be done with it."""
+    """A rebuilt progress, and what has to be done with it."""
 
     snapshot: SagaProgress
     documents: Mapping[tuple[str, str], tuple[bytes, float | None]]
@@ -94,7 +94,7 @@ class RebuiltProgress:
 
 @dataclass
 class _Rebuilding:
-    """One saga, while its progress is made anew."""
+    """Rebuilds the progress of one saga."""
 
     service: ServiceRuntime
     saga: str
@@ -113,7 +113,7 @@ class _Rebuilding:
         self.processor = MessageProcessor(self.service)
 
     async def take(self, taken: ReceivedMessage) -> None:
-        """Take a message to its end."""
+        """Process a message to its end."""
         self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
         message = await value_codec.encrypt_message(self.service, taken.message, taken.position)
         turn: ProcessingState = self.processor.begin(message, taken.position, self.known)
@@ -126,7 +126,7 @@ class _Rebuilding:
             self.known = turn.progress, turn.cas
 
     async def _step(self, turn: ProcessingState) -> ProcessingState:
-        """Do what is next, as `MessageProcessor.advance` does, but for runs."""
+        """Carry out the next decision, as `MessageProcessor.advance` does, but for runs."""
         now = Now(self._looked_at_ms(turn.progress), self.service.retention_s)
         action = choose_next_action(
             self.processor.read_progress(turn, now.ms), self.service.roles, turn, now, turn.is_current
@@ -149,13 +149,15 @@ class _Rebuilding:
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 
     def _looked_at_ms(self, p: SagaProgress | None) -> int:
-        """The time, or a moment before the first deadline of which nothing says that it has run: it is left to the
-        service."""
+        """Return the time of decisions: never after a deadline that has no event in the log.
+
+        Whether such a deadline has run is unknown, so the service runs it.
+        """
         open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.said_by(k.handler, k.message.id)]
         return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
 
     async def _run(self, turn: ProcessingState, action: RunHandler | Compensate) -> ProcessingState:
-        """Record a run as the log shows it; else make it here, or leave it to the service."""
+        """Record a run as the log shows it; otherwise make it here, or leave it to the service."""
         ask = _ask(self.service, action)
         said = self.said_by(ask.handler.name, ask.run[2])
         tried = await self._tried(turn, ask)
@@ -195,7 +197,7 @@ class _Rebuilding:
         return await self.processor.repository.commit(turn, journal.complete_run, action.role, ended)
 
     async def _tried(self, turn: ProcessingState, ask: RunRequest) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
-        """Return what the handler says and changes, if it asks for nothing outside; else `None`."""
+        """Return what the handler emits and changes, if it makes no call; otherwise `None`."""
         if ask.handler.may_wait:
             raise Unknowable(f"{ask.handler.name} may go on later, and the log does not say when it looked again")
         if any(parameter.role == "resource" for parameter in ask.handler.parameters):
@@ -215,7 +217,7 @@ class _Rebuilding:
             self.documents.trying = False
 
     def said_by(self, handler: str, cause: str) -> list[Message]:
-        """Events of a run that the log has, in order."""
+        """Return the events of a run that the log has, in order."""
         service, said = self.service, list[Message]()
         types = [name_of(event) for event in service.handlers[handler].emits]
         for index in count():
@@ -227,7 +229,7 @@ class _Rebuilding:
         raise AssertionError("a count has no end")  # pragma: no cover
 
     def _messages(self, turn: ProcessingState, ask: RunRequest, events: Sequence[EncodedEvent]) -> list[Message]:
-        """Events that a handler returned, as they are published."""
+        """Return the events that a handler returned, as they are published."""
         p, started = turn.loaded_progress, turn.loaded_progress.started or turn.message.started
         return [
             Message(
@@ -247,7 +249,7 @@ class _Rebuilding:
 
 
 class Around(NamedTuple):
-    """Log, store and keys around a service, as far as they matter to what it writes."""
+    """Log, store and keys of a service, as far as they matter to what it writes."""
 
     record_bytes_max: int
     """Bytes that the log takes as one record."""
@@ -265,11 +267,10 @@ async def rebuild_progress(
     now_ms: int,
     around: Around,
 ) -> RebuiltProgress | None:
-    """The progress of a saga, from the messages that the service had taken, and from what it has said; `None`: it had
-    none. Raises `Unknowable`.
+    """Rebuild the progress of a saga from the messages that the service took, and the events that it emitted.
 
-    Between topics the log has no order. Three are tried, and the first one counts that leads to all that was said and
-    to nothing else; else the first one that leads to all of it.
+    Returns `None` if it had none. Raises `Unknowable`. Between topics the log has no order. Three are tried, and the
+    first one counts that leads to all emitted events and to nothing else; else the first one that leads to all of them.
     """
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:
@@ -325,7 +326,7 @@ async def _rebuild_in_order(  # see above; and the order
 
 
 def _in_order(one: _Rebuilding, taken: Sequence[ReceivedMessage], order: Order) -> list[ReceivedMessage]:
-    """Messages in one of the orders. A deadline that has run gets the wake that set it off."""
+    """Return the messages in one of the orders. A deadline that has run gets the timer that fired for it."""
     timed: list[tuple[int, ReceivedMessage]] = []
     last: dict[tuple[str, int], int] = {}
     ended_ms = max([from_iso(event.time) for event in one.said.values()], default=0)
@@ -363,7 +364,7 @@ def _wake(one: _Rebuilding, due_ms: int) -> SagaTimer:
 
 
 def _ask(service: PreparedService, action: RunHandler | Compensate) -> RunRequest:
-    """The run of an action, as `MessageProcessor` has it."""
+    """Return the run of an action, as `MessageProcessor` makes it."""
     if isinstance(action, Compensate):
         cause = action.result.event.id
         return RunRequest(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))
@@ -373,15 +374,17 @@ def _ask(service: PreparedService, action: RunHandler | Compensate) -> RunReques
 
 
 def _name(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
-    """Name of an event that a handler emitted because of a cause."""
+    """Return the id of an event that a handler emitted because of a cause."""
     return own_identity(
         service.name, ids.event_id(type_, service.name, saga, handler, cause, index), service.contracts[type_].owner
     )
 
 
 def _agreed(ask: RunRequest, made: Sequence[Message], said: Sequence[Message]) -> Sequence[Message]:
-    """Events of a run that was made again: as the log has them, and those behind that were never published. Raises
-    `Unknowable` where the log has others."""
+    """Return the events of a run that was made again: as the log has them, then those that were never published.
+
+    Raises `Unknowable` if the log has others.
+    """
     same = len(said) <= len(made) and all(
         there.type == here.type and (there.schema != here.schema or there.value == here.value)
         for there, here in zip(said, made, strict=False)
@@ -394,7 +397,7 @@ def _agreed(ask: RunRequest, made: Sequence[Message], said: Sequence[Message]) -
 
 
 def _may_be_silent(handler: Reaction) -> bool:
-    """True if the handler may return no event."""
+    """Return True if the handler may return no event."""
     nothing: tuple[object, ...] = (None, [], ())
     assert handler.shape is not None
     return any(handler.shape.fit(returned) == () for returned in nothing)

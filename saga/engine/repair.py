@@ -1,8 +1,8 @@
-"""Repair: a turn on a saga that no message sets off, for what this version of a service would do and nothing asks for;
-and wakes that are sent again, should they be missing.
+"""Repair a saga: do what this version of a service would do, although no message triggers it; and republish lost
+timers.
 
-It is safe beside running workers, and may be stopped anywhere: what it writes are compare-and-swaps as theirs, and a
-saga counts as repaired only by the last write, when all before it is published. Run again, it goes on.
+It is safe beside running workers, and may be stopped anywhere: its writes are compare-and-swaps like theirs, and a saga
+counts as repaired only by the last write, when everything before it is published. Run again, it continues.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,10 @@ def may_act(
     positions: Mapping[Partition, int] = NOTHING_COMMITTED,
     log_ids: Mapping[str, str] = UNKNOWN_LOGS,
 ) -> None:
-    """Let whoever belongs to no group run turns that no message sets off. `positions`: those that the group has
-    committed, in the logs of these ids by topic: what was handled below them is published."""
+    """Let a process outside of the consumer group process sagas that no message triggers.
+
+    `positions`: committed offsets of the group, in the logs of these ids by topic: what was handled below is published.
+    """
     for partition, offset in positions.items():
         assignment.trackers[partition] = OffsetTracker(offset, log_ids.get(partition.topic, ""))
     assignment.trackers[Partition(NOWHERE.topic, NOWHERE.partition)] = OffsetTracker(0)
@@ -42,10 +44,11 @@ def may_act(
 async def republish_saga(
     service: ServiceRuntime, saga: str, triggers: Sequence[Message] = ()
 ) -> list[tuple[str, str, str | None]]:
-    """Go on with the saga until nothing is ready, and send its wake on: handler, outcome and reason of each transition
-    written. `triggers`: messages that come again here, as what has begun on them is kept by its intent alone.
+    """Continue the saga until nothing is ready, and forward its timer. Returns handler, outcome and reason of each
+    transition.
 
-    Raises `SagaError` where this version cannot decide, and `Draining` when it is to stop.
+    `triggers`: messages that are processed again here, for what they began is kept only by its intent. Raises
+    `SagaError` if this version cannot decide, and `Draining` when it is to stop.
     """
     stages, processor = Measurements(), MessageProcessor(service)
     for message in triggers:
@@ -64,8 +67,10 @@ async def republish_saga(
 
 
 async def republish_timer(service: ServiceRuntime, saga: str) -> None:
-    """Send the current wake of the saga again, for the earliest time for which something waits. Who reads it goes on
-    with all that is due by then; nothing runs here. Raises `SagaError` as above."""
+    """Publish the saga's current timer again, for the earliest time for which something waits. No handler runs here.
+
+    The worker that reads it continues what is due by then. Raises `SagaError` as above.
+    """
     processor = MessageProcessor(service)
     turn = await processor.repository.load(_without_message(service, saga, Measurements()))
     p = turn.loaded_progress

@@ -1,4 +1,4 @@
-"""Service as it runs: prepared declarations with open resources and ports."""
+"""A service that runs: its prepared declarations with open resources and ports."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -24,7 +24,7 @@ from saga.progress.actions import Now
 
 
 class UsedResource(NamedTuple):
-    """A resource as it is used here."""
+    """A resource with its limiter."""
 
     resource: Resource
     limiter: Limiter
@@ -54,7 +54,7 @@ class KnownControls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRuntime(PreparedService):
-    """A prepared service that runs: with its resources and ports."""
+    """A prepared service with its open resources and ports."""
 
     resources: Mapping[type, object]
     """Each resource that is open, by the type that was declared."""
@@ -74,7 +74,7 @@ class ServiceRuntime(PreparedService):
 
     @property
     def names(self) -> DeclaredNames:
-        """Names that people may mean."""
+        """Return the names to which controls may refer."""
         declared = self.declared
         return DeclaredNames(
             handlers=[handler.name for handler in declared.handlers],
@@ -96,7 +96,7 @@ class ServiceRuntime(PreparedService):
         return message.started is not None and message.started < self.decision_time().forgotten
 
     def limits(self, active: Mapping[Target, ControlEntry]) -> None:
-        """Have these limits hold, in the place of those declared and of those that people had set before."""
+        """Apply the limits that operators have set, in place of the declared ones and of those set before."""
         limits = {target[1:]: entry.switch for target, entry in active.items() if target[0] == "limit"}
         for used in self.used_resources.values():
             used.limiter.limit(limits.get(("resource", used.resource.name)))
@@ -108,7 +108,7 @@ class ServiceRuntime(PreparedService):
             limiter.limit(runs.get(name))
 
     def limiter_of(self, name: str, limits: Limits, used: UsedResource | None) -> Limiter | None:
-        """Limits that a call has of its own; `None` if it waits for no turn."""
+        """Return the limiter of a call that has its own limits; `None` if it has none."""
         if self.is_all_at_once or not limits.has_turns:
             return None
         resource = "" if used is None else used.resource.name
@@ -120,7 +120,7 @@ class ServiceRuntime(PreparedService):
         return limiter
 
     def memory_of(self, limits: Limits, used: UsedResource | None) -> LastGoodCache[Raw] | None:
-        """Results of a call that are remembered; `None` if none are."""
+        """Return the last good results of a call; `None` if none are remembered."""
         if not isinstance(limits.fallback, LastGood):
             return None
         at = ("" if used is None else used.resource.name, limits)
@@ -130,7 +130,7 @@ class ServiceRuntime(PreparedService):
         return memory
 
     def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
-        """Type, schema and bytes of an event to be emitted. Raises `Permanent` for one of another saga."""
+        """Encode an event to be emitted: type, schema and bytes. Raises `Permanent` for an event of another saga."""
         contract = self.contracts[name_of(type(event))]
         said = str(getattr(event, contract.key))
         if said != saga:
@@ -143,8 +143,8 @@ class ServiceRuntime(PreparedService):
         return contract.name, event.__contract__, value
 
     def check_size(self, type_: str, value: bytes) -> None:
-        """Raises `Permanent` for an event that the log does not take: once it is in the progress, nothing else of the
-        saga can go out."""
+        """Raise `Permanent` for an event that is too large for the log: in the progress it would block the saga's other
+        events."""
         bytes_max = value_bytes_max(self.ports.publisher.record_bytes_max)
         if len(value) > bytes_max:
             raise Permanent(
@@ -156,8 +156,7 @@ class ServiceRuntime(PreparedService):
 def make_service_runtime(
     prepared: PreparedService, resources: Mapping[type, object], ports: Ports, gates: CallGates | None = None
 ) -> ServiceRuntime:
-    """A service with what it runs on. `resources`: those that are open, by the types that were declared. `gates`: those
-    of its process."""
+    """Make a service that runs. `resources`: open ones, by the declared types. `gates`: those of its process."""
     gates = gates or CallGates()
     declared = {resource.gives: resource for resource in prepared.declared.resources}
     prepared = replace(prepared, schemas=KnownSchemas(prepared.schemas.library))  # each life learns for itself
@@ -179,7 +178,7 @@ def _use_resource(service: str, resource: Resource, ports: Ports, gates: CallGat
 
 
 def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None = None) -> Resource:
-    """The runs of a handler, or one call, as what is limited."""
+    """Return the runs of a handler, or one call, as a resource with limits."""
     return Resource(
         name=name,
         opener=_nothing,
@@ -192,5 +191,5 @@ def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None
 
 
 async def _nothing() -> AsyncIterator[object]:
-    """Open nothing: runs and calls are no resource that anybody is given."""
+    """Open nothing: runs and calls are no resource that a handler is given."""
     yield None

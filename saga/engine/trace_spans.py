@@ -1,4 +1,4 @@
-"""Spans of one turn, as they begin and end. Where nothing is traced there is none of it, and nothing is noted down."""
+"""Record the spans of one message's processing. Without tracing nothing of it exists."""
 
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,7 +18,7 @@ UNTRACED = nullcontext("")
 
 
 class TurnSpans:
-    """Spans of the handling of one message. Steps of a handler never overlap: one span at a time is the inner one."""
+    """Spans of the processing of one message. Steps of a handler never overlap: one span at a time is the inner one."""
 
     __slots__ = ("_clock", "_count", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")
 
@@ -37,8 +37,10 @@ class TurnSpans:
     def of(
         self, kind: Kind, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
     ) -> Iterator[str]:
-        """Note down what the block does; gives the id. `parts`: messages that it is given. `answers`: exceptions that
-        are no errors."""
+        """Record what the block does as a span; gives its id.
+
+        `parts`: messages that it is given. `answers`: exceptions that are no errors.
+        """
         if self.place is None and parts:  # a wake is of the trace of what it wakes
             self.place = trace_position(parts[0])
         outer, self._count = self._inner, self._count + 1
@@ -55,21 +57,21 @@ class TurnSpans:
             self._add(id_, kind, name, began_s, parent=outer, error=error, links=links)
 
     async def around(self, kind: Kind, name: str, work: Awaitable[T], parts: Sequence[Message] = ()) -> T:
-        """Await the work, and note it down: where a block of its own would cost more than what it does."""
+        """Await the work, and record it as a span: cheaper than a block around it."""
         with self.of(kind, name, parts):
             return await work
 
     def published(self, events: Sequence[Message], began_s: float) -> None:
-        """Note down events that were published since `began_s`. Their receivers are below these spans."""
+        """Record spans of events that were published since `began_s`. The spans of their consumers are below these."""
         for event in events:
             self._add(span_of_event(event), "publish", event.type, began_s, parent=self._inner, event=id_in(event.id))
 
     def header(self, span: str) -> str | None:
-        """Header for what is called in this span; `None` as long as nobody knows of which trace it is."""
+        """Return the header for a call in this span; `None` as long as its trace is unknown."""
         return None if self.place is None else self.place.header(span, self.tracing.is_sampled(self.place))
 
     def told(self, message: Message, position: Position) -> Traced | None:
-        """Telemetry event about them; `None` if nobody is to know: it is not sampled, or a wake that woke nothing."""
+        """Return their telemetry event; `None` if they are not sampled, or of a timer that triggered nothing."""
         place = self.place
         if place is None or not self.tracing.is_sampled(place):
             return None
@@ -120,7 +122,7 @@ class TurnSpans:
             )
 
     def _links(self, parts: Sequence[Message]) -> tuple[str, ...]:
-        """Headers of the parts that are not what the turn itself is below."""
+        """Return the headers of the messages that are not the parent of these spans."""
         if not parts or self.place is None:
             return ()
         own = self.place.span

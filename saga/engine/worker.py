@@ -1,4 +1,4 @@
-"""One worker of a service: its parts, put together, and all of them as those see it who watch."""
+"""One worker of a service: its parts, put together, and its state for health and metrics."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -135,7 +135,7 @@ class Worker:
         return self.sources.stalled_partitions()
 
     async def look(self) -> None:
-        """Read once. Lanes know better than a read whether the store takes writes."""
+        """Read the store once, to see whether it answers. Messages in flight know better whether it accepts writes."""
         ports = self.service.ports
         try:
             await ports.store.get(names.PROGRESS, progress_key(self.name, ""))
@@ -150,5 +150,5 @@ class Worker:
 
 
 async def _end(why: Broken) -> None:
-    """Among the tasks of a service this ends it."""
+    """Raise the error that ends the service among its tasks."""
     raise why

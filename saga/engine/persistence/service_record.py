@@ -44,7 +44,7 @@ ABSENCES_MAX = 16
 
 
 class ServiceRecord(Struct, frozen=True, kw_only=True):
-    """The record, as it is stored."""
+    """The record of a service, as it is stored."""
 
     service: str
     store: str
@@ -60,12 +60,13 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
     """Times in which no worker has written anything, as long as they matter; oldest first."""
 
     def identity(self, worker: str) -> MemberIdentity:
-        """Identity of a member of the service's group."""
+        """Return the identity of a member of the service's consumer group."""
         return MemberIdentity(service=self.service, store=self.store, worker=worker)
 
 
 def record_key(service: str) -> str:
-    """Key of the record, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
+    """Return the key of the record in collection `saga-archive`. No service name has a `|`, so it is no archive's
+    key."""
     return f"{service}|identity::{OURS}::record"
 
 
@@ -84,14 +85,14 @@ REACTIONS_KEY = f"|reactions::{OURS}::record"
 
 
 class Reactions(Struct, frozen=True):
-    """What the services react to that have run on a store."""
+    """What the services that have run on a store react to."""
 
     services: dict[str, tuple[str, ...]] = {}
     """By service, each reaction with the events that it takes."""
 
 
 def reactions_of(declared: Declared) -> tuple[str, ...]:
-    """Reactions of a service, each with the events that it takes, by topic and name."""
+    """Return the handlers of a service, each with the events that it consumes, by topic and name."""
     return tuple(
         sorted(f"{each.name}({', '.join(sorted(map(_event, each.taken_events)))})" for each in declared.reactions)
     )
@@ -105,8 +106,11 @@ def _event(event: type[Event]) -> str:
 
 
 def check_name(declared: Declared, known: Reactions) -> None:
-    """Check the name of a service that has never run on a store. Raises `ConfigurationError` where another one has that
-    did nothing else: who declares where a service begins has seen that it is a new one."""
+    """Check the name of a service that has never run on a store.
+
+    Raises `ConfigurationError` if another service there did the same: it was probably renamed. A service that declares
+    `start=` is taken for a new one.
+    """
     mine, title = set(reactions_of(declared)), declared.title
     twin = next((name for name, theirs in known.services.items() if name != declared.name and mine >= {*theirs}), None)
     if twin is None or declared.start is not None:
@@ -123,7 +127,7 @@ def check_name(declared: Declared, known: Reactions) -> None:
 
 
 def start_ms(declared: Declared, now_ms: int) -> int:
-    """Time at which a service begins in a topic that it has never read; 0: at the oldest record."""
+    """Return the time at which a service begins in a topic that it has never read; 0 for the oldest record."""
     if declared.start == "now":
         return now_ms
     if declared.start is None or declared.start == "beginning":
@@ -132,30 +136,36 @@ def start_ms(declared: Declared, now_ms: int) -> int:
 
 
 def begun_topics(declared: Declared) -> frozenset[str]:
-    """Topics in which the declared start counts: those of events. What lies on the service's own topics is for it."""
+    """Return the topics in which the declared start counts: those of events. Its own topics it reads from the
+    beginning."""
     return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_change_topic(name))
 
 
 def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:
-    """The record with the topics that are new."""
+    """Return the record with the topics that are new."""
     new = dict.fromkeys(sorted(set(topics) - record.starts.keys()), begins_ms)
     return replace(record, starts={**record.starts, **new}) if new else record
 
 
 def work_ms(retention_s: int) -> int:
-    """Time for which one note says that the service works."""
+    """Return for how long one record of work counts, in milliseconds."""
     return min(WORK_MS_MAX, max(WORK_MS_MIN, retention_s * 1000 // ABSENCES_MAX))
 
 
 def times_of_writes(record: ServiceRecord, retention_s: int) -> tuple[int, int]:
-    """Return the first and the last time at which a write may begin: no clock that was ahead has noted an absence that
-    is not over by then, and half of the noted time is left for the write to land."""
+    """Return the first and the last time at which a write may begin.
+
+    A clock that was ahead may have recorded an absence that is not over yet; and half of the recorded time is left for
+    the write to land.
+    """
     return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(retention_s) // 2
 
 
 def record_work(record: ServiceRecord, now_ms: int, retention_s: int) -> ServiceRecord:
-    """The record that says that the service works from now on, and whether it was away before. An absence that ends in
-    the future was noted by a clock that was ahead: it ends now."""
+    """Return the record that the service works from now on, and whether it was away before.
+
+    An absence that ends in the future was recorded by a clock that was ahead: it ends now.
+    """
     first_ms, last_ms = times_of_writes(record, retention_s)
     if first_ms <= now_ms <= last_ms:
         return record
@@ -174,7 +184,7 @@ async def read_record(store: Store, service: str) -> ServiceRecord | None:
 
 
 def replaced_logs(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Find the topics that have another log than the known one. A topic that is not known, or not there, has none.
+    """Return the topics that have another log than the known one. A topic that is unknown, or missing, has none.
 
     >>> replaced_logs({"orders": "a", "payments": "b", "gone": "c"}, {"orders": "a", "payments": "x", "new": "y"})
     ['payments']
@@ -189,14 +199,16 @@ async def known_logs(store: Store, service: str) -> dict[str, str]:
 
 
 async def note_logs(store: Store, service: str, log_ids: Mapping[str, str], but: Collection[str] = ()) -> None:
-    """Note that the service publishes to these logs from now on, less those of the topics `but`. A service that never
-    ran on this store has no record to note them in. Raises `StoreError`."""
+    """Record that the service publishes to these logs from now on, except those of the topics `but`.
+
+    A service that never ran on this store has no record to hold them. Raises `StoreError`.
+    """
     new = {topic: id_ for topic, id_ in log_ids.items() if topic not in but}
     await _change(store, service, lambda known: replace(known, logs={**known.logs, **new}))
 
 
 async def _change(store: Store, service: str, change: Callable[[ServiceRecord], ServiceRecord]) -> ServiceRecord | None:
-    """Change the record, and return it as it is then; `None` if there is none. Raises `StoreError`."""
+    """Change the record, and return it; `None` if there is none. Raises `StoreError`."""
     while (document := await store.get(ARCHIVES, record_key(service))) is not None:
         known = decode(service, document)
         changed = change(known)
@@ -211,7 +223,7 @@ async def _change(store: Store, service: str, change: Callable[[ServiceRecord], 
 
 
 class WorkTimes:
-    """Note of one worker that its service works."""
+    """Records that one worker's service works."""
 
     def __init__(self, record: ServiceRecord, retention_s: int, store: Store, clock: Clock) -> None:
         self._retention_s, self._store, self._clock = retention_s, store, clock
@@ -227,8 +239,10 @@ class WorkTimes:
         return self._first_ms <= self._clock.now_ms() <= self._last_ms
 
     async def record(self) -> None:
-        """Note that the service works. Where somebody has removed the record, this worker goes by what it knows until
-        it ends. Raises `StoreError`."""
+        """Record that the service works. Raises `StoreError`.
+
+        If somebody has removed the record, this worker goes by what it knows until it ends.
+        """
 
         def extend(known: ServiceRecord) -> ServiceRecord:
             return record_work(known, self._clock.now_ms(), self._retention_s)
@@ -237,9 +251,11 @@ class WorkTimes:
 
 
 async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: OutageWatch) -> ServiceRecord:
-    """Return the record of a service, made or extended if it has to be: durable before anything is read from the log.
+    """Return the record of a service, made or extended if necessary: durable before anything is read from the log.
+
     While the store cannot be reached it waits, and people are told. Raises `ConfigurationError` for a service that was
-    renamed, as it seems."""
+    probably renamed.
+    """
     service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
     retention_s = int(declared.retention.total_seconds())
     while True:
@@ -280,7 +296,7 @@ def _reactions_in(listed: Document | None) -> Reactions:
 
 
 async def _note_reactions(declared: Declared, store: Store, listed: Document | None) -> None:
-    """Note what a service reacts to, if that is not noted. Raises what a write of the store does."""
+    """Record what a service reacts to, if that is new. Raises what a write of the store raises."""
     known, mine = _reactions_in(listed).services, reactions_of(declared)
     if known.get(declared.name) == mine or not mine:
         return
@@ -296,5 +312,5 @@ def _new_id(clock: Clock) -> str:
 
 
 def starts_of(record: ServiceRecord) -> Mapping[str, int]:
-    """Starts to join the group with: see `saga.broker.port.Broker`."""
+    """Return the starts to join the consumer group with: see `saga.broker.port.Broker`."""
     return {topic: at_ms for topic, at_ms in record.starts.items() if at_ms}

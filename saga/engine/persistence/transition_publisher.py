@@ -1,9 +1,9 @@
-"""Telling of transitions to whoever watches: in the background, in batches, and never in the way of a turn.
+"""Publish transition events for whoever watches: in the background, in batches, and never in the way of a message.
 
-What was written is told soon after, and before the offset of its message is committed: so a worker that dies first is
-followed by one that gets the message again, loads the progress and tells what is not known as told. Where the log takes
-none for long, commits go on, and what waits is bounded: the rest is let go. The progress holds from where on, and
-whoever loads it next tells it.
+A transition is published soon after its write, and before the offset of its message is committed: so if a worker dies
+first, the message is redelivered, and the next worker loads the progress and publishes what is not known as published.
+If the log accepts none for long, commits go on, and the backlog is bounded: the rest is dropped. The progress holds
+from where on transitions are unpublished, and whoever loads it next publishes them.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _CLASS = re.compile(r"([A-Za-z_]\w{0,99})(?=:)")
 
 @dataclass(slots=True)
 class _Known:
-    """State of one saga, as far as this worker knows what was told of it."""
+    """What this worker knows of one saga's published transitions."""
 
     told: int
     """All transitions below this number are told."""
@@ -63,7 +63,7 @@ class _Known:
 
 
 class Noted(NamedTuple):
-    """Transition that is to be told."""
+    """A transition event that waits to be published."""
 
     saga: str
     known: _Known
@@ -74,7 +74,8 @@ class Noted(NamedTuple):
 
 @dataclass(slots=True)
 class TransitionPublisher:
-    """Tells the transitions that one worker writes or loads. Remembers, for each saga, how far they are told."""
+    """Publishes the transitions that one worker writes or loads. It remembers, for each saga, how far they are
+    published."""
 
     service: PreparedService
     log: EventPublisher
@@ -97,13 +98,12 @@ class TransitionPublisher:
         return self.watching.clock
 
     def published_below(self, p: SagaProgress) -> int:
-        """Number of the first transition of a progress that is not known as told."""
+        """Return the number of the first transition that is not known as published."""
         known = self._sagas.get(p.saga)
         return p.told if known is None else min(max(p.told, known.told), p.n)
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements) -> None:
-        """Take note of a transition that is in the store now, `p` with it. A transition of which the log would take no
-        record is let go."""
+        """Queue the event of a transition that was written. One that is too large for the log is dropped."""
         number, known = entry.n, self._sagas.get(p.saga)
         if known is None or number < known.noted:  # unknown, or another saga of the same id
             known = self._known(p.saga, min(p.told, number))
@@ -115,7 +115,7 @@ class TransitionPublisher:
         self._note(p, known, told)
 
     def on_loaded(self, p: SagaProgress) -> None:
-        """Take note of all in a progress, as it was read from the store, that is not known as told."""
+        """Queue all transitions of a progress read from the store that are not known as published."""
         known = self._sagas.get(p.saga)
         if known is not None and known.noted == p.n:
             return
@@ -149,14 +149,14 @@ class TransitionPublisher:
         self._due.set()
 
     async def run(self) -> None:
-        """Tell what is noted, until cancelled."""
+        """Publish what is queued, until cancelled."""
         while True:
             await self._due.wait()
             await self.clock.sleep(max(TELL_S, self._rests_until_s - self.clock.monotonic_s()))
             await self.tell()
 
     async def tell(self) -> bool:
-        """Tell all that is noted now, as far as it can be told now. Returns whether a commit may go on."""
+        """Publish everything queued, as far as possible. Returns whether offsets may be committed."""
         async with self._one_at_a_time:
             left = len(self._waiting)
             while left > 0 and self.clock.monotonic_s() >= self._rests_until_s:
@@ -185,7 +185,7 @@ class TransitionPublisher:
             return self._fails_since_s is None or self.clock.monotonic_s() - self._fails_since_s > HOLDS_S_MAX
 
     def _taken(self, batch: Sequence[Noted]) -> None:
-        """Take a batch from what waits."""
+        """Take a batch from the queue."""
         for noted in batch:
             self._waiting.popleft()
             self._bytes -= len(noted.line.text)
@@ -196,7 +196,8 @@ class TransitionPublisher:
                 noted.known.told += 1
 
     def _lost(self, saga: str, why: Exception) -> None:
-        """Let a transition go: forget the saga, so that it is told from there on when its progress is loaded."""
+        """Drop a transition: forget the saga, so that its transitions are published when its progress is loaded
+        again."""
         self._sagas.pop(saga, None)
         self._let_go += 1
         now = self.clock.monotonic_s()
@@ -251,20 +252,22 @@ def make_transition_event(
 
 
 def _error_of(entry: Transition) -> str | None:
-    """Class of the exception that the last failed attempt raised, or the dead letter tells of; never its text."""
+    """Return the class of the exception of the last failed attempt or dead letter; never its text."""
     reason = entry.letters[-1].reason if entry.letters else entry.failures[-1].reason
     found = _CLASS.match(reason)
     return None if found is None else found[1]
 
 
 def _blame_of(entry: Transition) -> str | None:
-    """Class of that failure."""
+    """Return who can fix that failure."""
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
 def _awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage, ...]:
-    """For each message that waits, the types of which it lacks an event; for each run that goes on later, when, and the
-    types with which it may go on sooner. While no message has told when the saga began, all waits for one that does."""
+    """List what the saga waits for: missing event types of pending messages, and times and events of suspended runs.
+
+    While no message has told when the saga began, everything waits for one that does.
+    """
     found = dict[WaitingMessage, None]()
     if p.started is None:
         starts = tuple(sorted(service.starts))
@@ -284,19 +287,19 @@ def _awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage,
 
 
 def _undo_name(service: PreparedService, kept: PendingMessage) -> str:
-    """Name of the compensation for which an outcome is kept, as history has it."""
+    """Return the name of the compensation that an outcome is kept for, as in the journal."""
     role = service.roles.handlers.get(kept.handler)
     return kept.handler if role is None or role.undo is None else role.undo.name
 
 
 def _parked_until(p: SagaProgress) -> str | None:
-    """Time of the next attempt of what is parked."""
+    """Return the time of the next attempt of a parked run."""
     times = [_due_ms(kept) for kept in (*p.queue[:1], *p.compensating) if kept.due_ms]
     return iso(min(LATEST_MS, *times)) if times else None
 
 
 def _due_ms(kept: PendingMessage) -> int:
-    """Time after which what is kept is late. What is put off never is: nothing is written about its looks."""
+    """Return the time after which stored work is late. A postponed run never is, for its looks are not recorded."""
     return LATEST_MS if kept.put_off else kept.due_ms
 
 
