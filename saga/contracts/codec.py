@@ -4,11 +4,11 @@ No registry is needed, because the fingerprint of every version is in `contracts
 another by Avro's schema resolution. fastavro reads and writes the bytes; `saga.contracts.conversion` applies logical
 types.
 
-The values in a message are counted before anything is made of them, because a few bytes can stand for very many values.
-A value takes at least one byte (contracts have no empty records and no fields of type null), so messages with fewer
-bytes than `VALUES_MAX` are never counted. The depth needs no limit: types are not recursive, and the schema parser
-limits how deep they nest. Foreign schemas promise none of this: their values are always counted, and may nest as deep
-as Python goes.
+The values in a message are counted before it is decoded, because in some schemas a few bytes can stand for very many
+values. In contracts a value takes at least one byte (they have no empty records and no fields of type null), so
+messages of at most `VALUES_MAX` bytes are not counted. The depth needs no limit: types are not recursive, and the
+schema parser limits how deep they nest. Foreign schemas guarantee none of this: their values are always counted, and
+may nest as deep as Python's recursion limit allows.
 """
 
 import json
@@ -47,17 +47,17 @@ _HINTS = {
     b"\0": "; it looks like a schema registry's wire format: set SAGA_REGISTRY",
     b"{": "; it looks like JSON: its content type has to say application/json",
 }
-"""Likely forms of values that are no single objects, by their first byte."""
+"""Hints about values that are not single objects, by their first byte."""
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 Read: TypeAlias = Callable[[bytes], Any]
-"""Function from a single object to the raw record in it."""
-# What fastavro raises for bytes that are not of the schema; anything else would be a mistake of ours.
+"""A function that decodes a single object to its raw record."""
+# What fastavro raises for bytes that do not match the schema. Any other exception would be a bug in this module.
 _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
 
 VALUES_MAX = 100_000
-"""Most values in one message: texts, numbers, records, lists, all together. Twenty times as many were seconds of an
-event loop and 100 MB."""
+"""Most values in one message: texts, numbers, records and lists together. Twenty times as many blocked the event loop
+for seconds and took 100 MB."""
 _Walk: TypeAlias = Callable[["_Cursor"], None]
 _LONG_BYTES_MAX = 10
 TOO_DEEP = "its values are nested too deeply"
@@ -65,8 +65,11 @@ _NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
 
 
 def encode(event: Event) -> bytes:
-    """Encode an event. Raises `BadInput` naming the path of a field that its contract does not allow, or in which there
-    are more values than one message may hold."""
+    """Encode an event as an Avro single object.
+
+    Raises `BadInput` with the path of a field that its contract does not allow, or at which the message exceeds
+    `VALUES_MAX`.
+    """
     codec = _codec(type(event))
     out = BytesIO()
     out.write(codec.header)
@@ -85,13 +88,17 @@ def encode(event: Event) -> bytes:
 
 
 def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
-    """Decode an event as the class `to`, whichever version wrote `value`: an older one by resolution, or by the
-    upcaster of that class where its version says so.
+    """Decode an event as the class `to`, whichever version of its contract wrote `value`.
 
-    Raises `BadInput` with the reason: empty, partial, no single object, another type, bytes left over, bytes that are
-    not of the schema, a field with what its type does not allow, more values than one message may hold; as
-    `UnknownSchema`, a fingerprint that is not in the library; as `NewerVersion`, what a newer version wrote and this
-    one cannot read; and as `UpcasterFailed`, what an upcaster made nothing of.
+    Other versions are read by schema resolution, and older ones by an upcaster where the version of the class says so.
+
+    Raises:
+        BadInput: the value is empty, partial, no single object or of another contract; its bytes do not match the
+            schema, or some are left over; a field has a value that its type does not allow; or there are more than
+            `VALUES_MAX` values. The following are kinds of it.
+        UnknownSchema: the fingerprint is not in the library.
+        NewerVersion: a newer version wrote the value, and the version of the class cannot read it.
+        UpcasterFailed: an upcaster raised, or returned something unusable.
     """
     codec = _codec(to)
     value = value or b""
@@ -102,14 +109,14 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
         raise BadInput(f"{codec.name}: {why}") from None
     except (BadInput, MemoryError):
         raise
-    except Exception as why:  # anybody may have written it: whatever it makes of us, it is no reason to try again
-        said = type(why).__name__ if codec.has_sensitive else why  # its text may be a value, and that sensitive
+    except Exception as why:  # the sender may be anybody: whatever the value causes, a retry would cause it again
+        said = type(why).__name__ if codec.has_sensitive else why  # the text may contain a sensitive value
         raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {said}") from why
     return event
 
 
 def _make_other_reader(codec: "_Codec", to: type[Event], value: bytes, library: Library) -> Read:
-    """Reader of what another version than the class's own wrote. The library has it, which knows the version."""
+    """Return the reader for a version other than the class's own, and cache it in the library."""
     known = library.readers.get((to, value[:HEADER_SIZE]))
     if known is not None:
         return known
@@ -127,19 +134,21 @@ def _make_other_reader(codec: "_Codec", to: type[Event], value: bytes, library: 
 
 
 def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> Read:
-    """Make a function from a value of an older version to the raw record of the class's own."""
+    """Make a reader that upcasts values of an older version to the raw record of the class's own version."""
     own = _codec(to)
 
     def read(value: bytes) -> Any:
         upcaster = upcaster_of(to, old.number)
-        if upcaster is None:  # of a class that no service takes: see `saga.contracts.upcasters.lacking`
+        if (
+            upcaster is None
+        ):  # only for classes that no service consumes: see `saga.contracts.upcasters.find_missing_upcasters`
             raise BadInput(
                 f"it is of {old.path}, which {own.version.path} reads by an upcaster, and {to.__module__}."
                 f"{to.__qualname__} has none: declare it, @upcast({to.__name__}, {old.number})"
             )
         made = upcaster(decode(value, upcaster.takes, library))
         try:
-            written = encode(made)  # so it is what a message of that version is, and no more
+            written = encode(made)  # so the result is exactly what a message of that version would be
         except BadInput as why:
             raise upcaster.failure(f"what it returned cannot be written: {why}") from why
         return (own.read_own if upcaster.gives is to else _make_other_reader(own, to, written, library))(written)
@@ -148,8 +157,7 @@ def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> R
 
 
 def identify(value: bytes | None, library: Library) -> Version:
-    """Find the version that wrote `value`. Raises `BadInput` and `UnknownSchema` as `decode`, for what the header
-    tells."""
+    """Find the version that wrote `value`, from its header. Raises `BadInput` and `UnknownSchema` as `decode` does."""
     if not value:
         raise BadInput("the message is empty: it has no value to decode")
     if value[:2] != MARKER[: len(value)]:
@@ -167,8 +175,15 @@ def identify(value: bytes | None, library: Library) -> Version:
 
 
 def find_class(events: Iterable[type[Event]], value: bytes, library: Library) -> type[Event]:
-    """Find the class, of some of one contract or several, that a value is of: that of its own version, if it is there.
-    Raises `BadInput` and `UnknownSchema` as `decode`, and `LookupError` if there is none."""
+    """Find the class as which a value is to be decoded: preferably that of the value's own version.
+
+    Raises `BadInput` and `UnknownSchema` as `decode` does, and `LookupError` if no class has the value's contract.
+
+    Args:
+        events: classes of one contract or of several.
+        value: an encoded event.
+        library: the library that knows its version.
+    """
     version = identify(value, library)
     named = [event for event in events if name_of(event) == version.name]
     exact = [event for event in named if event.__contract__ == version.path]
@@ -176,11 +191,14 @@ def find_class(events: Iterable[type[Event]], value: bytes, library: Library) ->
 
 
 def content(event: type[Event], value: bytes) -> bytes:
-    """Bytes that are the same for equal events: contract name without version, and the fields after decoding. `value`:
-    what `encode` made of an event of this class.
+    """Return bytes that are the same for equal events: the contract name and the decoded fields.
 
-    Fields equal to their default are left out, so a version that adds one changes nothing. The ids of a Client's
-    events are made of it.
+    The ids of a Client's events are derived from them. The version is not part of it, and fields that equal their
+    default are left out, so that a new version with an additional field gives the same bytes.
+
+    Args:
+        event: the class of the event.
+        value: what `encode` returned for an event of this class.
     """
     codec = _codec(event)
     fields = codec.essentials(codec.from_raw(codec.read_own(value)))
@@ -188,14 +206,14 @@ def content(event: type[Event], value: bytes) -> bytes:
 
 
 def to_json(event: Event) -> dict[str, object]:
-    """Fields of an event as JSON has them. Raises `BadInput` for a field that its contract does not allow."""
-    encode(event)  # looks at them
+    """Return the fields of an event as JSON. Raises `BadInput` for a field that its contract does not allow."""
+    encode(event)  # checks the fields
     fields: dict[str, object] = _codec(type(event)).to_json(event)
     return fields
 
 
 def from_json(data: object, to: type[Event]) -> Event:
-    """Make an event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
+    """Make an event from its fields as JSON. Raises `BadInput` with the path of the first field that is wrong."""
     for problem in find_json_problems(data, to):
         raise BadInput(problem)
     event: Event = _codec(to).from_json(data)
@@ -203,8 +221,10 @@ def from_json(data: object, to: type[Event]) -> Event:
 
 
 def find_json_problems(data: object, to: type[Event]) -> Iterator[str]:
-    """Reasons for which `from_json` would refuse this, each naming the path of its field; nothing if it would not.
-    Found as they are asked for: a line may be wrong in more places than anybody wants to see."""
+    """Yield the reasons for which `from_json` would refuse this JSON, each with the path of its field.
+
+    The generator is lazy, because a line may have more problems than a caller wants to show.
+    """
     codec = _codec(to)
     try:
         check_json(data)
@@ -215,7 +235,7 @@ def find_json_problems(data: object, to: type[Event]) -> Iterator[str]:
 
 
 class _Codec:
-    """Encoder and decoder of one class, compiled once."""
+    """The compiled encoder and decoder of one event class."""
 
     def __init__(self, binding: Binding, cls: type[Event]) -> None:
         version = binding.version
@@ -234,7 +254,7 @@ class _Codec:
         self.check_values = check_values(self.schema)
 
     def reader_of(self, writer: Version) -> Read:
-        """Compile the reader of another version: it is read as the version of the class."""
+        """Make a reader that reads values of another version as the class's own version."""
         read = make_reader(parse_schema(without_logical_types(writer.schema)), self.version)
         if writer.number < self.version.number:
             return read
@@ -250,7 +270,7 @@ class _Codec:
         return read_newer
 
     def refuse_newer(self, writer: Version, why: str) -> NewerVersion:
-        """Make the refusal of what a newer version wrote."""
+        """Make the error for a value of a newer version that this one cannot read."""
         return NewerVersion(
             writer.fingerprint,
             f"it is of {writer.path}, and this release of the service, which knows {self.version.path}, cannot read "
@@ -259,7 +279,7 @@ class _Codec:
 
 
 class _Codecs(dict[type[Event], _Codec]):
-    """Codecs by class, each made when it is first asked for."""
+    """Codecs by class, each made when it is first needed."""
 
     def __missing__(self, event: type[Event]) -> _Codec:
         codec = self[event] = _Codec(binding_of(event), event)
@@ -270,15 +290,20 @@ _codec = _Codecs().__getitem__
 
 
 def make_reader(writer: Any, version: Version, *, uncounted_bytes_max: int = VALUES_MAX) -> Read:
-    """Make a function that reads what was written with a schema, as fastavro has parsed it, as a version. It raises
-    `BadInput`. `uncounted_bytes_max`: largest value whose parts are not counted; 0 for a schema of somebody else's."""
+    """Make a function that reads values of a writer's schema as a version. The function raises `BadInput`.
+
+    Args:
+        writer: the writer's schema, parsed by fastavro.
+        version: the version as which values are read.
+        uncounted_bytes_max: size in bytes up to which the values in a message are not counted; 0 for a foreign schema.
+    """
     reader = parse_schema(without_logical_types(version.schema))
     _set_defaults(reader, version.record)
     return _reader(writer, reader, uncounted_bytes_max)
 
 
 def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> Read:
-    """Make a function from a value, of which the header is known, to the raw record."""
+    """Make a function that decodes a value, after its header, to the raw record."""
 
     values = check_values(writer)
 
@@ -287,7 +312,9 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
             try:
                 values(value, HEADER_SIZE)
             except InvalidValue as why:
-                if len(value) > VALUES_MAX or not isinstance(why, MalformedBytes):  # else it is told better below
+                if len(value) > VALUES_MAX or not isinstance(
+                    why, MalformedBytes
+                ):  # other malformed bytes get a better message below
                     raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from None
         body = BytesIO(value)
         body.seek(HEADER_SIZE)
@@ -299,7 +326,7 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
             raise BadInput(f"the value cannot be read as {writer['name']}: a text in it is not UTF-8") from why
         except SchemaResolutionError as why:
             raise BadInput(f"the value cannot be read as {writer['name']}: {_describe_mismatch(why)}") from why
-        except _CORRUPT as why:  # its words are for who knows the library
+        except _CORRUPT as why:  # the text of fastavro would only help those who know fastavro
             raise BadInput(f"the value cannot be read as {writer['name']}: its bytes are not those of one") from why
         if body.tell() != len(value):
             extra = len(value) - body.tell()
@@ -310,12 +337,15 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
 
 
 def _describe_mismatch(why: SchemaResolutionError) -> str:
-    """Words about two schemas that do not go together, without the value."""
+    """Describe why two schemas do not match, without the value, which may be sensitive."""
     return "a symbol of an enum that the reader does not know" if "reader symbol list" in str(why) else str(why)
 
 
 def _set_defaults(schema: Any, type_: Type) -> None:
-    """Give a parsed reader's schema raw defaults: fastavro hands them out as they are, and JSON has no bytes."""
+    """Replace the defaults in a parsed reader's schema by raw ones.
+
+    fastavro returns defaults as they are in the schema, and JSON has no bytes.
+    """
     match type_:
         case RecordType(fields=fields) if isinstance(schema, dict):
             for parsed, field in zip(schema["fields"], fields, strict=True):
@@ -331,11 +361,14 @@ def _set_defaults(schema: Any, type_: Type) -> None:
                 if branch != "null":
                     _set_defaults(branch, inner)
         case _:
-            pass  # a primitive, or a record met before, of which only the name is here
+            pass  # a primitive, or the name of a record that has been visited before
 
 
 def _find_unwritable(raw: Any, type_: Type) -> str | None:
-    """Path of a text that UTF-8 does not have, up to a sensitive field; `None` if there is none."""
+    """Find the path of a text that cannot be encoded as UTF-8; `None` if there is none.
+
+    The path ends at the first sensitive field, because map keys inside of it are sensitive, too.
+    """
     while isinstance(type_, OptionalType):
         type_ = type_.inner
     match raw, type_:
@@ -363,10 +396,10 @@ def _find_unwritable(raw: Any, type_: Type) -> str | None:
 
 
 def check_values(schema: Any) -> Callable[[bytes, int], None]:
-    """Make a function that counts the values in an encoded record, from the offset at which it begins.
+    """Make a function that counts the values in an encoded record, which begins at a given offset.
 
     The function raises `InvalidValue` with the path if there are more than `VALUES_MAX`, or if the bytes do not match
-    the schema. `schema` is one that fastavro has parsed.
+    the schema. `schema` must have been parsed by fastavro.
     """
     walk = _walk(schema, dict(_PRIMITIVES))
 
@@ -383,8 +416,10 @@ def check_values(schema: Any) -> Callable[[bytes, int], None]:
 
 
 def check_json(data: object) -> None:
-    """Count the values of what was read from JSON, as `check_values` does for bytes; without a path, for nothing was
-    held against the schema yet."""
+    """Check that JSON has at most `VALUES_MAX` values. Raises `InvalidValue` if it has more.
+
+    The error has no path, because the JSON has not been compared with the schema yet.
+    """
     left, open_ = VALUES_MAX, [data]
     while open_:
         part = open_.pop()
@@ -398,7 +433,7 @@ def check_json(data: object) -> None:
 
 
 class _Cursor:
-    """Position of the walk in the bytes, and how many more values there may be."""
+    """The current position in the bytes, and how many more values are allowed."""
 
     __slots__ = ("at", "left", "value")
 
@@ -406,7 +441,7 @@ class _Cursor:
         self.value, self.at, self.left = value, at, VALUES_MAX
 
     def long(self) -> int:
-        """Read the next number, of one to ten bytes."""
+        """Read a variable-length number of one to ten bytes."""
         read = shift = 0
         for byte in self.value[self.at : self.at + _LONG_BYTES_MAX]:
             self.at += 1
@@ -417,7 +452,7 @@ class _Cursor:
         raise MalformedBytes(_NOT_OF_THE_SCHEMA)
 
     def skip(self, size: int) -> None:
-        """Pass over so many bytes."""
+        """Skip `size` bytes."""
         if not 0 <= size <= len(self.value) - self.at:
             raise MalformedBytes(_NOT_OF_THE_SCHEMA)
         self.at += size
@@ -428,12 +463,18 @@ def _too_many() -> InvalidValue:
 
 
 def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
-    """Make a function that goes over one value. `named`: those of primitives, and of the named types defined before
-    this one."""
+    """Make a function that skips one value and counts it.
+
+    Args:
+        schema: the type of the value.
+        named: such functions for primitives and for the named types defined so far; types in `schema` are added.
+    """
     if isinstance(schema, list):
         return _union([_walk(branch, named) for branch in schema])
     if isinstance(schema, str):
-        return named.get(schema) or (lambda cursor: named[schema](cursor))  # inside of itself it is not known yet
+        return named.get(schema) or (
+            lambda cursor: named[schema](cursor)
+        )  # a type that contains itself is not complete yet
     match schema["type"]:
         case "record":
             walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])
@@ -495,7 +536,7 @@ def _record(fields: list[tuple[str, _Walk]]) -> _Walk:
         cursor.left -= 1
         at = ""
         try:
-            for at, inside in fields:  # noqa: B007  the error needs to know how far it came
+            for at, inside in fields:  # noqa: B007 - the error needs the field that failed
                 inside(cursor)
         except InvalidValue as why:
             raise why.under(at) from None
@@ -504,7 +545,7 @@ def _record(fields: list[tuple[str, _Walk]]) -> _Walk:
 
 
 def _blocks(inside: _Walk, *, keys: bool = False) -> _Walk:
-    """Make a function that goes over the items of an array, or of a map, each behind its key."""
+    """Make a function that skips and counts the items of an array, or the entries of a map if `keys` is true."""
 
     def walk(cursor: _Cursor) -> None:
         cursor.left -= 1
@@ -512,10 +553,10 @@ def _blocks(inside: _Walk, *, keys: bool = False) -> _Walk:
         while count := cursor.long():
             if count < 0:
                 count = -count
-                cursor.long()  # how many bytes they have, which is for those who skip them
+                cursor.long()  # size of the block in bytes, which is not needed here
             if count > cursor.left:
                 raise _too_many()
-            for number in range(number + 1, number + count + 1):  # noqa: B020  goes on where the block before ended
+            for number in range(number + 1, number + count + 1):  # noqa: B020 - continues after the previous block
                 if keys:
                     cursor.skip(cursor.long())
                 try:

@@ -1,4 +1,4 @@
-"""The library: all contracts of a folder, how it is found, and which class belongs to which version."""
+"""The library: all contracts of a folder, how the folder is found, and how event classes are bound to versions."""
 
 import dataclasses
 import os
@@ -26,16 +26,16 @@ __all__ = ["Binding", "Contract", "Library", "Version", "binding_of", "contract_
 
 
 class MeantType(NamedTuple):
-    """Contract that a type in a header means."""
+    """The contract to which the event type in a header refers."""
 
     name: str
     is_exact: bool
-    """True if the header has its name, and no other namespace than its own."""
+    """True if the header has the contract's name, and no namespace other than the contract's."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """Contracts of one folder, without a problem in them."""
+    """All contracts of one folder, loaded without problems."""
 
     folder: Path
     contracts: Mapping[str, Contract] = dataclasses.field(repr=False)
@@ -45,21 +45,26 @@ class Library:
     by_path: Mapping[str, Version] = dataclasses.field(repr=False, compare=False)
     """Versions by path, `payments/PaymentReserved.v1`."""
     by_fingerprint: Mapping[bytes, Version] = dataclasses.field(repr=False, compare=False)
-    """Versions by the 8 bytes in a value's header; the newest, if versions differ only in what Avro ignores."""
+    """Versions by the fingerprint in a value's header. If several versions share one, because they differ only in what
+    Avro ignores, it is the newest of them."""
     schemas: str = dataclasses.field(default=URN, repr=False, compare=False)
     """Prefix of the URIs of its schemas."""
     readers: dict[tuple[type[Event], bytes], Callable[[bytes], Any]] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
-    """Readers of other versions than a class's own, by class and header: one for each that was met."""
+    """Cached readers of versions other than a class's own, by class and header of the value."""
     types: dict[bytes, "MeantType | None"] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """Types that records had in their headers, with the contract that each means: see
+    """Cached event types from headers of records, with the contract to which each refers: see
     `saga.engine.consumer.record_router`."""
 
     @classmethod
     def load(cls, folder: Path, schemas: str = URN) -> Self:
-        """Read the folder. `schemas`: prefix of the URIs of its schemas. Raises `ContractError` with all its problems,
-        each with file and path inside."""
+        """Load a folder. Raises `ContractError` with all problems, each with its file and the path in it.
+
+        Args:
+            folder: the contracts folder.
+            schemas: prefix of the URIs of the schemas.
+        """
         contracts, topics = load(folder, schemas)
         versions = [version for contract in contracts.values() for version in contract.versions]
         by_path = {version.path: version for version in versions}
@@ -67,8 +72,10 @@ class Library:
         return cls(folder, contracts, topics, by_path, by_fingerprint, schemas)
 
     def reload(self) -> "Library":
-        """Read the folder as it is by now. Versions that it had and has no more stay known: what they wrote is on its
-        way. Raises `ContractError` as `load`."""
+        """Load the folder again. Raises `ContractError` as `load` does.
+
+        Versions that have been removed from the folder stay known, because their messages may still arrive.
+        """
         now = Library.load(self.folder, self.schemas)
         return replace(
             now,
@@ -79,27 +86,33 @@ class Library:
 
 @dataclass(frozen=True)
 class Binding:
-    """Class of an event with the version it was generated from."""
+    """An event class's contract, version and library, and the classes of its nested types."""
 
     contract: Contract
     version: Version
     library: Library
     classes: Classes
-    """Classes of its nested types."""
+    """Classes of the event and of its nested types, by the type's name."""
 
 
 def find_library(start: Path | None = None) -> Library:
     """Find the library at `SAGA_CONTRACTS`, else at the nearest `contracts/` above `start` that holds schemas.
 
-    `start`: a file or folder; `None`: the current folder. A folder is read once in the life of a process. What the URIs
-    of its schemas begin with is `SAGA_SCHEMA_BASE`, else `urn:saga:`. Raises `DeclarationError` if there is none,
-    `ContractError` if it cannot be used.
+    A process loads each folder once. The prefix of the URIs of its schemas is `SAGA_SCHEMA_BASE`, or `urn:saga:` if
+    that is not set.
+
+    Args:
+        start: a file or folder; `None` for the current folder.
+
+    Raises:
+        DeclarationError: there is no such folder, or one of the two variables is invalid.
+        ContractError: the contracts in the folder have problems.
     """
     return _load_cached(find_folder(start), _schema_uri_prefix())
 
 
 def find_folder(start: Path | None = None) -> Path:
-    """Folder of contracts, found as `find_library` does. Raises `DeclarationError` if there is none."""
+    """Find the contracts folder as `find_library` does. Raises `DeclarationError` if there is none."""
     if given := os.environ.get("SAGA_CONTRACTS", "").strip():
         folder = Path(given).resolve()
         if not folder.is_dir():
@@ -108,7 +121,7 @@ def find_folder(start: Path | None = None) -> Path:
     begin = (start or Path.cwd()).resolve()
     for above in (begin, *begin.parents):
         folder = above / "contracts"
-        # A package or a folder of tests may be called so too; only schemas make it one of ours.
+        # A package or a folder of tests may have this name, too. Only schemas show that it is a contracts folder.
         if folder.is_dir() and next(folder.glob("*/*.avsc"), None) is not None:
             return folder
     raise DeclarationError(
@@ -118,9 +131,10 @@ def find_folder(start: Path | None = None) -> Path:
 
 
 def contract_of(event: type[Event]) -> Contract:
-    """Contract of a generated class, found from the file of its module.
+    """Return the contract of a generated class. The library is found from the file of the class's module.
 
-    Raises `DeclarationError`: no contract, none that is known, or fields that are no longer those of the schema.
+    Raises `DeclarationError` if the class has no contract, the contract is unknown, or the fields of the class differ
+    from the schema.
     """
     return binding_of(event).contract
 
@@ -129,8 +143,10 @@ _bindings: dict[type[Event], Binding] = {}
 
 
 def binding_of(event: type[Event]) -> Binding:
-    """Contract of a generated class, as `contract_of` finds it, with the version and the nested classes: a codec is
-    made of it."""
+    """Return the binding of a generated class, from which its codec is made.
+
+    Raises `DeclarationError` as `contract_of` does.
+    """
     binding = _bindings.get(event)
     if binding is None:
         binding = _bindings[event] = _bind(event)
@@ -138,7 +154,7 @@ def binding_of(event: type[Event]) -> Binding:
 
 
 def bind(event: type[Event], binding: Binding) -> None:
-    """Bind a class that the toolkit has made itself: no file has its schema."""
+    """Register the binding of a class that the library itself has made, for which there is no schema file."""
     _bindings[event] = binding
 
 
@@ -174,7 +190,10 @@ def _load_cached(folder: Path, schemas: str) -> Library:
 
 
 def _schema_uri_prefix() -> str:
-    """Prefix of the URIs of schemas. SDKs for CloudEvents refuse one that is not absolute."""
+    """Read the prefix of schema URIs from `SAGA_SCHEMA_BASE`, or return the default.
+
+    It must be an absolute URI, because SDKs for CloudEvents refuse others.
+    """
     given = os.environ.get("SAGA_SCHEMA_BASE", "").strip()
     if not given:
         return URN
@@ -195,16 +214,19 @@ def _schema_uri_prefix() -> str:
 
 
 def compare_class(event: type[Any], version: Version) -> tuple[Classes, list[str]]:
-    """Compare an event's class with its version: the classes of the record and of the types in it, and every
-    difference; the classes are whole if there is none. Each class is called as its type, or with the version's number
-    behind that."""
+    """Compare an event class with its version.
+
+    Return the classes of the record and of its nested types, and all differences. The classes are complete only if
+    there are no differences. The name of a class must be that of its type, with or without the version's number
+    appended.
+    """
     record, comparison = version.record, _ClassComparison(version.number)
     comparison.record(record, event, "")
     return comparison.classes, comparison.differences
 
 
 class _ClassComparison:
-    """Walk along a class and a schema side by side."""
+    """Comparison of a class with a schema, which collects nested classes and differences."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -282,7 +304,10 @@ class _ClassComparison:
             self.differs(at, f"its default is {wanted!r} in the schema")
 
     def is_new(self, name: str, cls: Any, at: str) -> bool:
-        """Return whether this type is met for the first time; everywhere else it must be the same class."""
+        """Return whether this named type occurs for the first time.
+
+        Report a class with a wrong name, and a class other than the one that the type had where it occurred before.
+        """
         if getattr(cls, "__name__", None) not in (name, versioned_name(name, self.number)):
             self.differs(at, f"is {getattr(cls, '__name__', cls)}, not {name}")
             return False

@@ -1,7 +1,7 @@
 """Load a contracts folder, `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`, and report all its problems at once.
 
-Three rules span the versions of a contract: its terms never change, a field that is sensitive in one version is
-sensitive in all, and `"upcasts"` names every older version that resolution cannot bridge.
+Three rules concern all versions of a contract together: its terms never change, a field that is sensitive in one
+version is sensitive in all, and `"upcasts"` names every older version that resolution cannot bridge.
 """
 
 import math
@@ -53,7 +53,7 @@ ATTRIBUTES = (
     "upcasts",
     "lint",
 )
-"""Attributes by which a contract says more of itself than Avro has in a record."""
+"""Attributes of a contract that are not part of Avro's record schema."""
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
 _ID_TYPES = tuple(ScalarType(kind) for kind in ("string", "uuid", "int", "long"))
@@ -61,7 +61,7 @@ _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
 
 
 class Terms(NamedTuple):
-    """Terms of a contract, which must be the same in each of its versions."""
+    """The attributes of a contract that must be the same in all versions."""
 
     topic: str
     key: str
@@ -75,7 +75,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class _File:
-    """File `.avsc` that was read without problems of its own."""
+    """An `.avsc` file that was parsed without problems."""
 
     place: str
     version: Version
@@ -83,8 +83,14 @@ class _File:
 
 
 def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapping[str, Topic]]:
-    """Read a folder: contracts by name and topics by name, both sorted. `schemas`: prefix of the URIs of schemas.
-    Raises `ContractError` with everything that is wrong."""
+    """Load a contracts folder. Return contracts and topics by name, both sorted.
+
+    Raises `ContractError` with all problems in the folder.
+
+    Args:
+        folder: the contracts folder.
+        schemas: prefix of the URIs of the schemas.
+    """
     if not folder.is_dir():
         raise ContractError(f"{folder} cannot be read:", ["there is no such folder: make it, or set SAGA_CONTRACTS"])
     problems: list[str] = []
@@ -112,7 +118,7 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
 
 
 def read_version(path: Path) -> Version:
-    """Read the version in a file `<Name>.v<N>.avsc`, wherever it is. Raises `ContractError`."""
+    """Read a version from a file `<Name>.v<N>.avsc` in any folder. Raises `ContractError`."""
     match = _FILE.fullmatch(path.name)
     if match is None:
         raise ContractError(f"{path} cannot be used:", ["call it <Name>.v<N>.avsc, with N from 1"])
@@ -123,8 +129,14 @@ def read_version(path: Path) -> Version:
 
 
 def make_version(schema: Any, path: str, name: str, number: int) -> Version:
-    """Make the version that a schema's JSON is. `path`: where it is or will be, without `.avsc`. Raises
-    `ContractError`."""
+    """Make a version from the JSON of its schema. Raises `ContractError` with all problems in it.
+
+    Args:
+        schema: the JSON.
+        path: path of the file that holds the schema, or will hold it, without `.avsc`.
+        name: name of the contract.
+        number: number of the version.
+    """
     topic = schema.get("topic") if isinstance(schema, dict) else None
     read, wrong = _parse_version(schema, f"{path}.avsc", name, number, topic if isinstance(topic, str) else "")
     if read is None:
@@ -133,13 +145,13 @@ def make_version(schema: Any, path: str, name: str, number: int) -> Version:
 
 
 def _read_version_file(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
-    """Read the version in a file, or what is wrong with it."""
+    """Read a version from a file. Return it, or `None` and the problems."""
     schema, wrong = _read_json_file(path)
     return (None, wrong) if wrong else _parse_version(schema, place, name, number, path.parent.name)
 
 
 def _parse_version(schema: Any, place: str, name: str, number: int, topic: str) -> tuple[_File | None, list[str]]:
-    """Make a version of a file's JSON, or say what is wrong with it. `topic`: that of its folder."""
+    """Make a version from the JSON of a file in the folder of `topic`. Return it, or `None` and the problems."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None, ['must be an object with "type": "record"']
     problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]
@@ -179,7 +191,7 @@ def _parse_version(schema: Any, place: str, name: str, number: int, topic: str) 
 
 
 def _read_json_file(path: Path) -> tuple[Any, list[str]]:
-    """Read JSON in which no name comes twice in one object, or what is wrong with it."""
+    """Read JSON from a file. Return it with its problems; a name that occurs twice in one object is one, too."""
     try:
         read, twice = read_json(path.read_text("utf-8"))
     except (ValueError, OSError, RecursionError) as why:
@@ -216,16 +228,16 @@ def _check_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
 
 
 def _check_parties(schema: dict[str, Any]) -> Iterator[str]:
-    """Find problems of the attributes that open an event to clients outside of the services."""
+    """Check the attributes that admit external producers and consumers."""
     for name, former in (("produced_by", "said"), ("consumed_by", "heard")):
         if name in schema and schema[name] != "external":
             yield f'"{name}" can only be "external", not {schema[name]!r}'
-        if schema.get(former) == "outside":  # ignored, it would silently take the event away from clients
+        if schema.get(former) == "outside":  # if it were ignored, clients would silently lose the event
             yield f'"{former}": "outside" is called "{name}": "external"'
 
 
 def _check_principal(schema: dict[str, Any]) -> Iterator[str]:
-    """Problems of the header that says who begins a saga."""
+    """Check the attribute that names the header with the principal who starts a saga."""
     header = schema.get("principal")
     if "principal" not in schema:
         return
@@ -238,7 +250,7 @@ def _check_principal(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of where a contract or a topic says that the id of its messages is."""
+    """Check the attributes by which a contract or a topic says where its messages have their id."""
     header = given.get("id_header")
     if "id_header" in given and "id_field" in given:
         yield '"id_header" and "id_field" both say where the id of a message is: keep one of them'
@@ -251,7 +263,7 @@ def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_id_field(name: str, record: RecordType) -> str | None:
-    """Problem of the field in which the id of a message is to be."""
+    """Check the field that holds the message id. Return the problem, or `None`."""
     field = record.field(name)
     if field is None:
         return f'its "id_field" {name!r} is none of its fields'
@@ -261,7 +273,7 @@ def _check_id_field(name: str, record: RecordType) -> str | None:
 
 
 def _check_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
-    """Problem of the field that says whom an event is about."""
+    """Check the field that identifies the subject of an event. Return the problem, or `None`."""
     name = schema.get("subject", schema["key"])
     subject = record.field(name) if isinstance(name, str) else None
     if subject is None:
@@ -272,7 +284,7 @@ def _check_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
 
 
 def _check_numbers(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
-    """Problems of versions that are missing, and of names that are in two folders."""
+    """Report versions that are missing, and names that occur in two folders."""
     for (topic, name), found in numbers.items():
         for number in sorted(set(range(1, max(found))) - set(found)):
             yield f"{topic}/{name}.v{number}.avsc: is missing, though v{max(found)} is there: keep every version"
@@ -285,7 +297,7 @@ def _check_numbers(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str
 
 
 def _check_owners(files: list[_File]) -> Iterator[str]:
-    """Problems of topics, and of outcomes of a kind of saga, that belong to more than one service."""
+    """Report topics, and outcomes of one kind of saga, that have more than one owner."""
     of_topic: dict[str, _File] = {}
     of_kind: dict[str, _File] = {}
     for file in files:
@@ -306,7 +318,7 @@ def _check_owners(files: list[_File]) -> Iterator[str]:
 
 
 def _check_agreement(files: list[_File]) -> Iterator[str]:
-    """Problems of versions of one contract that differ in what must be the same."""
+    """Report versions of one contract that differ in what must be the same in all of them."""
     for group in _group_by_contract(files):
         places = {file.version.number: file.place for file in group}
         yield from (f"{places[number]}: {why}" for number, why in check_upcast_steps([file.version for file in group]))
@@ -331,7 +343,7 @@ def _check_agreement(files: list[_File]) -> Iterator[str]:
 
 
 def _group_by_contract(files: list[_File]) -> Collection[list[_File]]:
-    """Files of each contract, in the order of their numbers."""
+    """Group files by contract, each group ordered by version number."""
     versions: dict[str, list[_File]] = defaultdict(list)
     for file in sorted(files, key=lambda file: file.version.number):
         versions[file.version.path.rpartition(".v")[0]].append(file)
@@ -339,7 +351,7 @@ def _group_by_contract(files: list[_File]) -> Collection[list[_File]]:
 
 
 def _read_topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Topic]:
-    """Topics of the folders that hold contracts; `problems` grows by what is wrong with their `topic.json`."""
+    """Read the topics of folders that hold contracts. Append the problems of `topic.json` files to `problems`."""
     topics = {name: Topic(name) for name in sorted(named)}
     for path in sorted(folder.rglob("topic.json")):
         place, name = path.relative_to(folder).as_posix(), path.parent.name
@@ -355,7 +367,7 @@ def _read_topics(folder: Path, named: set[str], problems: list[str]) -> dict[str
 
 
 def _check_id_fields(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
-    """Problems of fields that are to be the id of all messages of a topic."""
+    """Check that each contract of a topic has the field that the topic declares as message id."""
     for group in _group_by_contract(files):
         newest = group[-1]
         name = topics[newest.terms.topic].id_field
@@ -412,16 +424,16 @@ def _make_contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic
 
 
 def _mark_in_all_versions(versions: list[Version]) -> tuple[Version, ...]:
-    """Versions of a contract, in which a field is sensitive that any of them marks."""
+    """Return the versions with each field marked as sensitive that any of them marks."""
     records = [version.written for version in versions]
     return tuple(replace(version, record=merge_marks(version.written, records)) for version in versions)
 
 
-# -------------------------------------------------------------------- steps
+# -------------------------------------------------------------------- upcasts
 
 
 def check_upcasts(schema: Mapping[str, Any], number: int) -> Iterator[str]:
-    """Problems of the `"upcasts"` in the file of the version `number`, by itself."""
+    """Check the attribute `"upcasts"` in the file of version `number`, without the other versions."""
     given = schema.get("upcasts", [])
     if not isinstance(given, list) or any(type(each) is not int for each in given) or len(set(given)) < len(given):
         yield f'"upcasts" is a list of numbers of older versions, each once, as [1], not {given!r}'
@@ -436,11 +448,13 @@ def _describe_range(number: int) -> str:
 
 
 def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]:
-    """Problems of the steps of one contract together, each with the number of its version. `versions`: as they are
-    there, oldest first.
+    """Check `"upcasts"` across all versions of one contract. Yield problems with the number of their version.
 
-    Versions that are read as each other mean the same. So where one of them needs an upcaster, the other does; left
-    out, it would be read as what it does not mean, and nobody would notice.
+    Versions that are read as each other without an upcaster mean the same. So if one of them needs an upcaster, the
+    other one needs it, too. If `"upcasts"` left it out, its messages would silently be misread.
+
+    Args:
+        versions: the existing versions, oldest first.
     """
     if not any(version.upcasts for version in versions):
         return
@@ -472,8 +486,14 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
 
 
 def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
-    """Mark the fields of a record that are sensitive in it or in another version: what one hides, none shows. A record
-    that occurs in several places has the same marks in all of them."""
+    """Return a record with each field marked that is sensitive in it or in one of the others.
+
+    A nested record that is used in several places gets the same marks in all of them.
+
+    Args:
+        record: the record of one version.
+        others: the records of other versions.
+    """
     for other in others:
         record = _merge_record_marks(record, other)
     named: dict[str, set[str]] = {}
@@ -484,7 +504,7 @@ def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
 
 
 def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[str]:
-    """Paths of the fields of a record that `merge_marks` has marked."""
+    """Yield the paths of the fields that `merge_marks` has marked and the file does not mark."""
     match written, merged:
         case RecordType(), RecordType():
             for field, other in zip(written.fields, merged.fields, strict=True):
@@ -504,7 +524,7 @@ def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[st
 
 
 def _collect(type_: Type, named: dict[str, set[str]]) -> None:
-    """Collect the sensitive fields of each record in a type, by its name."""
+    """Add the sensitive fields of each record in a type to `named`, by the name of the record."""
     match type_:
         case RecordType(name=name, fields=fields):
             for field in fields:
