@@ -1,7 +1,7 @@
 """Check a contracts folder: compatibility, style and released versions, each problem with its file and a remedy.
 
 `saga contracts check` reports what breaks readers, `saga contracts lint` what breaks rules of style. Both print
-problems in words, as JSON, or as SARIF 2.1.0, which code reviews show.
+problems as text, as JSON, or as SARIF 2.1.0, which code review tools display.
 """
 
 import json
@@ -53,12 +53,12 @@ CHECK_RULES: Final[Mapping[str, str]] = {
     "utf-8": "Bytes are read as text.",
     "uuid": "Anything is read as a UUID.",
 }
-"""Rules of `saga contracts check`, each with a sentence."""
+"""Rules of `saga contracts check`, each with a description."""
 REASON: Final = (
     "topics, queues and archives keep messages of all versions, and services are deployed, and rolled back, "
     "independently of each other"
 )
-"""Reason for which the default mode is what it is."""
+"""Reason for the default compatibility mode."""
 LINT_RULES: Final[Mapping[str, str]] = {
     "contract": "A file of contracts/ cannot be used.",
     "type-case": "Events, records and enums are called in CamelCase: OrderPlaced.",
@@ -75,7 +75,7 @@ LINT_RULES: Final[Mapping[str, str]] = {
     "enum-default": "An enum has a default, so that it can get symbols later.",
     "silenced": "What `lint` names is a rule.",
 }
-"""Rules of `saga contracts lint`, each with a sentence."""
+"""Rules of `saga contracts lint`, each with a description."""
 _TYPE = re.compile(r"[A-Z][A-Za-z0-9]*")
 _FIELD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _SYMBOLS = [re.compile(case) for case in (r"[A-Z][A-Z0-9_]*", r"[a-z][a-z0-9_]*", r"[A-Z][A-Za-z0-9]*")]
@@ -83,27 +83,27 @@ _TOPIC = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 RELEASED_FILE: Final = "released.json"
 _FORMAT: Final = 1
 _WORDS: Final = ("doc", "lint")
-"""Attributes that nobody reads but people: they may be mended in a released version."""
+"""Attributes that no program relies on. They may be changed in a released version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContractProblem:
-    """Problem in a file: of a contract, or of a generated module."""
+    """A problem in the file of a contract or of a generated module."""
 
     rule: str
-    """Name of the rule that finds it: `no-default`."""
+    """Name of the rule that found it, such as `no-default`."""
     file: str
-    """Path of the file, with `/`."""
+    """Path of the file, with `/` as separator."""
     at: str = ""
-    """Path of the field in it, `items[].price`; empty for the file as a whole."""
+    """Path of the field in it, such as `items[].price`; empty for the whole file."""
     line: int = 1
-    """Line of the file on which the field is defined, or the first."""
+    """Line on which the field is defined; 1 for the whole file."""
     says: str
-    """Words that say what is wrong, whole without the path."""
+    """What is wrong, in words that are complete without `at`."""
     remedy: str = ""
-    """Words that say what to do."""
+    """What to do about it."""
     lines: tuple[str, ...] = ()
-    """Lines that show it, as those of a difference."""
+    """Lines that show the problem, such as those of a diff."""
 
     def __str__(self) -> str:
         remedy = f"; {self.remedy}" if self.remedy else ""
@@ -111,12 +111,18 @@ class ContractProblem:
 
 
 def problems_to_json(problems: Iterable[ContractProblem]) -> list[dict[str, Any]]:
-    """Problems as JSON has them."""
+    """Convert problems to JSON."""
     return [asdict(problem) | {"lines": list(problem.lines)} for problem in problems]
 
 
 def problems_to_sarif(problems: Iterable[ContractProblem], rules: Mapping[str, str], version: str) -> dict[str, Any]:
-    """Problems as a SARIF log. `rules`: a sentence for each rule; `version`: that of the toolkit."""
+    """Convert problems to a SARIF log.
+
+    Args:
+        problems: the problems.
+        rules: a description of each rule.
+        version: version of this library.
+    """
     found = list(problems)
     names = sorted({problem.rule for problem in found} | set(rules))
     return {
@@ -156,8 +162,10 @@ def _sarif_result(problem: ContractProblem, rule: int) -> dict[str, Any]:
 
 
 def find_incompatible(contracts: Collection[Contract]) -> list[ContractProblem]:
-    """Problems of versions that break what their modes promise; those of one version against several others are told
-    once. And marks that an earlier version has, and a later one lacks."""
+    """Report versions that break what their modes promise, and fields that are sensitive in an earlier version only.
+
+    The same finding of one version against several others is reported once.
+    """
     groups: dict[tuple[object, ...], list[CompatibilityBreak]] = defaultdict(list)
     for contract in contracts:
         for found in find_breaks(contract):
@@ -166,8 +174,10 @@ def find_incompatible(contracts: Collection[Contract]) -> list[ContractProblem]:
 
 
 def _find_unmarked(contract: Contract) -> Iterator[ContractProblem]:
-    """Problems of fields that are marked in an earlier version alone: they stay sensitive, and the file does not say
-    so."""
+    """Report fields that an earlier version marks as sensitive and a later one does not.
+
+    They stay sensitive, although the later file does not show it.
+    """
     earlier: list[RecordType] = []
     for version in contract.versions:
         for path in find_missing_marks(version.written, merge_marks(version.written, earlier)):
@@ -183,7 +193,7 @@ def _find_unmarked(contract: Contract) -> Iterator[ContractProblem]:
 
 
 def describe_modes(contracts: Iterable[Contract]) -> list[str]:
-    """Modes that contracts declare in their newest versions, a line for each; the default mode with its reason."""
+    """Describe the modes of the contracts' newest versions, a line for each; the default mode with its reason."""
     names: dict[Mode, list[str]] = {DEFAULT_MODE: []}
     for contract in contracts:
         names.setdefault(contract.compatible, []).append(contract.name)
@@ -193,7 +203,7 @@ def describe_modes(contracts: Iterable[Contract]) -> list[str]:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Number of something, in words."""
+    """Return a number with a noun in singular or plural."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -230,9 +240,9 @@ _SENSITIVE: Final = _words("""
     address bic birth birthday birthdate card cvc cvv email fax firstname gender iban income lastname mail mobile
     nationality pan passport password phone pin religion salary secret ssn street surname taxid tel telephone token vat
 """)
-"""Words of names that sound like a person's data, or a secret."""
+"""Words in names of fields that sound like personal data or a secret."""
 _NOT_SENSITIVE: Final = _words("id ids count counts kind type")
-"""Last words of names that only count or refer to what sounds so: `card_count`, `address_id`."""
+"""Last words of names that only count such data or refer to it: `card_count`, `address_id`."""
 _MONEY: Final = _words("amount balance charge cost fee price refund salary tax total")
 _MEASURES: Final = _MONEY | _words("""
     age delay depth distance duration height interval latency length limit memory period size speed temperature timeout
@@ -245,46 +255,46 @@ _UNITS: Final = _words("""
     kelvin fahrenheit kmh mph c f k eur euro euros usd dollar dollars gbp chf jpy yen cent cents pence currency pieces
     items units
 """)
-"""Words that are units, in the name of a field."""
+"""Words that are units in the name of a field."""
 _UNITS_IN_TEXT: Final = _UNITS - _words("a b c d f g h k l m s t in")
-"""Words that are units, in a description."""
+"""Words that are units in a description."""
 _TIMES: Final = _words("at on date time timestamp until since")
 
 
 def lint(contracts: Iterable[Contract]) -> list[ContractProblem]:
-    """Problems of style in the newest version of each contract: older ones are as they are."""
+    """Report problems of style in the newest version of each contract. Older versions cannot change any more."""
     return [problem for contract in contracts for problem in lint_version(contract.newest)]
 
 
 def lint_version(version: Version) -> list[ContractProblem]:
-    """Problems of style in one version, in the order of its file."""
+    """Report problems of style in one version, in the order of its file."""
     return _Linter(version).find_problems()
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Place in a file: the JSON of a record, enum or field, and the rules that it is left out of."""
+    """A record, enum or field in a file: its path, and the rules that are silenced there."""
 
     at: str
     silenced: frozenset[str]
 
     def inside(self, name: str, given: Mapping[str, Any]) -> "_Place":
-        """Place of a part."""
+        """Return the place of a part; rules that are silenced here are silenced there, too."""
         path = f"{self.at}.{name}" if self.at and name else self.at or name
         return _Place(path, self.silenced | _find_silenced(given))
 
 
 class _Linter:
-    """State of going over one version."""
+    """Linter of one version, which collects its problems."""
 
     def __init__(self, version: Version) -> None:
         self.version = version
         self.found: list[ContractProblem] = []
         self.seen: set[str] = set()
-        """Named types looked at: each is told once, where it is defined."""
+        """Names of the types that have been checked."""
 
     def find_problems(self) -> list[ContractProblem]:
-        """Problems in the order of the file."""
+        """Return the problems of the version, in the order of its file."""
         schema, place = self.version.schema, _Place("", _find_silenced(self.version.schema))
         if not _TOPIC.fullmatch(schema["topic"]):
             self.report(place, "topic-case", f"the topic {schema['topic']} is not lower case letters, digits, - and .")
@@ -303,7 +313,7 @@ class _Linter:
             self.found.append(problem)
 
     def check_named(self, given: Mapping[str, Any], kind: str, place: _Place) -> None:
-        """Look at the name and the description of a record or an enum, and at what it is left out of."""
+        """Check the name, the description and the silenced rules of a record or an enum."""
         name = given["name"].rpartition(".")[2]
         self.seen.add(name)
         if not _TYPE.fullmatch(name):
@@ -364,7 +374,7 @@ class _Linter:
         self.report(place, "unit", "is a measure without a unit", f"say it in its name ({example}){where}")
 
     def check_type(self, given: Any, type_: Type, place: _Place) -> None:
-        """Look at the records and enums that are defined in a type."""
+        """Check the records and enums that are defined in a type."""
         match type_:
             case OptionalType(inner) if isinstance(given, list):
                 self.check_type(
@@ -391,13 +401,13 @@ class _Linter:
 
 
 def _find_silenced(given: Mapping[str, Any]) -> frozenset[str]:
-    """Rules that a record, enum or field is left out of, with all in it."""
+    """Return the rules that are silenced for a record, enum or field and everything in it."""
     names = given.get("lint", [])
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
 
 def _inmost(type_: Type) -> Type:
-    """Type of the values themselves, of a field that is optional, or has many."""
+    """Return the type of the values inside of optional types, arrays and maps."""
     while isinstance(type_, OptionalType | ArrayType | MapType):
         match type_:
             case OptionalType(inner) | ArrayType(inner) | MapType(inner):
@@ -420,7 +430,7 @@ def _sounds_sensitive(name: str) -> bool:
 
 
 def read_released(folder: Path) -> dict[str, str] | None:
-    """Digests of released versions, by path; `None` if there is no such file. Raises `ContractError`."""
+    """Read the digests of released versions, by path; `None` if there is no such file. Raises `ContractError`."""
     path = folder / RELEASED_FILE
     if not path.exists():
         return None
@@ -437,7 +447,7 @@ def read_released(folder: Path) -> dict[str, str] | None:
 
 
 def check_released(versions: Mapping[str, Version], digests: Mapping[str, str]) -> list[ContractProblem]:
-    """Problems of released versions that have changed, or are gone. `versions`: those there are, by path."""
+    """Report released versions that have changed or are missing. `versions` are the existing ones, by path."""
     problems = []
     for path, known in digests.items():
         file = f"{path}.avsc"
@@ -452,7 +462,10 @@ def check_released(versions: Mapping[str, Version], digests: Mapping[str, str]) 
 
 
 def release(folder: Path, versions: Iterable[Version]) -> list[str]:
-    """Write the file with all of these versions. Returns the paths of those that were not in it before."""
+    """Add versions to the file of released versions. Return the paths of those that are new in it.
+
+    The digests of versions that are in it already are replaced.
+    """
     known = read_released(folder) or {}
     digests = known | {version.path: version_digest(version) for version in versions}
     text = json.dumps({"format": _FORMAT, "versions": dict(sorted(digests.items()))}, indent=2)
@@ -461,7 +474,7 @@ def release(folder: Path, versions: Iterable[Version]) -> list[str]:
 
 
 def version_digest(version: Version) -> str:
-    """SHA-256 of all in a version's file that somebody may rely on: also logical types, and our attributes."""
+    """Return the SHA-256 of all that others may rely on in a version: also logical types and contract attributes."""
     text = json.dumps(_without_descriptions(version.schema), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -487,8 +500,12 @@ def _unreadable(path: Path, problem: str) -> ContractError:
 
 
 def find_line(text: str, at: str) -> int:
-    """Line of the file on which the field at this path has its name, `items[].price`; 1 for the whole file, and if
-    there is no such field."""
+    """Return the line on which the name of a field is written; 1 if there is no such field.
+
+    Args:
+        text: text of the file.
+        at: path of the field, such as `items[].price`; empty for the whole file.
+    """
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError):
@@ -498,14 +515,14 @@ def find_line(text: str, at: str) -> int:
     if field is None:
         return 1
     name = field["name"]
-    # JSON keeps its order, so the n-th object of that name is the n-th place where the name stands in the text.
+    # Objects are in the order of the text, so the n-th object of that name has the n-th occurrence of the name.
     number = next(i for i, part in enumerate(part for other, part in named if other == name) if part is field)
     places = [match.start() for match in re.finditer(rf'"name"\s*:\s*"{re.escape(name)}"', text)]
     return text.count("\n", 0, places[number]) + 1 if number < len(places) else 1
 
 
 def _named_objects(part: Any) -> Iterator[tuple[str, Any]]:
-    """Objects with a name, in the order in which the names stand in the file."""
+    """Yield the objects that have a name, in the order in which the names occur in the file."""
     if isinstance(part, list):
         for one in part:
             yield from _named_objects(one)
@@ -517,7 +534,7 @@ def _named_objects(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _find_field(schema: Any, at: str, records: dict[str, Any]) -> Any:
-    """Field at a path, as the file has it."""
+    """Return the JSON of the field at a path, or `None`."""
     field = None
     inside = schema
     for name in re.sub(r"\[\]|\{\}", "", at).split("."):
@@ -530,7 +547,7 @@ def _find_field(schema: Any, at: str, records: dict[str, Any]) -> Any:
 
 
 def _find_record(type_: Any, records: dict[str, Any]) -> Any:
-    """Record in a type, wherever it is defined."""
+    """Return the JSON of the record in a type, or `None`; `records` are the records of the file, by name."""
     match type_:
         case {"fields": list()}:
             return type_

@@ -1,4 +1,4 @@
-"""Generate event classes from schemas: one module per service, deterministic, formatted as the formatter would."""
+"""Generate event classes from schemas: one module per service, deterministic, and formatted as ruff would format it."""
 
 import ast
 import keyword
@@ -40,7 +40,7 @@ _HOMES: Final = {
     "Event": "saga",
     **dict.fromkeys(("bool", "bytes", "dict", "float", "int", "str", "tuple"), "builtins"),
 }
-"""Module of each name from elsewhere that a generated module may use."""
+"""Module of each name that a generated module may import; `builtins` need no import."""
 
 _NAMED = re.compile(r"(?P<name>.*)\.v(?P<number>[1-9][0-9]{0,8})", re.DOTALL)
 LINE_LENGTH = 120
@@ -48,11 +48,15 @@ INDENT = "    "
 
 
 def generate(library: Library, names: Sequence[str]) -> str:
-    """Generate the source of a module with these contracts, in this order: of `OrderPlaced` the newest version, of
-    `OrderPlaced.v1` that one, as the class `OrderPlacedV1`.
+    """Generate the source of a module with the event classes of some contracts.
 
-    Raises `ContractError`: names that are no contracts, or no versions of one; types of one name that are defined
-    differently.
+    Raises `ContractError` for names of unknown contracts or versions, names that occur twice, and types with the same
+    name but different definitions.
+
+    Args:
+        library: the contracts.
+        names: what to generate, in this order: `OrderPlaced` gives the class of the newest version, `OrderPlaced.v1`
+            that of version 1, with the name `OrderPlacedV1`.
     """
     problems = []
     for name in dict.fromkeys(names):
@@ -66,12 +70,12 @@ def generate(library: Library, names: Sequence[str]) -> str:
 
 
 def is_generated(source: str) -> bool:
-    """Return whether the generator wrote this source, or an earlier generator did."""
+    """Return whether this or an earlier version of the generator wrote this source."""
     return source.startswith(_BEGINNING)
 
 
 def list_classes(source: str) -> list[str]:
-    """Names for which `generate` wrote the event classes of a module, in order. Raises `SyntaxError`."""
+    """Return the names that `generate` was given for a generated module, in order. Raises `SyntaxError`."""
     found = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
@@ -85,8 +89,7 @@ def list_classes(source: str) -> list[str]:
 
 
 def find_generated(folder: Path) -> list[Path]:
-    """Paths of the generated modules in a folder and the folders in it, but for hidden ones and virtual
-    environments."""
+    """Find the generated modules in a folder and its subfolders, except hidden ones and virtual environments."""
     found = []
     for above, folders, files in os.walk(folder):
         if "pyvenv.cfg" in files:
@@ -101,13 +104,18 @@ def find_generated(folder: Path) -> list[Path]:
 
 
 def make_event_class(contract: Contract, library: Library, number: int | None = None) -> type[Event]:
-    """Make the class of a contract's newest version in memory, as `saga contracts generate` would write it; or of the
-    version with this number."""
+    """Make an event class in memory, as `saga contracts generate` would write it.
+
+    Args:
+        contract: the contract.
+        library: the library that has it.
+        number: number of the version; `None` for the newest one.
+    """
     asked, name = contract.name, contract.name
     if number is not None:
         asked, name = f"{contract.name}.v{number}", versioned_name(contract.name, number)
     module = types.ModuleType(f"saga.generated.{name}")
-    # What belongs to a class is found from its module, and the library from the module's file.
+    # `binding_of` finds the library from the file of the class's module.
     module.__file__ = str(library.folder.parent / f"{contract.name}.py")
     sys.modules[module.__name__] = module
     exec(compile(generate(library, [asked]), module.__file__, "exec"), module.__dict__)
@@ -123,28 +131,28 @@ def _begins_generated(path: Path) -> bool:
 
 
 class _Module:
-    """Generated module while it is written."""
+    """The source of a generated module while it is written."""
 
     def __init__(self, versions: Sequence[Version]) -> None:
         self.versions = versions
         self.classes: dict[str, str] = {}
-        """Source of each class, by name, in the order in which they must come."""
+        """Source of each class, by name, in an order in which no class uses a later one."""
         self.events = {version.record.name for version in versions}
-        """Names of the events' classes."""
+        """Names of the event classes."""
         self.used: set[str] = set()
-        """Names from elsewhere that the classes use."""
+        """Imported names that the classes use."""
         self.problems: dict[str, None] = {}
         parts = [part for version in versions for part in list_types(version.record)]
         self.types = {part.name for part in parts}
         fields = {field.name for part in parts if isinstance(part, schema.RecordType) for field in part.fields}
         self.hidden = fields | self.types
-        """Names that mean something else in a class: there a field hides what is called like it, and checkers refuse it
-        as a type."""
+        """Names of fields and types. In a class body a field hides anything else with its name, and type checkers then
+        refuse that name as a type."""
         taken = set(self.hidden)
         self.names = {name: _take_free_name(name, taken) for name in _HOMES}
-        """Name in the module of each name from elsewhere."""
+        """Name under which the module imports each name."""
         self.again = {name: _take_free_name(name, taken) for name in sorted(self.types & fields)}
-        """Second name of each type that is called like a field, by which classes have it."""
+        """Second name of each type that has the name of a field; classes use the type by it."""
 
     def source(self) -> str:
         for version in self.versions:
@@ -171,13 +179,13 @@ class _Module:
     # Names
 
     def use(self, name: str) -> str:
-        """Name by which the module has something from elsewhere: another one if a field or type has this one."""
+        """Note that the module uses an imported name, and return the name under which it is imported."""
         if _HOMES[name] != "builtins" or name in self.hidden:
             self.used.add(name)
         return self.names[name]
 
     def of(self, type_: schema.RecordType | schema.EnumType) -> str:
-        """Name by which a class uses a type: another one if a field has this one."""
+        """Return the name by which a class uses a type: a second name if a field has the name of the type."""
         return self.again.get(type_.name, type_.name)
 
     def imports(self) -> str:
@@ -245,8 +253,8 @@ class _Module:
         inner = field.type.inner if isinstance(field.type, schema.OptionalType) else field.type
         value = self.value(field.type, field.default)
         renamed = isinstance(inner, schema.RecordType) and inner.name in self.again
-        # dataclasses refuse a mutable default: each event gets its own. And linters do not know that a UUID is
-        # immutable, nor a record by another name.
+        # A default factory, because dataclasses refuse a mutable default, and because linters do not know that a UUID,
+        # or a record by its second name, is immutable.
         if field.default is None or not (
             renamed or isinstance(inner, schema.MapType) or inner == schema.ScalarType("uuid")
         ):
@@ -257,7 +265,7 @@ class _Module:
         return f"{self.use('field')}(default_factory={factory})"
 
     def unshown(self, field: schema.Field) -> str:
-        """Write what a field is assigned that no `repr` shows."""
+        """Write the right-hand side of a sensitive field, which `repr` must not show."""
         named = "" if field.default is schema.MISSING else f"default={self.default(field)}, "
         if named.startswith(factory := f"default={self.use('field')}("):
             named = f"{named.removeprefix(factory).removesuffix('), ')}, "
@@ -302,7 +310,7 @@ class _Module:
 
 
 def _name_members(enum: schema.EnumType) -> dict[str, str]:
-    """Name for each symbol that a `StrEnum` can have: a member may hide nothing that every text has."""
+    """Return a member name for each symbol. A member must not hide an attribute of `str`."""
     members: dict[str, str] = {}
     taken = set(enum.symbols)
     for symbol in enum.symbols:
@@ -320,12 +328,12 @@ def _name_members(enum: schema.EnumType) -> dict[str, str]:
 
 
 def _import_order(name: str) -> tuple[int, str]:
-    """Order of names inside an import: constants, classes, the rest."""
+    """Return the sort key of a name in an import: constants first, then classes, then the rest."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
 def _take_free_name(name: str, taken: set[str]) -> str:
-    """Take a name, or one like it, that is not taken; from now on it is."""
+    """Return the name, with underscores appended until it is free, and add it to `taken`."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -333,16 +341,16 @@ def _take_free_name(name: str, taken: set[str]) -> str:
 
 
 def _line(text: str, indent: str = INDENT) -> str:
-    """Write a line of a class; one that no breaking would make shorter is left as it is."""
+    """Write a line. One that is too long is excluded from formatting and linting."""
     fits = len(indent + text) <= LINE_LENGTH
     return indent + text + ("" if fits else "  # fmt: skip  # noqa: E501")
 
 
-# -------------------------------------------------------------------- named
+# -------------------------------------------------------------------- names of versions
 
 
 def why_unknown(library: Library, name: str) -> str | None:
-    """Reason that no class can be generated for a name; `None` if one can."""
+    """Return the reason why no class can be generated for a name; `None` if one can."""
     if name in library.contracts:
         return None
     named = _NAMED.fullmatch(name)
@@ -359,8 +367,11 @@ def why_unknown(library: Library, name: str) -> str | None:
 
 
 def find_versions(library: Library, names: Sequence[str]) -> list[Version]:
-    """Versions that these names mean, of which each is known: see `why_unknown`. In one that is named by its number the
-    types are called after that, but for parts that are the same in a newest version among them."""
+    """Return the versions to which names refer, all of which must be known: see `why_unknown`.
+
+    In a version that was requested by its number, the names of types end in that number, except for nested types that
+    are identical in one of the newest versions requested.
+    """
     newest = [library.contracts[name].newest for name in names if name in library.contracts]
     known = [part for version in newest for part in list_types(version.record)]
     return [_find_version(library, name, known) for name in names]
@@ -374,13 +385,16 @@ def _find_version(library: Library, name: str, known: Sequence[schema.Type]) -> 
     version = library.contracts[named["name"]].versions[int(named["number"]) - 1]
     record = _number_types(version.record, version.number, lambda part: part in known)
     assert isinstance(record, schema.RecordType)
-    if record.name == version.name:  # the same as the newest, which is the version itself
+    if record.name == version.name:  # it is identical to the newest version
         record = replace(record, name=versioned_name(version.name, version.number))
     return replace(version, record=record)
 
 
 def requested_name(cls: str, path: ast.expr | None) -> str:
-    """Name for which a class was generated: with the number if the class has it in its own."""
+    """Return the name for which `generate` wrote a class: with the version's number if the class name has it.
+
+    `path` is the expression that is assigned to `__contract__`.
+    """
     text = path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else ""
     name = text.rpartition("/")[2]
     named = _NAMED.fullmatch(name)
@@ -388,7 +402,7 @@ def requested_name(cls: str, path: ast.expr | None) -> str:
 
 
 def list_types(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumType]:
-    """Records and enums of a type, each after those it is made of; the type itself last."""
+    """Yield the records and enums in a type, nested ones first."""
     match type_:
         case schema.ArrayType(inner) | schema.MapType(inner) | schema.OptionalType(inner):
             yield from list_types(inner)
@@ -403,7 +417,7 @@ def list_types(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumTy
 
 
 def _number_types(type_: schema.Type, number: int, is_shared: Callable[[schema.Type], bool]) -> schema.Type:
-    """Type with the number of its version in the names of its records and enums, but for those that are shared."""
+    """Append the number of a version to the names of all records and enums in a type that are not shared."""
     match type_:
         case schema.ArrayType(items):
             return schema.ArrayType(_number_types(items, number, is_shared))
@@ -424,7 +438,7 @@ def _number_types(type_: schema.Type, number: int, is_shared: Callable[[schema.T
 
 
 def quote_literal(value: str | bytes) -> str:
-    """Write a literal in the formatter's quotes: double ones, unless single ones need fewer escapes."""
+    """Write a literal with the quotes that the formatter uses: double ones, unless single ones need fewer escapes."""
     quote = "'" if _count(value, '"') > _count(value, "'") else '"'
     if isinstance(value, bytes):
         body = "".join(_escape_character(chr(byte), quote) if byte < 0x80 else f"\\x{byte:02x}" for byte in value)
@@ -433,12 +447,12 @@ def quote_literal(value: str | bytes) -> str:
 
 
 def number_literal(value: float) -> str:
-    """Write a number as an expression of the same value and type."""
+    """Write a number as a literal of the same value and type."""
     return repr(value).replace("e+", "e")
 
 
 def format_docstring(doc: str) -> list[str]:
-    """Write the lines of a docstring in a class. What is no printable character is written as its escape."""
+    """Write the lines of a class's docstring. Characters that are not printable are escaped."""
     said = [line.split() for line in doc.strip().splitlines()]
     first, last = (0, 0), (len(said) - 1, len(said[-1]) - 1)
     safe = [
@@ -448,7 +462,7 @@ def format_docstring(doc: str) -> list[str]:
     width = LINE_LENGTH - len(INDENT) - 3
     lines = _wrap_lines(safe, width)
     if len(lines) == 1:
-        lines = _wrap_lines(safe, width - 3)  # the quotes at its end are in the same line
+        lines = _wrap_lines(safe, width - 3)  # the closing quotes are on the same line
     made = [f'{INDENT}"""{lines[0]}', *((INDENT + line).rstrip() for line in lines[1:])]
     if len(lines) == 1:
         made[0] += '"""'
@@ -466,7 +480,7 @@ def _wrap_lines(text: list[str], width: int) -> list[str]:
 
 
 def _escape_word(word: str, first: bool, last: bool) -> str:
-    """Escape a word of a docstring, so that no quote ends the docstring, or is taken for its beginning."""
+    """Escape the quotes in a word that could end the docstring, or be taken for its opening quotes."""
     quotes = "|".join(['"{3,}', *(['^"'] if first else []), *(['"$'] if last else [])])
     made, end = "", 0
     for run in re.finditer(quotes, word):
@@ -476,7 +490,7 @@ def _escape_word(word: str, first: bool, last: bool) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Escape what is no printable character, and backslashes."""
+    """Escape backslashes, and characters that are not printable."""
     return "".join(_escape_character(character, "\\") for character in text)
 
 

@@ -1,8 +1,9 @@
-"""Compare two versions of a contract: which messages of one version the other cannot read, or misreads.
+"""Compare two versions of a contract: which messages of one version the other cannot read, or would misread.
 
-Avro's resolution says what can be read, but not what bytes mean. So this comparison also covers logical types, digits,
-rounding and changed defaults. Everything is a pure function of two record types. `tests/contracts/changes.py` has the
-table of changes, and each verdict is proved by writing with one version and reading with the other.
+Avro's resolution decides what can be read, but not what bytes mean. So this comparison also covers logical types,
+digits, rounding and changed defaults. Everything here is a pure function of two record types or versions.
+`tests/contracts/changes.py` has a table of changes, in which each verdict is proved by writing with one version and
+reading with the other.
 
 `list_changes` lists all changes from one version to the next, and `find_concerns` the services that they affect.
 """
@@ -30,11 +31,11 @@ from saga.contracts.schema import (
 )
 
 Direction: TypeAlias = Literal["backward", "forward"]
-"""Direction of reading: `backward`, the newer version reads what the older wrote; `forward`, the older what the newer
-wrote."""
+"""Direction of reading. `backward`: the newer version reads what the older one wrote; `forward`: the older version
+reads what the newer one wrote."""
 Effect: TypeAlias = Literal["fails", "misread", "default"]
-"""Effect on whoever reads: `fails`, there are messages that cannot be read; `misread`, values come as something else,
-and nothing tells; `default`, the reader's default stands in for what was not written, or is not known to it."""
+"""Effect on the reader. `fails`: some messages cannot be read; `misread`: values are silently read as something else;
+`default`: the reader's default replaces a value that was not written, or that the reader does not know."""
 
 _PROMOTED: Final = {
     ("int", "long"),
@@ -46,9 +47,9 @@ _PROMOTED: Final = {
     ("string", "bytes"),
     ("bytes", "string"),
 }
-"""Primitive types that Avro reads as another: written, read."""
+"""Pairs of primitive types that Avro promotes: the written type and the type as which it may be read."""
 FOREIGN: Final = "foreign-type"
-"""Rule about types of other people's schemas that contracts cannot have."""
+"""Rule about types in foreign schemas that contracts do not support."""
 _ROUNDED: Final = {("int", "float"), ("long", "float"), ("long", "double")}
 
 Kind: TypeAlias = Literal[
@@ -61,7 +62,7 @@ _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "default-changed": ("default", "type"),
     "alias": ("renamed", "aliases", "added", "removed"),
 }
-"""Kinds of change to which a finding of a rule belongs; of all other rules it is `type`."""
+"""Kinds of change to which the findings of a rule may belong. Findings of all other rules belong to `type`."""
 _ATTRIBUTES: Final = (
     "topic",
     "key",
@@ -81,27 +82,27 @@ _ATTRIBUTES: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompatibilityFinding:
-    """Effect that reading with another version has, on one field."""
+    """The effect on one field if its message is read with another version."""
 
     rule: str
-    """Name of the rule, as `no-default`."""
+    """Name of the rule, such as `no-default`."""
     path: str
-    """Path of the field in the version that reads: `items[].price`."""
+    """Path of the field in the reader's version, such as `items[].price`."""
     effect: Effect
     says: str
-    """Words that go on after the path."""
+    """Rest of a sentence that begins with the path."""
     remedy: str = ""
-    """Words for how to change the newer version instead, if there is a common way."""
+    """How to change the newer version instead; empty if there is no usual way."""
 
     @property
     def breaks(self) -> bool:
-        """True if a message cannot be read, or is taken for something else."""
+        """True if messages cannot be read, or are misread."""
         return self.effect != "default"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompatibilityBreak:
-    """Finding that the mode of a version forbids."""
+    """A finding that the compatibility mode of the newer version forbids."""
 
     newer: Version
     older: Version
@@ -110,13 +111,15 @@ class CompatibilityBreak:
 
 
 def compare_schemas(writer: RecordType, reader: RecordType) -> tuple[CompatibilityFinding, ...]:
-    """Effects of reading messages of one version with another; without any, each value comes as it was written."""
+    """Return the effects of reading one version's messages with another; none if each value is read as written."""
     return tuple(_compare_records(writer, reader, ""))
 
 
 def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
-    """Findings that the modes of a contract's versions forbid: each version against the one before it, or all of
-    them."""
+    """Yield the findings that the modes of a contract's versions forbid.
+
+    Each version is compared with the version before it, or with all earlier ones if its mode is transitive.
+    """
     for newer in contract.versions[1:]:
         for older in reversed(contract.versions[: newer.number - 1]):
             for direction in promised_directions(newer.compatible):
@@ -131,7 +134,7 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
 
 
 def promised_directions(mode: Mode) -> tuple[Direction, ...]:
-    """Directions in which a mode promises that messages are read."""
+    """Return the directions in which a mode promises that messages can be read."""
     match mode.removesuffix("_transitive"):
         case "full":
             return ("backward", "forward")
@@ -177,8 +180,10 @@ def _compare_types(writer: Type, reader: Type, at: str) -> Iterator[Compatibilit
 
 
 def _compare_foreign(writer: ForeignType, reader: Type, at: str) -> Iterator[CompatibilityFinding]:
-    """Finding if a value of a type that contracts cannot have is read as something that it may not be. Text is text,
-    whatever is meant by it."""
+    """Report a value of an unsupported type that is read as something that it may not be.
+
+    Text may always be read as text, whatever it means to the sender.
+    """
     if writer.is_plain or writer.kind == "string":
         found = list(_compare_types(ScalarType(writer.kind), reader, at))
     else:
@@ -223,8 +228,16 @@ def _compare_records(writer: RecordType, reader: RecordType, at: str) -> Iterato
 
 
 def _check_aliases(field: Field, writer: RecordType, path: str, effect: Effect) -> Iterator[CompatibilityFinding]:
-    """Findings of aliases that leave open what a field is read from. `effect`: of reading it as fastavro does.
-    A contract, as which it is read, has no alias that is the name of another field; a schema of others' may."""
+    """Report aliases that leave open from which field of the writer a field is read.
+
+    In a contract no alias is the name of another field, but in a writer's foreign schema it may be.
+
+    Args:
+        field: the field of the reader.
+        writer: the record of the writer.
+        path: path of the field.
+        effect: the effect of reading it as fastavro does.
+    """
     sources = [source for source in writer.fields if _may_be_read_from(source, field)]
     if not sources:
         return
@@ -241,8 +254,11 @@ def _check_aliases(field: Field, writer: RecordType, path: str, effect: Effect) 
 
 
 def _resolve_fields(writer: RecordType, reader: RecordType) -> tuple[dict[str, Field], set[str]]:
-    """Field of the writer from which each field of the reader is read, as fastavro finds it; and fields of the reader
-    that it finds twice, which is an error there."""
+    """Match the reader's fields with the writer's, as fastavro does.
+
+    Return the writer's field for each name of a reader's field, and the names of those that match twice, which
+    fastavro reports as an error.
+    """
     aliases = {alias: field for field in reader.fields for alias in field.aliases}
     left = {field.name: field for field in reader.fields}
     taken: dict[str, Field] = {}
@@ -260,7 +276,7 @@ def _resolve_fields(writer: RecordType, reader: RecordType) -> tuple[dict[str, F
 
 
 def _may_be_read_from(source: Field, field: Field) -> bool:
-    """True if a field of the reader may be read from this one."""
+    """Return whether the reader's field may be read from this field of the writer."""
     return source.name == field.name or source.name in field.aliases
 
 
@@ -271,7 +287,7 @@ def _default_changed(writer: Field, reader: Field) -> bool:
 
 
 def _equal(writer: Type, one: object, reader: Type, other: object) -> bool:
-    """True if a raw value of one version is what a raw value of the other is, in all that both have."""
+    """Return whether raw values of two versions are equal in all fields that both versions have."""
     match writer, one, reader, other:
         case OptionalType(inner), _, _, _:
             return _equal(inner, one, reader, other)
@@ -310,7 +326,7 @@ def _report_unwritten(field: Field, path: str) -> CompatibilityFinding:
 
 
 def _report_ambiguous(sources: list[Field], path: str, effect: Effect) -> CompatibilityFinding:
-    """Finding for aliases by which one field could be read from several."""
+    """Report that a field could be read from several fields of the writer."""
     names = ", ".join(source.name for source in sources)
     return CompatibilityFinding(
         rule="alias",
@@ -324,7 +340,7 @@ def _report_ambiguous(sources: list[Field], path: str, effect: Effect) -> Compat
 def _compare_names(
     writer: RecordType | EnumType, reader: RecordType | EnumType, at: str
 ) -> Iterator[CompatibilityFinding]:
-    """Finding if a named type has another name, and no alias for the one that is written."""
+    """Report a named type whose name differs in the reader, which has no alias for the written name."""
     known = {full_name(alias, reader.namespace) for alias in reader.aliases}
     if writer.name != reader.name and full_name(writer.name, writer.namespace) not in known:
         yield CompatibilityFinding(
@@ -395,7 +411,7 @@ def _compare_scalars(
 
 
 def primitive(type_: ScalarType | DecimalType) -> str:
-    """Primitive type in which a value is written."""
+    """Return the primitive type as which Avro writes a value."""
     match type_:
         case DecimalType():
             return "bytes"
@@ -428,49 +444,50 @@ def _show_default(field: Field) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaChange:
-    """Change from one version to another, of one thing."""
+    """One change from an older version to a newer one."""
 
     kind: Kind
     old: str | None
-    """Path of the field in the older version; `None` if it was not there."""
+    """Path of the field in the older version; `None` if the field is new."""
     new: str | None
-    """Path in the newer version; `None` if it is gone. Of the record itself and its attributes both are empty."""
+    """Path of the field in the newer version; `None` if it was removed. Both paths are empty for changes of the record
+    itself and of its attributes."""
     says: str
     backward: tuple[CompatibilityFinding, ...] = ()
-    """Effects on who reads messages of the older version with the newer."""
+    """Effects of reading messages of the older version with the newer one."""
     forward: tuple[CompatibilityFinding, ...] = ()
-    """Effects on who reads messages of the newer version with the older."""
+    """Effects of reading messages of the newer version with the older one."""
 
     @property
     def path(self) -> str:
-        """Path by which people know it."""
+        """Path to show: that in the newer version, or in the older one if the field was removed."""
         return (self.old if self.new is None else self.new) or ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consumer:
-    """Service that reads a contract, as its manifest says."""
+    """A service that consumes a contract, according to its manifest."""
 
     service: str
     fields: frozenset[str] | None
-    """Paths of the fields that its code may read, as `total` or `address.street`; `None`: all of them."""
+    """Paths of the fields that its code may read, such as `total` or `address.street`; `None` for all fields."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Concern:
-    """Effect of a change on one service."""
+    """The effect of a change on one consumer."""
 
     service: str
     change: SchemaChange
     direction: Direction
-    """`forward`: until it is deployed with the newer version. `backward`: as soon as it is."""
+    """`forward`: the effect lasts until the service is deployed with the newer version; `backward`: it begins then."""
     effect: Literal["fails", "misread", "default", "gone"]
-    """Effect of a `CompatibilityFinding`, or `gone`: its code reads a field that the newer version does not have."""
+    """Effect of a `CompatibilityFinding`, or `gone`: the code may read a field that the newer version does not have."""
     says: str
 
 
 def list_changes(old: Version, new: Version) -> tuple[SchemaChange, ...]:
-    """Changes from an older version to a newer one, each with its effects."""
+    """List the changes from an older version to a newer one, each with its effects."""
     changes = [*_compare_attributes(old.schema, new.schema), *_changes_of_record(old.written, new.written, "", "")]
     for finding in compare_schemas(old.record, new.record):
         place = _find_change(finding, [change.new for change in changes], changes)
@@ -482,10 +499,10 @@ def list_changes(old: Version, new: Version) -> tuple[SchemaChange, ...]:
 
 
 def find_concerns(changes: Iterable[SchemaChange], consumers: Iterable[Consumer]) -> Iterator[Concern]:
-    """Effects of changes on services.
+    """Yield the effects of changes on consumers.
 
-    A message that cannot be read fails for whoever takes it; a value that is misread, or is a default now, concerns
-    those that may read its field. A field that is gone, or has another name, concerns the code that reads it.
+    A message that cannot be read concerns every consumer. A value that is misread or replaced by a default, and a field
+    that was removed or renamed, concern only those whose code may read the field.
     """
     for consumer in consumers:
         for change in changes:
@@ -511,7 +528,7 @@ def find_concerns(changes: Iterable[SchemaChange], consumers: Iterable[Consumer]
 
 
 def _reads(consumer: Consumer, path: str) -> bool:
-    """True if the code of a service may read this field, a part of it, or what it is a part of."""
+    """Return whether a consumer's code may read this field, a part of it, or a field that contains it."""
     if consumer.fields is None:
         return True
     plain = path.replace("[]", "").replace("{}", "")
@@ -519,8 +536,10 @@ def _reads(consumer: Consumer, path: str) -> bool:
 
 
 def _find_change(finding: CompatibilityFinding, paths: list[str | None], changes: list[SchemaChange]) -> int:
-    """Index of the change to which a finding belongs: there always is one, as `tests/contracts/test_any_change.py`
-    shows."""
+    """Return the index of the change to which a finding belongs.
+
+    There always is one, as `tests/contracts/test_any_change.py` shows.
+    """
     kinds = _KINDS.get(finding.rule, ("type",))
     return next(i for i, path in enumerate(paths) if path == finding.path and changes[i].kind in kinds)
 
@@ -540,7 +559,7 @@ def _show_value(value: object) -> str:
 
 
 def _changes_of_record(old: RecordType, new: RecordType, at: str, there: str) -> Iterator[SchemaChange]:
-    """Changes in a record. `at` and `there`: its path in the older and in the newer version."""
+    """Yield the changes in a record. `at` is its path in the older version, `there` in the newer one."""
     if old.doc != new.doc:
         yield SchemaChange(kind="doc", old=at, new=there, says="its description")
     if old.aliases != new.aliases:
@@ -573,7 +592,7 @@ def _changes_of_record(old: RecordType, new: RecordType, at: str, there: str) ->
 
 
 def _match_fields(old: RecordType, new: RecordType) -> dict[str, Field]:
-    """Field of the older record that each field of the newer one was: by an alias, else by its name."""
+    """Match each field of the newer record with its field in the older record, by alias or else by name."""
     before = {field.name: field for field in old.fields}
     renamed = {
         alias: field.name
@@ -624,7 +643,7 @@ def _changes_of_type(old: Type, new: Type, at: str, there: str) -> Iterator[Sche
             yield from _changes_of_enum(old, new, at, there)
         case _ if old != new:
             yield _change_of_type(old, new, at, there)
-            # What became optional, or no longer is, may have changed inside, too.
+            # A type that became optional, or is no longer optional, may also have changed inside.
             before, after = (getattr(type_, "inner", type_) for type_ in (old, new))
             if type(before) is type(after) and isinstance(before, RecordType | EnumType | ArrayType | MapType):
                 yield from _changes_of_type(before, after, at, there)

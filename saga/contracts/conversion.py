@@ -1,8 +1,8 @@
-"""Convert between typed and raw values, by functions compiled once per class because every message passes them.
+"""Convert between typed and raw values, by functions compiled once per class, because every message needs them.
 
-The function for a record is generated as source, a line or two per field, so that nothing is looked up or interpreted
-when it runs. `tests/contracts/test_roundtrip.py` tests it with every kind of schema. Errors name the path of the field
-and never its value, which may be sensitive.
+The function for a record is generated as source, with a line or two per field, so that it looks nothing up at run time.
+`tests/contracts/test_roundtrip.py` tests it with every kind of schema. Errors name the path of the field and never its
+value, which may be sensitive.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 def to_raw(type_: schema.Type, classes: Classes) -> Convert:
-    """Make a function from typed values to raw ones. It raises `InvalidValue` for whatever the type does not allow."""
+    """Make a function that converts typed values to raw ones. It raises `InvalidValue` for values not allowed."""
     match type_:
         case schema.ScalarType(kind):
             return TO_RAW[kind]
@@ -69,9 +69,9 @@ def to_raw(type_: schema.Type, classes: Classes) -> Convert:
 
 
 def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
-    """Make a function from raw values, as Avro reads them, to typed ones; `None` if they are the same.
+    """Make a function that converts raw values, as Avro reads them, to typed ones; `None` if they are the same.
 
-    It raises `InvalidValue` for what Avro lets pass and the type does not.
+    The function raises `InvalidValue` for what Avro accepts and the type does not.
     """
     match type_:
         case schema.ScalarType(kind):
@@ -94,12 +94,12 @@ def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
 
 
 def to_typed(type_: schema.Type, raw: Any, classes: Classes) -> Any:
-    """Typed value of one raw value, as a default is."""
+    """Convert one raw value, such as a default, to a typed one."""
     convert = from_raw(type_, classes)
     return raw if convert is None else convert(raw)
 
 
-# Records, as source. Field names are identifiers and no words of Python: `saga.contracts.schema_parser` refuses others.
+# Records are compiled from source. Field names are safe in it: `saga.contracts.schema_parser` accepts only identifiers.
 
 
 def _record_to_raw(record: schema.RecordType, classes: Classes) -> Convert:
@@ -124,7 +124,7 @@ def _record_to_raw(record: schema.RecordType, classes: Classes) -> Convert:
 
 
 def _raw_check(type_: schema.Type, value: str) -> str | None:
-    """Expression that is false when the value certainly is raw already; `None` if it never is."""
+    """Return an expression that is false only if the value is raw already; `None` if it always has to be converted."""
     match type_:
         case schema.ScalarType("int" | "long" as kind):
             least, most = schema.BOUNDS[kind]
@@ -164,7 +164,7 @@ def _record_from_raw(record: schema.RecordType, classes: Classes) -> Convert:
 
 
 def _error_lines(record: schema.RecordType, names: dict[str, Any]) -> list[str]:
-    """Lines that put the field before the path of an error; of a sensitive one nothing inside of it is told."""
+    """Return the lines that add the field to the path of an error, and drop the path inside of a sensitive field."""
     names["hides"] = frozenset(field.name for field in record.fields if field.sensitive)
     under = "(why.inside(at) if at in hides else why.under(at))" if names["hides"] else "why.under(at)"
     return ["    except InvalidValue as why:", f"        raise {under} from None"]
@@ -181,7 +181,7 @@ def _compile(lines: list[str], names: dict[str, Any]) -> Convert:
 
 
 def convert_optional(inside: Convert) -> Convert:
-    """Make the conversion of what may be `None`."""
+    """Make a conversion that passes `None` through."""
 
     def convert(value: Any) -> Any:
         return None if value is None else inside(value)
@@ -206,11 +206,11 @@ def _array_from_raw(each: Convert) -> Convert:
 
 
 def convert_items(each: Convert, values: Any) -> list[Any]:
-    """Convert each of the values; an error names its place among them."""
+    """Convert all values; the path of an error has the index of the value."""
     made: list[Any] = []
     try:
         for value in values:
-            made.append(each(value))  # noqa: PERF401  the error needs to know how far it came
+            made.append(each(value))  # noqa: PERF401 - the error needs the index that failed
     except InvalidValue as why:
         raise why.under(f"[{len(made)}]") from None
     return made
@@ -231,7 +231,7 @@ def _map_to_raw(each: Convert) -> Convert:
 
 
 def convert_values(each: Convert) -> Convert:
-    """Make the conversion of each value of a mapping; an error names its key."""
+    """Make a conversion of all values of a mapping; the path of an error has the key."""
 
     def convert(value: Any) -> Any:
         made = {}
@@ -265,19 +265,19 @@ def _enum_from_raw(cls: type[StrEnum]) -> Convert:
 
 
 class InvalidValue(Exception):
-    """Error of a value that does not fit; each record, array and map around it puts its part before the path."""
+    """A value that its type does not allow. Each enclosing record, array or map adds its part in front of the path."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
         self.reason, self.path = reason, path
 
     def under(self, part: str) -> "InvalidValue":
-        """Make the same error, seen from one level further out."""
+        """Return the error with one more part at the front of its path."""
         between = "." if self.path and not self.path.startswith("[") else ""
         return type(self)(self.reason, f"{part}{between}{self.path}")
 
     def inside(self, part: str) -> "InvalidValue":
-        """Make the same error of a sensitive part: not even the path inside of it is told, for keys are values."""
+        """Return the error for a sensitive part: without the path inside of it, because map keys are values, too."""
         return type(self)(self.reason, part)
 
     def __str__(self) -> str:
@@ -285,26 +285,26 @@ class InvalidValue(Exception):
 
 
 class NoSuchField(InvalidValue):
-    """Error of a field that the record does not have: a newer version of its contract may have it."""
+    """A field that the record does not have. A newer version of its contract may have it."""
 
 
 class MalformedBytes(InvalidValue):
-    """Error of bytes that are not of their schema."""
+    """Bytes that do not match their schema."""
 
 
 def wrong_type(value: object, wanted: type) -> InvalidValue:
-    """Make the error for a value of another type: it names the types, never the value."""
+    """Make the error for a value of a wrong type. It names the types and never the value."""
     found = _WORDS.get(type(value), type(value).__name__)
     return InvalidValue(f"is {found}, not {_WORDS.get(wanted, wanted.__name__)}")
 
 
 def exact_context(precision: int) -> Context:
-    """Make a decimal context in which nothing is ever rounded: what would be, raises."""
+    """Make a decimal context that raises instead of rounding."""
     return Context(prec=precision, traps=[Inexact])
 
 
 def decimal_to_raw(type_: DecimalType) -> Convert:
-    """Make a function from `Decimal` to bytes. It refuses what it would have to round."""
+    """Make a function that converts `Decimal` to bytes. It refuses what it would have to round."""
     limit, scale = 10**type_.precision, type_.scale
     before = type_.precision - scale
     scaleb = exact_context(type_.precision + 400).scaleb
@@ -329,8 +329,10 @@ def decimal_to_raw(type_: DecimalType) -> Convert:
 
 
 def decimal_from_raw(type_: DecimalType) -> Convert:
-    """Make a function from bytes to `Decimal`, with all digits of the scale. It refuses more digits than the
-    precision."""
+    """Make a function that converts bytes to `Decimal`, with all digits of the scale.
+
+    It refuses numbers with more digits than the precision.
+    """
     limit, scale = 10**type_.precision, type_.scale
     scaleb = exact_context(type_.precision).scaleb
     from_bytes = int.from_bytes
@@ -345,7 +347,7 @@ def decimal_from_raw(type_: DecimalType) -> Convert:
 
 
 def _accept_only(kind: type, raw: Convert) -> Convert:
-    """Make a function that takes values of one class."""
+    """Make a function that converts values of one class, and refuses all others."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, kind):
@@ -416,7 +418,7 @@ def _millis_to_raw(value: Any) -> Any:
 
 
 def _parse_raw(make: Convert, problem: str) -> Convert:
-    """Make a function from raw values of which some mean nothing: `make` raises for these."""
+    """Make a function that converts raw values with `make`, and refuses those for which `make` raises."""
 
     def convert(value: Any) -> Any:
         try:

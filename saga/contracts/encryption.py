@@ -1,13 +1,14 @@
-"""Encrypt and decrypt the sensitive fields of an encoded event, which stays valid for its schema: texts replace texts.
+"""Encrypt and decrypt the sensitive fields of encoded events. A ciphertext is text in place of text or bytes, so that
+an encrypted event stays valid for its schema.
 
-This works on encoded bytes, with the schema of the version that encoded them. So every reader, of whatever version,
-by resolution or an upcaster, reads bytes that were decrypted before, and encoding and decoding know nothing of keys.
+This works on encoded bytes, with the schema of the version that encoded them. Bytes are decrypted before they are
+decoded, so encoding, decoding, schema resolution and upcasters know nothing of keys.
 
-A ciphertext is bound to the contract, the saga and the path of its field, `payers[1].iban`: two ciphertexts of one
-event that change places cannot be decrypted.
+A ciphertext is bound to the contract, the saga and the path of its field, as `payers[1].iban`: if two ciphertexts of
+one event are swapped, neither can be decrypted.
 
-JSON that could not become an event is encrypted too (`encrypt_json`): it is kept, because a version that reads it may
-be deployed later, and in a dead letter. Ciphertexts replace the values, so that such a version can read it.
+JSON that could not be made into an event is encrypted, too (`encrypt_json`). It is stored, in a dead letter or until a
+version that can read it is deployed. Ciphertexts replace its values, so that such a version can read it.
 """
 
 import base64
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 
 
 Change: TypeAlias = Callable[[str, bytes], bytes]
-"""Function from the path and the bytes of a value to what stands there instead."""
+"""A function from the path and the bytes of a value to the bytes that replace it."""
 WHOLE = "*"
-"""Path in the place of a value that is sealed as a whole: it is no event, or nobody here knows its schema."""
+"""Path to which a value is bound that is encrypted as a whole: it is no event, or its schema is not known here."""
 _PREFIX = texts.PREFIX.encode()
 NO_KEYS = (
     "it holds sealed values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services share"
@@ -63,15 +64,24 @@ OTHER_SECRET = (
 SEALABLE = (ScalarType("string"), ScalarType("bytes"))
 
 EncryptText: TypeAlias = Callable[[str, bytes], str]
-"""Function from the path of a value and its bytes to a sealed text. It leaves one that is sealed already."""
+"""A function that encrypts the bytes of a value at a path. It does not change what is encrypted already."""
 
 
 def encrypt_fields(
     value: bytes, version: Version, saga: str, key: "SubjectKey | None", *, arrived: bool = False
 ) -> bytes:
-    """Seal the sensitive fields of an encoded event. `key`: that of its subject; `None`: which was forgotten, so that
-    nobody is to read them ever. A value that equals its field's default is left as it is: the schema tells it.
-    `arrived`: it comes from the log, where its sender may have sealed it; what is sealed stays as it is."""
+    """Encrypt the sensitive fields of an encoded event.
+
+    A value that equals the default of its field is not encrypted, because the schema shows it anyway.
+
+    Args:
+        value: the encoded event.
+        version: the version that encoded it.
+        saga: the saga id, to which ciphertexts are bound.
+        key: key of the subject; `None` if it was erased: the values are then replaced by `erased`, for good.
+        arrived: true if the event comes from the log, where its sender may have encrypted it. Encrypted values are
+            then left as they are.
+    """
 
     def change(path: str, plain: bytes) -> bytes:
         if arrived and is_sealed(plain.decode("ascii", "replace")):
@@ -82,9 +92,19 @@ def encrypt_fields(
 
 
 def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
-    """Open the sealed fields of an encoded event. `keys`: gives the key of a name; `None`: its subject was forgotten,
-    and the value reads `erased`; or raises `KeyMissing`, as this does then. Raises `BadInput` for one that was sealed
-    for another place, or changed."""
+    """Decrypt the encrypted fields of an encoded event.
+
+    Args:
+        value: the encoded event.
+        library: the library that knows its version.
+        saga: the saga id, to which the ciphertexts are bound.
+        keys: returns the key of a name; `None` if the key was erased, and the value becomes `erased`; or raises
+            `KeyMissing`.
+
+    Raises:
+        KeyMissing: `keys` raised it, or the value was encrypted with another secret of the same subject.
+        BadInput: a ciphertext was made for another field or saga, or has been changed.
+    """
     version = identify(value, library)
 
     def change(path: str, text: bytes) -> bytes:
@@ -108,15 +128,15 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
 
 
 def is_encoded_event(value: bytes, version: Version) -> bool:
-    """Return whether a value is an encoded event of that version, and nothing else."""
+    """Return whether a value is an encoded event of that version, without bytes left over."""
     try:
         return not _read(value, version)[1]
-    except Exception:  # noqa: BLE001 - bytes of anybody
+    except Exception:  # noqa: BLE001 - the bytes may be anything
         return False
 
 
 def unencrypted_subject(value: bytes, version: Version) -> str | None:
-    """Subject of an encoded event that has a sensitive field in the clear; `None` for any other."""
+    """Return the subject of an encoded event if any sensitive field is not encrypted; otherwise `None`."""
     found: list[str] = []
 
     def note(path: str, plain: bytes) -> bytes:
@@ -130,7 +150,7 @@ def unencrypted_subject(value: bytes, version: Version) -> str | None:
 
 
 def key_names_in(value: bytes, library: Library) -> set[str]:
-    """Names of the keys that it takes to open an encoded event: of what is sealed in its sensitive fields."""
+    """Return the names of the keys that are needed to decrypt the sensitive fields of an encoded event."""
     names = set[str]()
     if texts.find_key_names(value):
 
@@ -140,28 +160,38 @@ def key_names_in(value: bytes, library: Library) -> set[str]:
                 names.add(key_name_of(said))
             return text
 
-        with suppress(BadInput):  # who decodes it says what is wrong with it
+        with suppress(BadInput):  # decoding reports what is wrong with it
             _rewrite(value, identify(value, library), note, leaves_defaults=False)
     return names
 
 
 def unknown_header(value: bytes, library: Library) -> bytes:
-    """What a value begins with that says its schema, where that schema is not known here; empty for any other."""
+    """Return the header of a value that names a schema which is not known here; empty for any other value.
+
+    For a value in the wire format of a registry, the schema is never known here.
+    """
     if value[:2] == MARKER and len(value) >= HEADER_SIZE:
         return b"" if value[2:HEADER_SIZE] in library.by_fingerprint else value[:HEADER_SIZE]
     return value[:FRAME_SIZE] if schema_id_in(value) is not None else b""
 
 
 def encrypt_value(value: bytes, header: bytes, name: str, saga: str, key: "SubjectKey | None") -> bytes:
-    """Seal a value as a whole but for its header, which says by what schema it is to be read. `name`: the contract's.
-    `key`: of its subject; `None`: which was forgotten."""
+    """Encrypt a whole value except its header, which names the schema.
+
+    Args:
+        value: the value.
+        header: the first bytes of the value, which stay readable.
+        name: name of the contract.
+        saga: the saga id.
+        key: key of the subject; `None` if it was erased.
+    """
     if key is None:
         return ERASED.encode()
     return header + key.seal(value[len(header) :], _place_of_whole(name, header, saga)).encode()
 
 
 def split_encrypted(value: bytes) -> tuple[bytes, str] | None:
-    """Split a value that is sealed as a whole into its header and the sealed text; return `None` for any other."""
+    """Split a value that is encrypted as a whole into its header and the ciphertext; return `None` for any other."""
     size = HEADER_SIZE if value[:2] == MARKER else FRAME_SIZE if value[:1] == FRAME else 0
     if not value.startswith(_PREFIX, size):
         return None
@@ -170,8 +200,10 @@ def split_encrypted(value: bytes) -> tuple[bytes, str] | None:
 
 
 def decrypt_value(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
-    """Open a value that was sealed as a whole; return any other as it is. `name`: the contract's. `keys`: as for
-    `decrypt_fields`, and it raises as that does."""
+    """Decrypt a value that was encrypted as a whole. Return any other value as it is.
+
+    `keys` and the errors are those of `decrypt_fields`; `name` is the name of the contract.
+    """
     parts = split_encrypted(value)
     if parts is None:
         return value
@@ -192,12 +224,12 @@ def _place_of_whole(name: str, header: bytes, saga: str) -> str:
 
 
 def subject_of_event(event: Event) -> str:
-    """Subject of an event: the one that it is about."""
+    """Return the subject of an event: whom or what it is about, and whose key encrypts it."""
     return str(getattr(event, binding_of(type(event)).version.subject))
 
 
 def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
-    """Problems of a record of which the sensitive fields are to be sealed, each with its path."""
+    """Report sensitive fields whose type cannot hold a ciphertext, each with its path."""
     match type_:
         case RecordType(fields=fields):
             for field in fields:
@@ -217,7 +249,7 @@ def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
 
 
 def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes:
-    """An encoded event with its sensitive texts changed."""
+    """Return an encoded event with its sensitive values changed. Bytes that cannot be read are returned as they are."""
     if not has_sensitive(version.record):
         return value
     try:
@@ -229,13 +261,13 @@ def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults:
         schemaless_writer(out, _schema(version), raw)
     except (BadInput, KeyMissing):
         raise
-    except Exception:  # noqa: BLE001 - bytes of anybody: who decodes them says what is wrong with them
+    except Exception:  # noqa: BLE001 - the bytes may be anything; decoding reports what is wrong with them
         return value
     return out.getvalue() + rest
 
 
 def _read(value: bytes, version: Version) -> tuple[Any, bytes]:
-    """Raw record of an encoded event, and the bytes behind it."""
+    """Read the raw record of an encoded event, and the bytes after it."""
     body = BytesIO(value)
     body.seek(HEADER_SIZE)
     raw: Any = schemaless_reader(body, _schema(version), None)
@@ -243,7 +275,7 @@ def _read(value: bytes, version: Version) -> tuple[Any, bytes]:
 
 
 def _change(raw: Any, type_: Type, change: Change, path: str, leaves_defaults: bool) -> bool:
-    """Change the sensitive texts of a raw value in place. Returns whether any is another one now."""
+    """Change the sensitive values in a raw value in place. Return whether any of them changed."""
     match type_:
         case RecordType(fields=fields):
             return sum(_change_field(raw, field, change, path, leaves_defaults) for field in fields) > 0
@@ -276,11 +308,11 @@ def _schema(version: Version) -> Any:
     return parse_schema(without_logical_types(version.schema))
 
 
-# -------------------------------------------------------------------- sealing json
+# -------------------------------------------------------------------- JSON
 
 
 def subject_in_json(value: bytes, field: str) -> str | None:
-    """Subject that such JSON names; `None` if it names none."""
+    """Return the subject in JSON that is no event: the text in `field`; `None` if there is none."""
     try:
         read, _ = read_json(value)
     except (ValueError, RecursionError):
@@ -290,8 +322,10 @@ def subject_in_json(value: bytes, field: str) -> str | None:
 
 
 def encrypt_json(value: bytes, record: RecordType, seal: EncryptText) -> bytes | None:
-    """JSON with all that is sensitive sealed, and all that the contract does not know: a name may be misspelt. `None`:
-    it is no JSON that could be taken apart and put together again."""
+    """Encrypt the sensitive fields in JSON, and all fields that the contract does not know: a name may be misspelt.
+
+    Return `None` if the value is no JSON object, or would lose something when it is written again.
+    """
     try:
         read, twice = read_json(value)
         if twice or not isinstance(read, dict):
@@ -324,8 +358,11 @@ def _encrypt_part(data: Any, type_: Type, path: str, seal: EncryptText) -> Any:
 
 
 def _encrypt_whole(data: Any, type_: Type | None, path: str, seal: EncryptText) -> Any:
-    """A value that nobody is to see. A text of a field that takes one stays a text; anything else would be refused as
-    it is, and is as an object."""
+    """Encrypt a whole JSON value.
+
+    Text in a field that takes text becomes text. Other values, which the contract would refuse, become a
+    list or an object, which it refuses, too.
+    """
     while isinstance(type_, OptionalType):
         type_ = type_.inner
     if data is None or _is_encrypted(data):
@@ -337,12 +374,12 @@ def _encrypt_whole(data: Any, type_: Type | None, path: str, seal: EncryptText) 
         return seal(path, data.encode("utf-8", "surrogatepass"))
     try:
         return base64.b64encode(seal(path, base64.b64decode(data, validate=True)).encode()).decode()
-    except ValueError:  # it is refused, whatever stands there
+    except ValueError:  # not base64: the contract refuses the value in any form
         return {MARK: seal(path, data.encode("utf-8", "surrogatepass"))}
 
 
 def _is_encrypted(data: Any) -> bool:
-    """Return whether it is what `_encrypt_whole` makes of an object or a list."""
+    """Return whether this is the result of `_encrypt_whole` for an object or a list."""
     return (isinstance(data, dict) and data.keys() == {MARK}) or (
         isinstance(data, list) and len(data) == 1 and is_sealed(data[0])
     )

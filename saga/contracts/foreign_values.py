@@ -1,8 +1,9 @@
-"""Values of external senders: in the wire format of a schema registry, or plain JSON.
+"""Read and write values of external senders: the wire format of a schema registry, or plain JSON.
 
 The wire format is a byte 0, the schema's id in four bytes, and the Avro record. The record is the same as in a
-single object; only what precedes it differs. What a registry knows of an id comes with the record, as a `Writer`:
-nothing here calls the registry. Plain JSON is read as the contract of its topic, with classes made for the purpose.
+single object; only what precedes it differs. The consumer asks the registry for the schema of an id and passes its
+answer along as a `Writer`: nothing here calls the registry. Plain JSON is read as a version of its contract, with
+classes that are made in memory.
 """
 
 import json
@@ -44,7 +45,7 @@ from saga.support.printable import quote_text
 FRAME = b"\x00"
 FRAME_SIZE = 5
 LONG_FRAME_SIZE = 9
-"""Size of what stands before a record that is written with an id of 8 bytes."""
+"""Size of the header of a value that is written with an id of 8 bytes."""
 TRIED_AGAIN = "have it tried again: saga dead replay"
 _ELSEWHERE = {
     "__value_schema_id": "have its sender write it before the value (Confluent: PrefixSchemaIdSerializer)",
@@ -53,11 +54,11 @@ _ELSEWHERE = {
         "have its sender write it before the value (Apicurio: apicurio.registry.as-confluent set to true)",
     ),
 }
-"""Headers in which others write the id of a schema, in small letters, each with what to do."""
+"""Headers in which other serializers write the schema id, in lower case, each with what to do."""
 UNWRITTEN = "default-changed"
-"""Rule of `saga.contracts.compatibility` for defaults that differ."""
+"""Rule of `saga.contracts.compatibility` about differing defaults."""
 SCHEMA_BYTES_MAX = 1 << 20
-"""Longest schema that is taken from a registry."""
+"""Size in bytes of the largest schema that is accepted from a registry."""
 _AVROS = (
     *(
         "type",
@@ -75,14 +76,14 @@ _AVROS = (
     ),
     *("logicalType", "precision", "scale"),
 )
-"""Attributes that Avro knows: all others in our files are promises of a contract, and no part of its schema."""
+"""Attributes that Avro defines. All others in our files belong to the contract, and are not registered."""
 
 PROBLEMS_MAX = 5
-"""Most problems of one event that are told."""
+"""Most problems of one event that an error lists."""
 
 
 def schema_id_in(value: bytes | None) -> int | None:
-    """Id of the schema in a value; `None` if it is not in the wire format of a registry.
+    """Return the schema id in a value; `None` if it is not in the wire format of a registry.
 
     >>> schema_id_in(b"\\0\\0\\0\\1\\x02..."), schema_id_in(b"\\xc3\\x01..."), schema_id_in(b"\\0\\0")
     (258, None, None)
@@ -93,18 +94,18 @@ def schema_id_in(value: bytes | None) -> int | None:
 
 
 def schema_id_of(record: Record) -> int | None:
-    """Id of the schema of a record's value, where it stands before the value."""
+    """Return the schema id in a record's value; `None` if there is none, or a header has the id instead."""
     id_ = schema_id_in(record.value)
     return None if id_ is None or why_id_elsewhere(record.headers) is not None else id_
 
 
 def frame(id_: int, value: bytes) -> bytes:
-    """A single object in the wire format of a registry."""
+    """Convert a single object to the wire format of a registry."""
     return FRAME + id_.to_bytes(4, "big") + value[HEADER_SIZE:]
 
 
 def to_registered_schema(schema: Any) -> Any:
-    """Schema as it is registered: with logical types, defaults and docs, without what only we read in it."""
+    """Return a schema as it is registered: with logical types, defaults and docs, without the contract's attributes."""
     if isinstance(schema, list):
         return [to_registered_schema(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -119,13 +120,20 @@ def to_registered_schema(schema: Any) -> Any:
 
 
 def registered_text(version: Version) -> str:
-    """Text of a version's schema as it is registered."""
+    """Return the text under which a version's schema is registered."""
     return json.dumps(to_registered_schema(version.schema), ensure_ascii=False)
 
 
 def inline_references(schema: str, others: Iterable[str]) -> str:
-    """A schema in which each type that is defined in another one stands where it is used first, as Avro wants it. What
-    is no JSON, and what nobody defines, stays as it is: whoever reads it says so."""
+    """Replace references to other schemas by the definitions of their types, each where it is used first.
+
+    Avro requires this of a complete schema. Text that is no JSON, and names that no schema defines, stay as they are:
+    parsing reports them.
+
+    Args:
+        schema: text of the schema.
+        others: texts of the schemas that it refers to.
+    """
     try:
         types = dict[str, Any]()
         for other in others:
@@ -137,7 +145,7 @@ def inline_references(schema: str, others: Iterable[str]) -> str:
 
 
 def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Types that a schema defines by name at its top."""
+    """Yield the named types that a schema defines at its top level."""
     for each in schema if isinstance(schema, list) else [schema]:
         if isinstance(each, dict) and isinstance(each.get("name"), str):
             yield _full_name(each["name"], each.get("namespace")), each
@@ -148,7 +156,14 @@ def _full_name(name: str, namespace: Any) -> str:
 
 
 def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
-    """A schema with what it refers to. `around`: the namespace there. `defined`: grows by what is defined so far."""
+    """Return a schema with referenced types inlined.
+
+    Args:
+        schema: the JSON of a schema, or of a part of one.
+        around: the enclosing namespace.
+        types: definitions of the types that may be referred to, by full name.
+        defined: full names of the types defined so far; those in `schema` are added.
+    """
     if isinstance(schema, list):
         return [_inline(branch, around, types, defined) for branch in schema]
     if isinstance(schema, str):
@@ -180,8 +195,10 @@ def _inline_field(field: Any, around: str, types: Mapping[str, Any], defined: se
 
 
 def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool:
-    """True if a registered schema has this fingerprint, and its bytes mean the same as those of `version`, if that is
-    known."""
+    """Return whether a registered schema has this fingerprint, and means the same as `version`, if that is known.
+
+    A fingerprint does not cover logical types.
+    """
     try:
         known = _parse_foreign(schema)
     except BadInput:
@@ -192,8 +209,11 @@ def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool
 
 
 def contract_name_in(value: bytes | None, writer: Writer | None, library: Library) -> str | None:
-    """Record name of the contract that wrote a value; empty if it is none of the library's. `None`: it is in no wire
-    format of a registry, or nobody knows its schema. Raises `BadInput` for a schema that is none."""
+    """Return the name of the contract that wrote a value; empty if it is not in the library.
+
+    `None` if the value is not in the wire format of a registry, or its schema is unknown. Raises `BadInput` for an
+    invalid schema.
+    """
     if writer is None or not writer.schema or schema_id_in(value) is None:
         return None
     full_name = _parse_foreign(writer.schema).full_name
@@ -202,12 +222,12 @@ def contract_name_in(value: bytes | None, writer: Writer | None, library: Librar
 
 
 def record_name_of(writer: Writer) -> str:
-    """Full name of the record of a schema, for people. Raises `BadInput` for a schema that is none."""
+    """Return the full record name of a schema, for messages. Raises `BadInput` for an invalid schema."""
     return quote_text(_parse_foreign(writer.schema).full_name)
 
 
 def writer_without_registry(id_: int) -> Writer:
-    """Say of an id that there is no registry to be asked for its schema."""
+    """Make the `Writer` of an id for which there is no registry to ask."""
     return Writer(
         id_,
         "",
@@ -218,7 +238,7 @@ def writer_without_registry(id_: int) -> Writer:
 
 
 def why_id_elsewhere(headers: Headers) -> str | None:
-    """Reason that a value cannot be read of which the schema's id is in a header; `None` if it is in none."""
+    """Return the reason why a value cannot be read whose schema id is in a header; `None` if no header has it."""
     name = next((name for name, _ in headers if name.lower() in _ELSEWHERE), None)
     if name is None:
         return None
@@ -226,8 +246,15 @@ def why_id_elsewhere(headers: Headers) -> str | None:
 
 
 def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIED_AGAIN) -> str | None:
-    """Reason that a value in the wire format of a registry cannot be read; `None` if it is in none, or can be. `again`:
-    what to do once that is mended."""
+    """Return the reason why a value in the wire format of a registry cannot be read.
+
+    `None` if it can be read, or is not in that format.
+
+    Args:
+        value: the value.
+        writer: what the registry knows of its schema id; `None` if no registry was asked.
+        again: words for what to do after the cause has been fixed.
+    """
     if value is None or value[:1] != FRAME or (id_ := schema_id_in(value)) is None:
         return None
     writer = writer or writer_without_registry(id_)
@@ -248,11 +275,14 @@ def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIE
 
 
 def to_single_object(value: bytes, writer: Writer, type_: str, library: Library) -> bytes:
-    """The value as a single object: of the version that it was written with, or, where it was written with a schema of
-    somebody else's that can be read as the newest version, of that one. With a schema that cannot, it is one of an
-    unknown version: of one that is to be deployed yet.
+    """Convert a value in the wire format of a registry to a single object.
 
-    Raises `BadInput`: no schema is known, it is one of another record, or its logical types mean something else.
+    If the schema is that of a known version, the result is of that version. A foreign schema that can be read as the
+    newest version gives a value of the newest version. With any other schema, the result has an unknown fingerprint:
+    the schema may be of a version that has not been deployed here yet.
+
+    Raises `BadInput` if the schema is unknown, is of another record, would be misread because its logical types
+    differ, or could be no version of a contract.
     """
     id_ = writer.id
     if why := why_unreadable(value, writer):
@@ -265,7 +295,7 @@ def to_single_object(value: bytes, writer: Writer, type_: str, library: Library)
     body = value[FRAME_SIZE:]
     version = library.by_fingerprint.get(known.fingerprint)
     nearest = version or contract.newest
-    # What a field without a value would be here or there is of no matter: in what was written each has one.
+    # Differing defaults do not matter: in a written record every field has a value.
     found = [each for each in compare_schemas(known.record, nearest.record) if each.rule != UNWRITTEN]
     if misread := [f"{each.path} {each.says}" for each in found if each.effect == "misread"]:
         raise BadInput(
@@ -279,7 +309,7 @@ def to_single_object(value: bytes, writer: Writer, type_: str, library: Library)
     as_written = MARKER + known.fingerprint + body
     if version is not None or any(each.breaks for each in found):
         return as_written
-    if any(each.upcasts for each in contract.versions):  # nobody can tell which meaning its sender has in mind
+    if any(each.upcasts for each in contract.versions):  # it is unknown which version's meaning the sender intends
         return as_written
     read, schema = _resolve(writer.schema, contract.newest)
     out = BytesIO()
@@ -289,20 +319,20 @@ def to_single_object(value: bytes, writer: Writer, type_: str, library: Library)
 
 @dataclass(frozen=True, slots=True)
 class _ForeignSchema:
-    """Schema of a registry, as it was understood."""
+    """A parsed schema from a registry."""
 
     full_name: str
     fingerprint: bytes
     record: RecordType
-    """Record with its logical types."""
+    """The record, with logical types."""
     is_possible: bool
-    """True if contracts could have it."""
+    """True if a contract could have this schema."""
     schema: Any
 
 
 @lru_cache(maxsize=1024)  # registries give the same text for the same id, and there are not many
 def _parse_foreign(schema: str) -> _ForeignSchema:
-    """Understand a schema. Raises `BadInput` for what is no record's."""
+    """Parse a schema from a registry. Raises `BadInput` if it is invalid, or not the schema of a record."""
     try:
         given = json.loads(schema)
         parsed: Any = parse_schema(without_logical_types(given))
@@ -310,29 +340,31 @@ def _parse_foreign(schema: str) -> _ForeignSchema:
             raise ValueError("it is no record")
         canonical = to_parsing_canonical_form(parsed)
         record = read_foreign(given)
-    except Exception as why:  # noqa: BLE001 - anybody may have registered it, and fastavro raises what it likes
+    except Exception as why:  # noqa: BLE001 - anybody may have registered it, and fastavro may raise anything
         raise BadInput(f"the schema that the registry has is none that can be used: {quote_text(str(why))}") from None
     return _ForeignSchema(parsed["name"], fingerprint_of(canonical), record, read_record(given)[0] is not None, parsed)
 
 
 @lru_cache(maxsize=1024)
 def _resolve(schema: str, version: Version) -> tuple[Read, Any]:
-    """Reader of a foreign schema as one of our versions, and that version's schema to write it again."""
+    """Make a reader of a foreign schema as a version, and parse that version's schema for writing."""
     return make_reader(_parse_foreign(schema).schema, version, uncounted_bytes_max=0), parse_schema(
         without_logical_types(version.schema)
     )
 
 
-# -------------------------------------------------------------------- plain
+# -------------------------------------------------------------------- plain JSON
 
 
 class MoreFields(BadInput):
-    """JSON that would be an event of its version, had it not fields that a newer one may have."""
+    """JSON that is invalid only because of unknown fields, which a newer version may have."""
 
 
 def from_foreign_json(data: bytes, version: Version) -> bytes:
-    """Body of an event of this version, as Avro has it, from JSON as `saga publish` takes it. Raises `BadInput` with
-    what is wrong, each with its path; as `MoreFields`, if that is only what the version does not know."""
+    """Convert JSON of an external sender to the Avro record of this version, without a header.
+
+    Raises `BadInput` with the problems, each with its path; `MoreFields` if unknown fields are the only problem.
+    """
     try:
         read, twice = json_form.read_json(data)
     except RecursionError:
@@ -346,7 +378,7 @@ def from_foreign_json(data: bytes, version: Version) -> bytes:
     except InvalidValue as why:
         problems.append(str(why))
     if not problems:
-        found = list(plain.problems_in(read))  # no more than there are values, which were counted
+        found = list(plain.problems_in(read))  # bounded, because the values have been counted
         problems = [str(each) for each in found[:PROBLEMS_MAX]]
         if found and all(isinstance(each, NoSuchField) for each in found):
             raise MoreFields(f"{version.name}: {'; '.join(problems)}")
@@ -358,8 +390,13 @@ def from_foreign_json(data: bytes, version: Version) -> bytes:
 
 
 def read_declared_id(value: bytes, contract: Contract, library: Library) -> str | None:
-    """Id of an event in the field that its contract names; `None` if it cannot be read, or is empty. `value`: a single
-    object, or JSON that is none yet."""
+    """Read the message id from the field that the contract declares; `None` if it cannot be read or is empty.
+
+    Args:
+        value: a single object, or JSON.
+        contract: a contract that has an `id_field`.
+        library: the library that knows the version of a single object.
+    """
     assert contract.id_field is not None
     try:
         version = library.by_fingerprint.get(value[2:HEADER_SIZE]) if value.startswith(MARKER) else None
@@ -376,7 +413,7 @@ def _make_plain_reader(version: Version, newest: Version) -> Read:
 
 
 class _PlainCodec:
-    """Conversions of one version, by classes that nobody else knows."""
+    """The conversions of one version for plain JSON, with classes of their own."""
 
     def __init__(self, version: Version) -> None:
         classes: dict[str, type[Any]] = {}
@@ -393,7 +430,7 @@ def _plain_codec(version: Version) -> _PlainCodec:
 
 
 def _make_classes(type_: Type, made: dict[str, type[Any]]) -> None:
-    """Make a class for each record and enum in a type that has none yet, those of its parts first."""
+    """Make a class for each record and enum in a type, unless it has one; nested types first."""
     match type_:
         case RecordType(name=name, fields=fields) if name not in made:
             for each in fields:

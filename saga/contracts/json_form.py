@@ -1,11 +1,11 @@
-"""JSON form of events, for people and for lines of `saga publish`.
+"""Convert events to and from JSON, for people and for the lines of `saga publish`.
 
-Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are untagged, enums are their words; NaN and
+Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are untagged, enums are their symbols; NaN and
 the infinities, which JSON does not have, are the text `"NaN"`, `"Infinity"`, `"-Infinity"`.
 
 `make_problem_finder` checks first and finds every problem, in time linear in the size of the JSON; `from_json` converts
-JSON without problems. Both accept JSON of external senders (`foreign`) in a few more forms than ours: those that common
-libraries write and that leave no doubt about the value. A time is cut to the precision of its type.
+JSON without problems. For external senders (`foreign`) both accept a few more forms: those that common libraries write
+and whose value is unambiguous. A time is truncated to the precision of its type.
 """
 
 import base64
@@ -47,19 +47,21 @@ _ANY_TIME = re.compile(
     r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)"
 )
 _WHOLE_FLOAT_MAX = 2**53
-"""Greatest whole number up to which a float holds each one."""
+"""The number up to which a float can represent every whole number."""
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 _A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'
 Look: TypeAlias = Callable[[Any], Iterator[InvalidValue]]
-"""Function from JSON to all that is wrong with it, in the order in which it is there."""
+"""A function that yields all problems in JSON, in the order of the JSON."""
 SHOWN_MAX = 60
-"""Most characters that are shown of a name that somebody made up."""
+"""Most characters that an error shows of a name that the sender chose."""
 
 
 def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) -> Convert:
-    """Make a function from typed values to JSON. `essential`: leaves out the fields of records that equal their
-    default."""
+    """Make a function that converts typed values to JSON.
+
+    If `essential` is true, it leaves out fields that equal their default.
+    """
     match type_:
         case schema.ScalarType(kind):
             return _SCALARS_TO_JSON.get(kind, _keep_value)
@@ -122,7 +124,7 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
 
 def _parse_with(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> Convert:
     def convert(data: Any) -> Any:
-        with suppress(ValueError, OverflowError):  # there may be no such day: as wrong as another form
+        with suppress(ValueError, OverflowError):  # a date that does not exist is as wrong as another form
             if isinstance(data, str) and form.fullmatch(data):
                 return parse(data)
         raise InvalidValue(f"must be {wanted}")
@@ -131,14 +133,16 @@ def _parse_with(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str)
 
 
 def read_json(text: bytes | str) -> tuple[Any, list[str]]:
-    """Read JSON, and the names that come twice in one object: JSON lets the last one win, and nobody notices. Raises
-    `ValueError`, and `RecursionError`."""
+    """Read JSON, and the names that occur twice in one object, of which the parser silently keeps the last.
+
+    Raises `ValueError`, and `RecursionError`.
+    """
     read, twice = read_objects(text)
     return read, [name for _, names in twice for name in names]
 
 
 def read_objects(text: bytes | str) -> tuple[Any, list[tuple[dict[str, Any], list[str]]]]:
-    """Read JSON, and the objects in which names come twice, each with these names. Raises as `read_json`."""
+    """Read JSON, and the objects in which names occur twice, each with these names. Raises as `read_json` does."""
     twice: list[tuple[dict[str, Any], list[str]]] = []
     if isinstance(text, bytes):
         try:
@@ -193,7 +197,10 @@ _timestamp_from_json = _parse_with(_TIME, lambda text: datetime.fromisoformat(te
 
 
 def _whole_from_foreign_json(data: Any) -> Any:
-    """Whole number also of text, as Protobuf and JavaScript write what is too large for a float there, and of 7.0."""
+    """Accept a whole number also as text, as Protobuf and JavaScript write large ones, and as a float such as 7.0.
+
+    Anything else is returned as it is.
+    """
     if isinstance(data, str) and _WHOLE.fullmatch(data):
         return int(data)
     if isinstance(data, float) and data.is_integer() and abs(data) <= _WHOLE_FLOAT_MAX:
@@ -202,7 +209,7 @@ def _whole_from_foreign_json(data: Any) -> Any:
 
 
 def _time_from_foreign_json(digits: int) -> Convert:
-    """Make a function to a time, with so many digits of a second, from any form of ISO 8601 that has a zone."""
+    """Make a function that parses a time of ISO 8601 with a zone, and truncates it to `digits` digits of a second."""
 
     def parse(text: str) -> datetime:
         time = _ANY_TIME.fullmatch(text)
@@ -241,11 +248,14 @@ _SCALARS_FROM_FOREIGN_JSON: Final[dict[schema.ScalarKind, Convert]] = {
 }
 
 
-# All that is wrong
+# Finding problems
 
 
 def make_problem_finder(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Look:
-    """Make a function that finds all that keeps JSON from being an event, by its form or as `to_raw` says."""
+    """Make a function that yields all reasons for which JSON is no value of the type.
+
+    It checks the form, and what `to_raw` would refuse.
+    """
     match type_:
         case schema.RecordType():
             return _check_record(type_, classes, foreign)
@@ -325,5 +335,5 @@ def _check_map(inside: Look) -> Look:
 
 
 def _escape_name(name: str) -> str:
-    """Escape a name for a message, and cut it."""
+    """Escape and shorten a name for a message."""
     return ascii(name[:SHOWN_MAX])[1:-1] + ("..." if len(name) > SHOWN_MAX else "")
