@@ -120,6 +120,21 @@ async def test_a_member_that_only_waits_is_told_within_moments(path: Path) -> No
     await broker.__aexit__(None, None, None)
 
 
+async def test_a_member_that_only_waits_is_told_of_damage_that_another_process_has_found(path: Path) -> None:
+    """It writes nothing, and its reads are of pages that it knows: alone it would not see that the file is another."""
+    broker, other = await opened(path), await opened(path)
+    async with broker.join(Subscription("payment", ["orders"]), RecordingListener()) as member:
+        await member.poll([], records_max=1, timeout_s=0.2)
+        with path.open("r+b") as file:
+            file.write(b"to be or not to be " * 300)
+        with pytest.raises(BrokerBroken, match="was overwritten while it was in use"):
+            await other.publish([event("orders", "late")])
+        with pytest.raises(BrokerBroken, match=r"was overwritten while it was in use.*restore the file"):
+            await CLOCK.within(5, member.poll([], records_max=1, timeout_s=60))
+    for each in (broker, other):
+        await each.__aexit__(None, None, None)
+
+
 async def test_a_broker_that_is_closed_after_its_file_was_removed_saves_it_and_says_so(path: Path) -> None:
     broker = await opened(path)
     acknowledged = await filled(broker)

@@ -125,13 +125,22 @@ class FileGuard:
         self._connection = connection
 
     def check_names(self) -> None:
-        """Check that the path still leads to the open file: cheap, and without the lock.
+        """Check that the path still leads to the open file, and that no other process has found the file broken.
 
-        Raises the owner's error for a broken file, `OSError`.
+        It is cheap, and needs no lock: so a process that writes nothing finds out, too. Raises the owner's error for a
+        broken file, `OSError`.
         """
         self.raise_if_broken()
-        if not self._is_new and (said := self._state.find_moved()) is not None:
+        if self._is_new:
+            return
+        if (said := self._state.find_moved()) is not None:
             self._give_up(f"{said}: what is written from here on nobody would see, so nothing is")
+        if (why := self._state.find_condemned()) is not None:
+            keep_open(self._connection)
+            self.broken = (
+                f"{why}; another process found that, and nothing more is written: {restore_advice(self._path)}"
+            )
+            self.raise_if_broken()
 
     def check(self) -> None:
         """Run the full check inside a transaction, before anything is written. Raises as `check_names`, and
@@ -381,6 +390,11 @@ class TamperDetector:
         """
         if self._read_note(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
             os.ftruncate(self._lock, 0)
+
+    def find_condemned(self) -> str | None:
+        """Return why a process has found this file broken; `None` if none has. Raises `OSError`."""
+        note = self._read_note(CONDEMNED)
+        return None if note is None else note.decode(errors="replace")
 
     def condemn(self, why: str) -> None:
         """Record that no process may use this file, even after a restart."""
