@@ -290,7 +290,6 @@ class _Linter:
     def __init__(self, version: Version) -> None:
         self.version = version
         self.found: list[ContractProblem] = []
-        self.seen: set[str] = set()
         """Names of the types that have been checked."""
 
     def find_problems(self) -> list[ContractProblem]:
@@ -315,7 +314,6 @@ class _Linter:
     def check_named(self, given: Mapping[str, Any], kind: str, place: _Place) -> None:
         """Check the name, the description and the silenced rules of a record or an enum."""
         name = given["name"].rpartition(".")[2]
-        self.seen.add(name)
         if not _TYPE.fullmatch(name):
             self.report(place, "type-case", f"the {kind} {name} is not called in CamelCase")
         self.check_doc(given, f"the {kind} {name}", place)
