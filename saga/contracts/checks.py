@@ -290,7 +290,6 @@ class _Linter:
     def __init__(self, version: Version) -> None:
         self.version = version
         self.found: list[ContractProblem] = []
-        """Names of the types that have been checked."""
 
     def find_problems(self) -> list[ContractProblem]:
         """Return the problems of the version, in the order of its file."""
