@@ -141,7 +141,7 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the reaction of that name, if there is one."""
         return next((each for each in self.reactions if each.name == name), None)
 
-    def consumed(self, contract: str) -> ConsumedContract | None:
+    def find_consumed(self, contract: str) -> ConsumedContract | None:
         """Return how a contract is used, if it is consumed."""
         return next((each for each in self.consumes if each.contract == contract), None)
 

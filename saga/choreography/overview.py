@@ -74,7 +74,7 @@ class Overview:
                 name, use, tuple(r for r in manifest.reactions if contract in r.hears), self.is_read(manifest, contract)
             )
             for name, manifest in sorted(self.manifests.items())
-            if (use := manifest.consumed(contract)) is not None
+            if (use := manifest.find_consumed(contract)) is not None
         ]
 
     def is_read(self, manifest: Manifest, contract: str) -> bool:

@@ -257,7 +257,7 @@ class _ReleaseComparison:
     def compare_events(self) -> Iterator[ReleaseDifference]:
         """Report events that are no longer emitted though a service consumes them, or no longer consumed by any."""
         for name in sorted(self.old.emitted - self.new.emitted):
-            hearers = sorted(each.service for each in self.others if each.consumed(name) is not None)
+            hearers = sorted(each.service for each in self.others if each.find_consumed(name) is not None)
             own = [each.name for each in self.new.reactions if name in each.hears]
             outside = ["consumers outside"] if name in self.consumed_externally else []
             waiting = [*hearers, *(f"{self.new.service} itself ({each})" for each in own), *outside]
@@ -270,9 +270,9 @@ class _ReleaseComparison:
             else:
                 yield self.note(name, "is said no more, and nobody hears it")
         for each in self.old.consumes:
-            if self.new.consumed(each.contract) is None:
+            if self.new.find_consumed(each.contract) is None:
                 sayers = sorted(other.service for other in self.others if each.contract in other.emitted)
-                left = any(other.consumed(each.contract) for other in self.others)
+                left = any(other.find_consumed(each.contract) for other in self.others)
                 if sayers and not left and each.contract not in self.consumed_externally:
                     yield self.note(
                         each.contract, f"is heard by nobody any more, and {_join_names(sayers)} still says it"
@@ -349,7 +349,7 @@ class _ReleaseComparison:
                 yield self.note(each.name, f"is new: {_describe_reaction(each)}{late}")
         said = {name for other in (self.new, *self.others) for name in other.emitted}
         for use in self.new.consumes:
-            before = self.old.consumed(use.contract)
+            before = self.old.find_consumed(use.contract)
             if before is None:
                 nobody = "" if use.contract in said else "; no manifest says it yet"
                 yield self.note(use.contract, f"is heard from now on{nobody}")
@@ -505,7 +505,7 @@ def find_affected(
     found = [
         AffectedConsumer(manifest.service, use.version, use.fields, _concerns(changes, old, new, manifest.service, use))
         for manifest in manifests
-        if (use := manifest.consumed(new.name)) is not None
+        if (use := manifest.find_consumed(new.name)) is not None
     ]
     if new.schema.get("consumed_by") == "external":
         consumer = Consumer(service=OUTSIDE, fields=None)

@@ -85,13 +85,13 @@ class ServiceProcesses:
                 await self.clock.sleep(LOOK_S)
                 now = snapshot_files(self.root, self.contracts)
                 if now != seen and not stop.is_set():
-                    now = await self._settled(now)
+                    now = await self._wait_until_settled(now)
                     await self._renew(changed_files(seen, now))
                     seen = now
         finally:
             await self._stop(list(self._running))
 
-    async def _settled(self, seen: Mapping[Path, tuple[int, int]]) -> Mapping[Path, tuple[int, int]]:
+    async def _wait_until_settled(self, seen: Mapping[Path, tuple[int, int]]) -> Mapping[Path, tuple[int, int]]:
         """Wait until files no longer change: several files may be saved one after another."""
         while True:
             await self.clock.sleep(QUIET_S)

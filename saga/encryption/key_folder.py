@@ -182,7 +182,7 @@ class KeyFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as trouble:
             raise KeysUnavailable(f"the folder of keys {self.folder} cannot be made: {trouble.strerror}") from trouble
-        with self._locked():
+        with self._hold_lock():
             name = self._newer_name(max(self._list_wrapping_keys(), default=""))
             with self._write_beside(
                 self.folder / name, base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n"
@@ -211,10 +211,10 @@ class KeyFolder:
         with self._translate_errors(self.folder, "wrapped"):
             while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
                 for name in found:
-                    with self._locked():  # else the mark of a concurrent erasure would be replaced
+                    with self._hold_lock():  # else the mark of a concurrent erasure would be replaced
                         count += self._wrap_again(name)
             self.append_audit_line("rewrap", self._newest(), who, why)
-            with self._locked():  # under the lock no key or secret is created, so this second search is complete
+            with self._hold_lock():  # under the lock no key or secret is created, so this second search is complete
                 for copy in self.folder.glob(f".*{ENDING}.*"):  # left by a process that was killed
                     copy.unlink(missing_ok=True)
                 names = list(self._subjects())
@@ -257,7 +257,7 @@ class KeyFolder:
     def forget(self, subject: str, who: str, why: str) -> bool:
         """Erase the secret of a subject for good. Return whether it had one."""
         name = subject_key_name(subject)
-        with self._locked():
+        with self._hold_lock():
             place = self._place(name)
             with self._translate_errors(place, "removed"):
                 had_secret = name in self._made_names
@@ -312,14 +312,14 @@ class KeyFolder:
         unwritable = next((str(place) for place in places if not os.access(place, os.W_OK | os.X_OK)), "")
         unneeded = list[str]()
         if not troubles and not unwritable:
-            with self._locked():
+            with self._hold_lock():
                 unneeded = self._find_unneeded()
         return KeyState(subjects, erased, troubles, unneeded, unwritable)
 
     # ------------------------------------------------------------ files
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """Hold the folder's lock, which every change of keys and secrets needs."""
         try:
             lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -371,7 +371,7 @@ class KeyFolder:
             if replaces:
                 os.replace(file, place)
             else:
-                with self._locked():
+                with self._hold_lock():
                     if content["by"] != self._newest():
                         return False
                     with suppress(FileExistsError):

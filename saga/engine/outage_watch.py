@@ -27,7 +27,7 @@ class LoadListener(Protocol):
     def took(self, seconds: float, now_s: float) -> None:
         """Take note that a write, or a publication, was acknowledged just now after so long."""
 
-    def failed(self) -> None:
+    def on_failure(self) -> None:
         """Take note that one was refused as too much, could not be made, or lost its answer."""
 
     def eased(self) -> None:
@@ -62,7 +62,7 @@ class OutageWatch:
     def answer_lost(self) -> None:
         """Take note of a write whose answer was lost."""
         if self.load is not None:
-            self.load.failed()
+            self.load.on_failure()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
         """Take note that store or broker could not be reached. People are told once a minute."""

@@ -156,7 +156,7 @@ class InFlight:
         if now_s >= self._until_s and self._writes >= WRITES_MIN:
             self._decide(now_s)
 
-    def failed(self, now_s: float) -> None:
+    def count_failure(self, now_s: float) -> None:
         """Record a write that failed because the store could not be reached or its answer was lost. Several that fail
         together count once.
         """

@@ -486,7 +486,7 @@ class _Store(RerunStore):
         if at[0] == ARCHIVES:  # not compared by itself: whatever refers to it names its content
             self._apart[at] = content
             return self._put(at, content)
-        made = self._made(at, content)
+        made = self._make_write(at, content)
         begun = self.made is None and made.outcome == BEGUN
         self.made = self.made or made
         if self.ends and not begun:
@@ -499,7 +499,7 @@ class _Store(RerunStore):
         self.there[at] = Document(content, cas)
         return cas
 
-    def _made(self, at: tuple[str, str], content: bytes) -> ComparableWrite:
+    def _make_write(self, at: tuple[str, str], content: bytes) -> ComparableWrite:
         """Return the content of a write in comparable parts.
 
         An intent is written without a transition; a transition may leave the intents of others open.

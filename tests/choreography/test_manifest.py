@@ -138,7 +138,7 @@ def test_of_two_versions_of_a_class_the_older_counts_and_both_are_read(tmp_path:
     second.__annotations__.update(said=newer.Said, other=older.Other)
     told.handler(first)
     told.handler(second)
-    use = make_manifest(told.declared).consumed("Said")
+    use = make_manifest(told.declared).find_consumed("Said")
     assert use is not None
     assert (use.version, use.fields) == (1, ("one", "order_id", "three"))
 

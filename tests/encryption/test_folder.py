@@ -318,7 +318,7 @@ async def test_whoever_finds_the_lock_taken_for_long_reports_it(
     keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.encryption.key_folder.LOCK_ATTEMPTS_MAX", 2)
-    with another(keys, clock)._locked():
+    with another(keys, clock)._hold_lock():
         for ask in (keys.get_or_create_key("ada"), asyncio.to_thread(keys.forget, "ada", "eve", "asked for it")):
             with pytest.raises(KeysUnavailable, match=r"another process has had .*\.lock for"):
                 await ask

@@ -125,9 +125,9 @@ class Noted(InFlight):
         self.observed.append((latency_s, inflight))
         super().observe(latency_s, inflight, now_s)
 
-    def failed(self, now_s: float) -> None:
+    def count_failure(self, now_s: float) -> None:
         self.failures += 1
-        super().failed(now_s)
+        super().count_failure(now_s)
 
 
 @pytest.fixture

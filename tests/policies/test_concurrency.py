@@ -210,7 +210,7 @@ def test_a_few_writes_that_hung_are_not_a_slow_store() -> None:
 
 def test_forty_slow_writes_are_not_a_slow_store_and_hundred_are() -> None:
     bench = Bench(always(0.02)).run(3)
-    bench.limit.failed(3.0)
+    bench.limit.count_failure(3.0)
     before = bench.limit.limit
     for number in range(40):
         bench.limit.observe(10.0, 1, 3.0 + number)
@@ -226,11 +226,11 @@ def test_forty_slow_writes_are_not_a_slow_store_and_hundred_are() -> None:
 def test_failures_halve_once_a_window_down_to_the_least() -> None:
     bench = Bench(always(0.02)).run(3)
     for _ in range(1000):
-        bench.limit.failed(3.0)
+        bench.limit.count_failure(3.0)
     assert bench.limit.limit == MOST // 2
     limits = []
     for tenths in range(1, 30):
-        bench.limit.failed(3 + tenths / 10)
+        bench.limit.count_failure(3 + tenths / 10)
         limits.append(bench.limit.limit)
     assert limits[:2] == [MOST // 2] * 2
     assert MOST // 4 in limits
@@ -239,7 +239,7 @@ def test_failures_halve_once_a_window_down_to_the_least() -> None:
 
 def test_after_a_failure_it_grows_again_by_small_steps() -> None:
     bench = Bench(always(0.02)).run(3)
-    bench.limit.failed(3.0)
+    bench.limit.count_failure(3.0)
     bench.run(10)
     after = bench.changes(3)
     assert after[-1] == MOST
@@ -249,7 +249,7 @@ def test_after_a_failure_it_grows_again_by_small_steps() -> None:
 def test_failures_alone_do_not_teach_what_is_normal() -> None:
     limit = InFlight(INFLIGHT_MIN, MOST)
     for second in range(100):
-        limit.failed(second)
+        limit.count_failure(second)
     assert (limit.limit, limit.baseline_s) == (INFLIGHT_MIN, inf)
 
 
@@ -285,7 +285,7 @@ def test_bursts_are_done_as_fast_as_can_be_and_hardly_make_it_swing(servers: int
 
 def test_a_quiet_night_does_not_lend_its_length_to_the_first_slow_window() -> None:
     bench = Bench(always(0.02)).run(3)
-    bench.limit.failed(3.0)  # begins a window
+    bench.limit.count_failure(3.0)  # begins a window
     before = bench.limit.limit
     for number in range(200):
         bench.limit.observe(2.0, 10, 30_000.0 + number / 100)
@@ -307,7 +307,7 @@ def fed(limit: InFlight, observed: Iterable[tuple[float, int, float, bool, int]]
             now_s += 0.002
             limit.observe(latency_s, inflight, now_s)
         if not times:
-            limit.failed(now_s)
+            limit.count_failure(now_s)
         seen.append(limit.limit)
     return seen
 

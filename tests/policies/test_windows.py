@@ -105,9 +105,9 @@ def test_failures_count_once_a_window() -> None:
     windows = Windows().learned()
     before = windows.limit.limit
     for _ in range(100):
-        windows.limit.failed(windows.now_s)
+        windows.limit.count_failure(windows.now_s)
     assert windows.limit.limit == before // 2
-    windows.limit.failed(windows.now_s + WINDOW_S)
+    windows.limit.count_failure(windows.now_s + WINDOW_S)
     assert windows.limit.limit == before // 4
 
 
@@ -133,5 +133,5 @@ def test_the_same_of_both_bounds_is_fixed() -> None:
     limit.reached = True
     for number in range(10 * WRITES_MIN):
         limit.observe(NORMAL_S if number % 2 else SLOW_S, 1, number / 10)
-    limit.failed(1e6)
+    limit.count_failure(1e6)
     assert limit.limit == limit.least == 7

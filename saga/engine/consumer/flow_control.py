@@ -133,8 +133,8 @@ class FlowControl:
     def took(self, seconds: float, now_s: float) -> None:
         self.concurrency.observe(seconds, self.executor.inflight - self.assignment.outage_watch.idle, now_s)
 
-    def failed(self) -> None:
-        self.concurrency.failed(self.assignment.outage_watch.clock.monotonic_s())
+    def on_failure(self) -> None:
+        self.concurrency.count_failure(self.assignment.outage_watch.clock.monotonic_s())
 
     def eased(self) -> None:
         self.executor.freed.set()

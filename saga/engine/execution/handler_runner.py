@@ -70,7 +70,7 @@ class HandlerRunner:
                     raise
                 if context.halt is not None:
                     raise context.halt from why
-                return self.failed(context, why)
+                return self.describe_failure(context, why)
             finally:
                 measured.handler_s += self.service.ports.clock.monotonic_s() - context.begun_s
         except Superseded:
@@ -91,7 +91,7 @@ class HandlerRunner:
                 intent = replace(intent, version=service.version)
         return SagaContext(self.repository, state, request, intent, codec)
 
-    def failed(self, context: SagaContext, error: Exception) -> AttemptFailed:
+    def describe_failure(self, context: SagaContext, error: Exception) -> AttemptFailed:
         """Describe a failed attempt."""
         reason, service = context.describe(error), self.service
         if context.postponed_s is None:

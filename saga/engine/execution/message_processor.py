@@ -281,7 +281,7 @@ class MessageProcessor:
             try:
                 after = await self.repository.commit(context.turn, record_run, self.service, request, outcome)
             except TooLarge as why:  # what the run leaves behind, on top of what is there
-                outcome = self.runner.failed(context, why)
+                outcome = self.runner.describe_failure(context, why)
             except Superseded:  # decided again; what is answered already is not asked for again
                 return self.runner.carry(context).drop_progress()
             else:

@@ -418,7 +418,7 @@ class SagaContext(Saga[Any]):
     async def _save(self, intent: Intent) -> None:
         self.turn = await self.repository.open_intent(self.turn, intent)
         self.intent = intent  # only now: what is not written binds no rerun
-        self.replay.saved(intent.begins)
+        self.replay.mark_saved(intent.begins)
 
     async def _or_halt(self, work: Awaitable[T]) -> T:
         """Await an operation of the store. If the store fails, the attempt ends as by a crash: it is no failure of the

@@ -66,7 +66,7 @@ class StepReplay:
         # What is recorded wins: another worker may have gone on from other answers meanwhile.
         self.calls = list(carried if carried and carried[: len(known)] == known else known)
 
-    def saved(self, begun: StepRecord | None) -> None:
+    def mark_saved(self, begun: StepRecord | None) -> None:
         """Take note that an intent with all answers so far is in the store. `begun`: the call that it begins."""
         self.open_call, self.recorded = begun, len(self.calls)
 

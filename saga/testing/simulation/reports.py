@@ -82,7 +82,7 @@ def summary(tally: Tally) -> str:
 def format_count(count: int, what: str) -> str:
     """Return a count with its noun, in the plural if need be.
 
-    >>> counted(1, "run"), counted(1200, "run")
+    >>> format_count(1, "run"), format_count(1200, "run")
     ('1 run', '1,200 runs')
     """
     return f"{count:,} {what}{'' if count == 1 else 's'}"
