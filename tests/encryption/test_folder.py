@@ -239,7 +239,7 @@ def without_the_unneeded(keys: KeyFolder, clock: Calendar) -> None:
         (keys.folder / name).unlink()
 
 
-@pytest.mark.parametrize("frozen_before", ["_wrap", "_write", "_write_beside", "_locked", "_read"])
+@pytest.mark.parametrize("frozen_before", ["_wrap", "_write", "_write_beside", "_hold_lock", "_read"])
 async def test_a_secret_that_is_made_while_keys_change_can_be_read_for_ever(
     frozen_before: str, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
