@@ -71,8 +71,8 @@ class Customers:
     """`order` and `look` run side by side."""
 
     def __init__(self, broker: Broker, per_s: float, chance: Random, clock: Clock) -> None:
-        self.placed: dict[str, None] = {}
-        """The ids of all orders that the broker has acknowledged, in order."""
+        self.placed: dict[str, int] = {}
+        """The ids of all orders that the broker has acknowledged, in order, and when each was first placed, in ms."""
         self.repeated = 0
         self.refused = 0
         """Times that the broker did not acknowledge, and the same orders were sent again."""
@@ -112,7 +112,8 @@ class Customers:
 
     async def _place(self, batch: list[OrderPlaced]) -> None:
         again = [self._chance.choice(self._last) for _ in batch if self._last and self._chance.random() < TWICE]
-        records = [to_record(order, self._clock.now_ms()) for order in (*batch, *again)]
+        now_ms = self._clock.now_ms()
+        records = [to_record(order, now_ms) for order in (*batch, *again)]
         while records:
             try:
                 async with self.writing:
@@ -122,7 +123,7 @@ class Customers:
                 self.refused += 1
                 await self._clock.sleep(AGAIN_S)
         self.repeated += len(again)
-        self.placed |= dict.fromkeys(order.order_id for order in batch)
+        self.placed |= dict.fromkeys((order.order_id for order in batch), now_ms)
         self._last += batch
 
     async def look(self) -> None:

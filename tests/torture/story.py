@@ -24,7 +24,7 @@ from tests.servers.kafka import KafkaServer
 from tests.torture.accidents import AccidentKind, Accidents
 from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered
-from tests.torture.in_time import in_time
+from tests.torture.in_time import check_answers_in_time
 from tests.torture.operators import Operators
 from tests.torture.traces import expired, traces
 from tests.torture.troubled_payment import TROUBLE
@@ -255,7 +255,9 @@ class Torture:
         found = await readings.books(customers.placed)
         said = [await strangers.told(), await operators.told()]
         left = traces(readings.histories, silences=accidents.alone("the bank silent", SILENCE_S), cures=operators.asked)
-        left.append(await in_time(broker, list(expired(readings.histories)), PATIENCE_S))
+        left.append(
+            await check_answers_in_time(broker, customers.placed, list(expired(readings.histories)), PATIENCE_S)
+        )
         self.checks = [*audit(found), readings.chains(), *await log(broker), *said, *left]
         self._say("\n".join(["", *table(outcomes(found))]))
 
