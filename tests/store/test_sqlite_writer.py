@@ -44,7 +44,7 @@ class Notes:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def begin(self) -> None:
+    def begin(self, connection: sqlite3.Connection) -> None:
         self.said.append("begin")
 
     def finish(self, changes: int) -> None:

@@ -12,7 +12,7 @@ they spill. The content comes last in the row, so that nothing else has to be lo
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -327,7 +327,6 @@ class DocumentWriter:
 
     __slots__ = (
         "_cas_removed",
-        "_connect",
         "_connection",
         "_execute",
         "_last",
@@ -337,15 +336,15 @@ class DocumentWriter:
         "_time",
     )
 
-    def __init__(self, connection: Callable[[], sqlite3.Connection], path: Path, time: SteadyTime) -> None:
-        self._connect, self._path, self._time = connection, path, time
+    def __init__(self, path: Path, time: SteadyTime) -> None:
+        self._path, self._time = path, time
         self._purge_at_ms = 0
 
     # ---------------------------------------------------------------- around a transaction
 
-    def begin(self) -> None:
-        self._connection, self._moment = self._connect(), self._time.look()
-        self._execute = self._connection.cursor().execute
+    def begin(self, connection: sqlite3.Connection) -> None:
+        self._connection, self._moment = connection, self._time.look()
+        self._execute = connection.cursor().execute
         """Runs statements of this transaction. A cursor for each would cost as much as the statement."""
         self._cas_removed: int | None = None
         """Highest removed version in the file, once it has been read."""

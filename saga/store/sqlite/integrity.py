@@ -145,7 +145,6 @@ class FileGuard:
     def check(self) -> None:
         """Run the full check inside a transaction, before anything is written. Raises as `check_names`, and
         `sqlite3.Error`."""
-        self.raise_if_broken()
         now_s = self._clock.monotonic_s()
         if now_s < self._check_at_s:
             return
@@ -165,7 +164,7 @@ class FileGuard:
         self._seen = seen
         if said is not None:
             self._give_up(said)
-        if self._state.is_new_log():
+        if self._state.has_new_log:
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
 
@@ -174,10 +173,10 @@ class FileGuard:
 
         `mark` identifies its last write, if it had one.
         """
-        self._state.on_commit()
+        self._state.has_new_log = False
         if mark is not None:
             self._last = mark
-            self._state.acknowledge(mark)
+            self._state.write_note(ACKNOWLEDGED, mark)
 
     def on_close(self) -> None:
         """Handle that the connection was closed for good."""
@@ -205,7 +204,7 @@ class FileGuard:
         if moved is not None:
             self.broken = f"{said}; {save_rescue_copy(self._path, self._connection.execute)}"
         else:
-            self._state.condemn(said)
+            self._state.write_note(CONDEMNED, said.encode())  # no process may use it, even after a restart
             self.broken = f"{said}; nothing more is written: {restore_advice(self._path)}"
         self.raise_if_broken()
 
@@ -218,14 +217,15 @@ class FileGuard:
 #
 # An older content of the same file is seen by `user_version`, a number in the file's first bytes that SQLite leaves to
 # its users. Its lowest byte is our format, the rest a generation. The first transaction after each restart of the
-# write-ahead log raises it (`is_new_log`, `next_generation`), so the generation in the file grows with each checkpoint.
+# write-ahead log raises it (`has_new_log`, `next_generation`), so the generation in the file grows with each
+# checkpoint.
 # A lower generation means that the file was copied over; so do more changes of its tables than there were, for SQLite
 # counts one more in what `VACUUM INTO` makes. The index beside the log tells how the log ends.
 #
 # Everything is read through SQLite's own descriptors: closing another descriptor of the file in this process would drop
 # SQLite's locks. Where they cannot be found, only names are compared.
 #
-# The lock file also records what was acknowledged last (`acknowledge`, `last_acknowledged`): a process that opens the
+# The lock file also records what was acknowledged last (`write_note`, `last_acknowledged`): a process that opens the
 # file after a crash sees whether its log was lost or damaged. It is written after the commit and not synced, so it is
 # never ahead.
 
@@ -270,7 +270,8 @@ class TamperDetector:
         self._file = self._log = self._index = -1
         self._header: FileHeader | None = None
         self._salts = b""
-        self._new_log = True
+        self.has_new_log = True
+        """True if the log was restarted since the last commit. Then the transaction must raise the generation."""
         self._find_descriptors()
         self._header = self._read_header() if self._file >= 0 else None
 
@@ -279,10 +280,8 @@ class TamperDetector:
         file, _, _, lock = self._known
         log, index = (file_identity(os.stat(name)) for name in self._names[1:3])
         self._known = (file, log, index, lock)
-        self._new_log = True
+        self.has_new_log = True
         self._find_descriptors()
-
-    # ---------------------------------------------------------------- looking
 
     def find_moved(self) -> str | None:
         """Return which file was removed or replaced; `None` if every path still leads to the open file. Raises
@@ -301,32 +300,20 @@ class TamperDetector:
 
         Called inside a transaction, before anything is written.
         """
-        return self.find_moved() or self._find_overwritten()
-
-    def is_new_log(self) -> bool:
-        """Return whether the log was restarted since `on_commit`. Then the transaction must raise the generation."""
-        return self._new_log
-
-    def on_commit(self) -> None:
-        """Handle a committed transaction, which raised the generation if it had to."""
-        self._new_log = False
+        problem = self.find_moved()
+        for is_last in (False, True):
+            if problem is not None or self._file < 0:
+                break
+            try:
+                problem = self._find_overwritten()
+            except OSError as why:
+                problem = f"{self._path} cannot be read any more ({why.strerror})"
+            if problem is not None and not is_last:  # the descriptors may belong to a connection that is closed now
+                self._find_descriptors()
+                problem = None
+        return problem
 
     def _find_overwritten(self) -> str | None:
-        if self._file < 0:
-            return None
-        said = self._try_compare()
-        if said is not None:  # the descriptors may belong to a connection that is closed now
-            self._find_descriptors()
-            said = self._try_compare() if self._file >= 0 else None
-        return said
-
-    def _try_compare(self) -> str | None:
-        try:
-            return self._compare()
-        except OSError as why:
-            return f"{self._path} cannot be read any more ({why.strerror})"
-
-    def _compare(self) -> str | None:
         header, known = self._read_header(), self._header
         index = os.pread(self._index, INDEX.size, 0)
         if header is None:
@@ -341,7 +328,7 @@ class TamperDetector:
             return f"{self._path}-shm was cut short while it was in use"
         frame, *checksums, salts = INDEX.unpack(index)
         if salts != self._salts:
-            self._salts, self._new_log = salts, True
+            self._salts, self.has_new_log = salts, True
         if frame and not self._ends_so(frame, struct.pack(">II", *checksums), salts, header.page_bytes):
             return f"{self._path}-wal was overwritten or cut short while it was in use"
         return None
@@ -372,11 +359,7 @@ class TamperDetector:
         descriptors = [found.get(known, -1) for known in self._known[:3]]
         self._file, self._log, self._index = descriptors if min(descriptors) >= 0 else (-1, -1, -1)
 
-    # ---------------------------------------------------------------- what was acknowledged
-
-    def acknowledge(self, mark: bytes) -> None:
-        """Record the last write of a committed transaction in the lock file. The lock must be held."""
-        self._write_note(ACKNOWLEDGED, mark)
+    # ---------------------------------------------------------------- notes in the lock file
 
     def last_acknowledged(self) -> bytes | None:
         """Return the mark of the last acknowledged write to this file, by any process; `None` if unknown. Raises
@@ -396,11 +379,8 @@ class TamperDetector:
         note = self._read_note(CONDEMNED)
         return None if note is None else note.decode(errors="replace")
 
-    def condemn(self, why: str) -> None:
-        """Record that no process may use this file, even after a restart."""
-        self._write_note(CONDEMNED, why.encode())
-
-    def _write_note(self, kind: bytes, mark: bytes) -> None:
+    def write_note(self, kind: bytes, mark: bytes) -> None:
+        """Write a note into the lock file, in the place of the last one. The lock must be held. Never raises."""
         if len(mark) <= MARK_BYTES_MAX:
             head = MARK.pack(kind, *self._known[0], len(mark), zlib.crc32(mark))
             with suppress(OSError):  # the event that it records has happened anyway

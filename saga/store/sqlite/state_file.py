@@ -72,8 +72,17 @@ class WriteLock:
         return self._waiting
 
     def release(self) -> None:
-        """Release the lock; never raises."""
-        unlock(self._file, str(self._path))
+        """Release the lock; never raises, because the caller has just written and must return success.
+
+        If the system refuses, the descriptor is replaced by a new one, which releases the lock with the old one.
+        """
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        except OSError:
+            with suppress(OSError):
+                new = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+                os.dup2(new, self._file, inheritable=False)
+                os.close(new)
 
     def close(self) -> None:
         """Close the lock; a pending `acquire` never finishes."""
@@ -105,20 +114,6 @@ def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def unlock(file: int, path: str) -> None:
-    """Release a lock; never raises, because the caller has just written and must return success.
-
-    If the system refuses, the descriptor is replaced by a new one, which releases the lock with the old one.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_UN)
-    except OSError:
-        with suppress(OSError):
-            anew = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(anew, file, inheritable=False)
-            os.close(anew)
 
 
 def describe_holder(path: Path) -> str:

@@ -121,7 +121,7 @@ class SqliteStore:
         file = StateFile(
             self.path, PURPOSE, clock=clock, lock_s=LOCK_WAIT_S, bytes_max=self._bytes_max, factory=self._factory
         )
-        self._documents = DocumentWriter(file.connection, self.path, self._time)
+        self._documents = DocumentWriter(self.path, self._time)
         await file.open(find_missing_write)
         self._writer = GroupCommitter(file, self._documents, room=WRITES_MAX, refusals=REFUSALS)
         self._file = file

@@ -40,8 +40,8 @@ class TransactionHooks(Protocol):
     """What the owner of the file does in each transaction. Called inside the transaction, unless a method says
     otherwise."""
 
-    def begin(self) -> None:
-        """Begin a transaction, before the first change."""
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Begin a transaction on this connection, before the first change."""
 
     def finish(self, changes: int) -> None:
         """Finish a transaction, after the last of this many changes."""
@@ -137,12 +137,9 @@ class GroupCommitter:
         """
         now_s, queued = self._loop.time(), len(self._queue)
         is_over = now_s - turn_s <= BUSY_S and queued <= had
-        if is_over or now_s - since_s >= WAIT_S_MAX or queued >= self._room:
-            self._flush()
-        else:
+        if not is_over and now_s - since_s < WAIT_S_MAX and queued < self._room:
             self._loop.call_soon(self._gather, since_s, now_s, queued)
-
-    def _flush(self) -> None:
+            return
         self._scheduled = False
         if not self._queue:
             return
@@ -207,7 +204,7 @@ class GroupCommitter:
             connection.execute("BEGIN IMMEDIATE")
             file.guard.check()
             group = self._take_group()
-            contents.begin()
+            contents.begin(connection)
             for run, done, _ in group:
                 try:
                     results.append((done, run()))
