@@ -300,37 +300,37 @@ class TamperDetector:
 
         Called inside a transaction, before anything is written.
         """
-        problem = self.find_moved()
-        for is_last in (False, True):
-            if problem is not None or self._file < 0:
-                break
-            try:
-                problem = self._find_overwritten()
-            except OSError as why:
-                problem = f"{self._path} cannot be read any more ({why.strerror})"
-            if problem is not None and not is_last:  # the descriptors may belong to a connection that is closed now
-                self._find_descriptors()
-                problem = None
-        return problem
+        if (moved := self.find_moved()) is not None:
+            return moved
+        overwritten = self._find_overwritten()
+        if overwritten is not None:  # the descriptors may belong to a connection that is closed now
+            self._find_descriptors()
+            overwritten = self._find_overwritten()
+        return overwritten
 
     def _find_overwritten(self) -> str | None:
-        header, known = self._read_header(), self._header
-        index = os.pread(self._index, INDEX.size, 0)
-        if header is None:
-            return f"{self._path} was overwritten while it was in use: it does not begin as it should"
-        if known is not None:
-            if header.generation < known.generation or header.tables < known.tables:
-                return f"{self._path} was overwritten while it was in use, with older content"
-            if self._tables_max is not None and header.tables > self._tables_max:
-                return f"{self._path} was overwritten while it was in use, with a copy"
-        self._header = header
-        if len(index) < INDEX.size:
-            return f"{self._path}-shm was cut short while it was in use"
-        frame, *checksums, salts = INDEX.unpack(index)
-        if salts != self._salts:
-            self._salts, self.has_new_log = salts, True
-        if frame and not self._ends_so(frame, struct.pack(">II", *checksums), salts, header.page_bytes):
-            return f"{self._path}-wal was overwritten or cut short while it was in use"
+        if self._file < 0:
+            return None
+        try:
+            header, known = self._read_header(), self._header
+            index = os.pread(self._index, INDEX.size, 0)
+            if header is None:
+                return f"{self._path} was overwritten while it was in use: it does not begin as it should"
+            if known is not None:
+                if header.generation < known.generation or header.tables < known.tables:
+                    return f"{self._path} was overwritten while it was in use, with older content"
+                if self._tables_max is not None and header.tables > self._tables_max:
+                    return f"{self._path} was overwritten while it was in use, with a copy"
+            self._header = header
+            if len(index) < INDEX.size:
+                return f"{self._path}-shm was cut short while it was in use"
+            frame, *checksums, salts = INDEX.unpack(index)
+            if salts != self._salts:
+                self._salts, self.has_new_log = salts, True
+            if frame and not self._ends_so(frame, struct.pack(">II", *checksums), salts, header.page_bytes):
+                return f"{self._path}-wal was overwritten or cut short while it was in use"
+        except OSError as why:
+            return f"{self._path} cannot be read any more ({why.strerror})"
         return None
 
     def _ends_so(self, frame: int, checksums: bytes, salts: bytes, page_bytes: int) -> bool:
