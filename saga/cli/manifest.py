@@ -181,6 +181,6 @@ def build(out: Path, folder: Path | None, title: str, api_version: str, as_json:
     print_lines(
         f"{built.out / 'index.html'}: {count_noun(built.events, 'event')}, {count_noun(built.services, 'service')}"
     )
-    print_lines(f"{built.out / documents.ASYNCAPI}: AsyncAPI 3")
+    print_lines(f"{built.out / documents.ASYNCAPI_FILE}: AsyncAPI 3")
     if built.removed:
         print_lines(f"removed {count_noun(built.removed, 'page')} of what is no more")

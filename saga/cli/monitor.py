@@ -1,14 +1,17 @@
-"""`saga monitor`: run the monitor, ask it or the topic of transitions, and make users for its page."""
+"""`saga monitor`: run the monitor, ask it over HTTP or read the topic of transitions, and make users for its page."""
 
 import asyncio
 import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from http.client import HTTPConnection, HTTPException
 from typing import TypeAlias, TypeVar
+from urllib.parse import quote
 
 import click
 import msgspec
+from msgspec import Struct
 
 from saga.cli.main import Commands, LazyGroup
 from saga.cli.options import broker_option, parse_since_ms, read_stores_option
@@ -17,7 +20,6 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messaging.names import TRANSITIONS
-from saga.monitor.client import MonitorClient
 from saga.monitor.queries import Queries
 from saga.monitor.read_model import SAGAS_MAX, ReadModel
 from saga.monitor.reader import TransitionReader
@@ -35,7 +37,7 @@ from saga.monitor.views import (
 from saga.monitor.web.users import format_user_line
 from saga.ops.offsets import ServiceOffsets, find_unattended
 from saga.support.clock import SystemClock, iso
-from saga.support.printable import count_noun
+from saga.support.printable import count_noun, shorten
 
 ADDRESS = "127.0.0.1:8642"
 """Default address of the monitor."""
@@ -171,10 +173,87 @@ def _run_until_stopped(serve: Serve) -> None:
     asyncio.run(until_stopped())
 
 
-# -------------------------------------------------------------------- monitor answers
+# -------------------------------------------------------------------- client
 
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 64 << 20
+ERROR_TEXT_MAX = 1000
+"""Most characters that are shown of an error."""
 
 Answer = TypeVar("Answer")
+
+
+class MonitorClient:
+    """Client of the monitor at an address (host and port)."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def saga(self, saga: str) -> Timeline | None:
+        """Return one saga across all services."""
+        return self._ask(f"/api/trace/{quote(saga, safe='')}", Timeline)
+
+    def stuck(self) -> StuckSagas:
+        """Return the sagas that are stuck now."""
+        return self._ask_required("/api/stuck", StuckSagas)
+
+    def rates(self) -> HandlerRates:
+        """Return rates and durations of each handler."""
+        return self._ask_required("/api/rates", HandlerRates)
+
+    def errors(self) -> tuple[ErrorClass, ...]:
+        """Return failures by class."""
+        return self._ask_required("/api/errors", tuple[ErrorClass, ...])
+
+    def hot(self) -> HotSpots:
+        """Return hot sagas and partitions."""
+        return self._ask_required("/api/hot", HotSpots)
+
+    def _ask_required(self, path: str, kind: type[Answer]) -> Answer:
+        answer = self._ask(path, kind)
+        if answer is None:
+            raise SagaError(f"what answers at {self._address} is no monitor: it has no {path}; mend SAGA_MONITOR")
+        return answer
+
+    def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
+        """Send a query; `None` if the monitor does not know what it is about. Raises `OSError` if no server answers,
+        `SagaError` if the answer is not from a monitor."""
+        host, _, port = self._address.rpartition(":")
+        connection = HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", path, headers={"Accept": "application/json"})
+            with (
+                connection.getresponse() as response
+            ):  # else its socket stays open, if it holds the last reference to it
+                content = response.read(ANSWER_BYTES_MAX)
+            if response.status == 404:
+                return None
+            if response.status == 503:
+                raise SagaError(f"the monitor at {self._address} cannot say: {_find_error(content)}")
+            if response.status not in (200, 206):  # 206: the answer itself says what is missing from it
+                raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
+            return msgspec.json.decode(content, type=kind)
+        except (msgspec.DecodeError, HTTPException) as why:
+            raise SagaError(f"what answers at {self._address} is no monitor: {why}; mend SAGA_MONITOR") from why
+        finally:
+            connection.close()
+
+
+class _ErrorAnswer(Struct, frozen=True):
+    error: str
+
+
+def _find_error(content: bytes) -> str:
+    """Return the error message in an answer, shortened."""
+    try:
+        return shorten(msgspec.json.decode(content, type=_ErrorAnswer).error, ERROR_TEXT_MAX)
+    except msgspec.DecodeError:
+        return "it is not ready, or has too many to answer; ask again"
+
+
+# -------------------------------------------------------------------- questions
+
 
 monitor_option = click.option(
     "--monitor",

@@ -38,7 +38,6 @@ from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.encryption.sensitive_fields import hide_marked
 from saga.messaging.names import TRANSITIONS
-from saga.ops import repair as rebuilding
 from saga.ops import repair as repairing
 from saga.ops.event_fields import EventDecoder, EventFields, make_decoder, read_event_fields
 from saga.ops.histories import SagaHistory, TimelineEntry, TimelineStep, find_transition
@@ -638,7 +637,7 @@ async def _rebuild_and_print(
 ) -> bool:
     """Print a line for each saga. Return whether none has a problem."""
     made, problems, clock = 0, 0, SystemClock()
-    async for one in rebuilding.rebuild(services, settings, clock, saga=saga, apply=apply):
+    async for one in repairing.rebuild(services, settings, clock, saga=saga, apply=apply):
         problems += one.problem is not None
         made += one.problem is None
         if as_json:
@@ -647,7 +646,7 @@ async def _rebuild_and_print(
             print_lines(_format_rebuilt(one))
     if not as_json:
         print_lines(f"{count_noun(made, 'saga')} {'made' if apply else 'to be made'} anew, {problems} cannot be")
-    if saga is not None and not made + problems and not await rebuilding.is_known(saga, services, settings, clock):
+    if saga is not None and not made + problems and not await repairing.is_known(saga, services, settings, clock):
         names = ", ".join(service.name for service in services)
         print_error(
             f"nothing is known of saga {saga}: {names} has no progress of it, and the topics hold no message of it "

@@ -3,5 +3,5 @@ lag or start again, and no service notices.
 
 Reading order: `views.py` (what can be asked), `saga_index.py` (what is stored of a saga), `stuck_detection.py`,
 `read_model.py` (how a transition event changes it), `queries.py`; then the edges: `reader.py`, `server.py`,
-`client.py`, `web/`, `shared/`.
+`web/`, `shared/`.
 """

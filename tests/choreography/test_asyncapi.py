@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from saga.choreography.asyncapi import make_asyncapi
+from saga.choreography.docs import make_asyncapi
 from saga.choreography.overview import Overview
 from saga.choreography.releases import read_manifests
 from saga.contracts.library import Library

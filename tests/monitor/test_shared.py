@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from saga.broker.kafka.adapter import KafkaOptions
+from saga.cli.monitor import MonitorClient
 from saga.configuration.settings import Settings
 from saga.configuration.wiring import open_broker
 from saga.errors import SagaError
 from saga.messages import Topic
 from saga.messaging.transition_events import TransitionEvent, make_line, transitions_to_records
 from saga.monitor import reader as reader_module
-from saga.monitor.client import MonitorClient
 from saga.monitor.queries import Queries
 from saga.monitor.read_model import ReadModel
 from saga.monitor.reader import TransitionReader

@@ -66,7 +66,7 @@ PLANTED = {
     "Imports point down in the monitor:": [
         ("saga.monitor.views", "saga.monitor.read_model"),
         ("saga.monitor.read_model", "saga.monitor.reader"),
-        ("saga.monitor.client", "saga.monitor.server"),
+        ("saga.monitor.reader", "saga.monitor.server"),
     ],
     "Imports point down in the monitor's page": [
         ("saga.monitor.web.operator_console", "saga.monitor.web.site"),
