@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from saga.declarations.resources import limited
     from saga.encryption.sensitive_fields import sensitive
     from saga.errors import BreakerOpen, DeclarationError, Permanent, SagaError
-    from saga.later import Later
     from saga.messages import Event
     from saga.policies.breaker import Breaker, LastGood
     from saga.policies.retry import Retry
     from saga.progress.document import Progress
     from saga.service import Service
-    from saga.view import Saga
+    from saga.view import Later, Saga
 
 __all__ = [
     "Breaker",
@@ -64,7 +63,7 @@ _HOMES = {
     "Expiry": "saga.change",
     "Insert": "saga.change",
     "LastGood": "saga.policies.breaker",
-    "Later": "saga.later",
+    "Later": "saga.view",
     "Permanent": "saga.errors",
     "Progress": "saga.progress.document",
     "Retry": "saga.policies.retry",

@@ -33,11 +33,11 @@ from saga.declarations.resources import (
 )
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource, Start
 from saga.errors import DeclarationError
-from saga.later import Later
 from saga.messages import Event
 from saga.messaging.names import OURS
 from saga.policies.breaker import Breaker
 from saga.policies.retry import Retry
+from saga.view import Later
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

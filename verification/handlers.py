@@ -14,10 +14,9 @@ from typing import Any, Self
 
 from saga.declarations.annotations import EitherShape, LaterReturned, OneEvent, SequenceShape
 from saga.declarations.values import Migration, Parameter, Reaction
-from saga.later import Later
 from saga.messages import Event
 from saga.policies.retry import Retry
-from saga.view import Saga
+from saga.view import Later, Saga
 from verification.operations import TICK_MS, Broken, call_outside
 
 SAGA, SERVICE, ITEM = "s-1", "explored", "tea"

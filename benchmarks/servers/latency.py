@@ -13,7 +13,7 @@ from benchmarks.servers import raw
 from benchmarks.servers.ground import Child, Ground, Work, child, rounds
 from benchmarks.servers.messages import pinged, publish
 from benchmarks.servers.ours import serve
-from saga.broker.partitioner import partition_of
+from saga.broker.port import partition_of
 
 PER_S, SECONDS, ROUNDS = 100, 4, 4
 WARMS = 3_000

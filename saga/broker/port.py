@@ -25,8 +25,10 @@ Promised, each promise with a test in `saga.testing.conformance.broker`:
 Not promised: that a record is delivered once; an order between partitions; that a position never goes back.
 """
 
+import struct
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -311,3 +313,44 @@ async def find_topic_problems(
 def _describe_rights(topic: str, reads: Collection[str], writes: Collection[str]) -> str:
     rights = [right for right, wanted in (("Read", reads), ("Write", writes)) if topic in wanted]
     return f", who needs {' and '.join(rights)} on it" if rights else ""
+
+
+# ---------------------------------------------------------------- partition of a key
+#
+# Every adapter puts a key into the same partition as Kafka's default partitioner.
+
+
+_HASH_SEED = 0x9747B28C
+_HASH_FACTOR = 0x5BD1E995
+_UINT32_MASK = 0xFFFFFFFF
+CACHED_KEYS_MAX = 16_384
+"""Largest number of keys whose hash is cached. A saga's key occurs in each of its messages, and hashing takes
+microseconds."""
+
+
+@lru_cache(maxsize=CACHED_KEYS_MAX)
+def murmur2(key: bytes) -> int:
+    """Return the 32-bit murmur2 hash of a key, unsigned, as Kafka computes it
+    (`org.apache.kafka.common.utils.Utils.murmur2`).
+
+    >>> murmur2(b"foobar") - 2**32
+    -790332482
+    """
+    length = len(key)
+    h = _HASH_SEED ^ length
+    for k in struct.unpack_from(f"<{length >> 2}I", key):
+        k = k * _HASH_FACTOR & _UINT32_MASK
+        h = (h * _HASH_FACTOR ^ (k ^ k >> 24) * _HASH_FACTOR) & _UINT32_MASK
+    if length & 3:
+        h = (h ^ int.from_bytes(key[length & ~3 :], "little")) * _HASH_FACTOR & _UINT32_MASK
+    h = (h ^ h >> 13) * _HASH_FACTOR & _UINT32_MASK
+    return h ^ h >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the number of the key's partition, from 0.
+
+    >>> partition_of(b"foobar", 12)
+    6
+    """
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -18,8 +18,7 @@ from hashlib import blake2b
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from saga.broker.administration import Administration, OffsetBounds, PartitionReader
-from saga.broker.partitioner import partition_of
-from saga.broker.port import APPLY, find_topic_problems
+from saga.broker.port import APPLY, find_topic_problems, partition_of
 from saga.clients.events import (
     EventReader,
     check_consumable,

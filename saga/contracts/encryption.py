@@ -39,9 +39,16 @@ from saga.contracts.schema import (
     without_logical_types,
 )
 from saga.contracts.sensitive_fields import has_sensitive
-from saga.encryption import text as texts
+from saga.encryption.port import (
+    ERASED,
+    PREFIX,
+    DecryptionFailed,
+    WrongSecret,
+    find_key_names,
+    is_sealed,
+    key_name_of,
+)
 from saga.encryption.sensitive_fields import MARK
-from saga.encryption.text import ERASED, DecryptionFailed, WrongSecret, is_sealed, key_name_of
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 
@@ -53,7 +60,7 @@ Change: TypeAlias = Callable[[str, bytes], bytes]
 """A function from the path and the bytes of a value to the bytes that replace it."""
 WHOLE = "*"
 """Path to which a value is bound that is encrypted as a whole: it is no event, or its schema is not known here."""
-_PREFIX = texts.PREFIX.encode()
+_PREFIX = PREFIX.encode()
 NO_KEYS = (
     "it holds sealed values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services share"
 )
@@ -152,7 +159,7 @@ def unencrypted_subject(value: bytes, version: Version) -> str | None:
 def key_names_in(value: bytes, library: Library) -> set[str]:
     """Return the names of the keys that are needed to decrypt the sensitive fields of an encoded event."""
     names = set[str]()
-    if texts.find_key_names(value):
+    if find_key_names(value):
 
         def note(_: str, text: bytes) -> bytes:
             said = text.decode("ascii", "replace")

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 from typing_extensions import TypeAliasType
 
 from saga.errors import DeclarationError, Permanent
-from saga.later import Later
 from saga.messages import Event
+from saga.view import Later
 
 _STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 Returned: TypeAlias = Event | Later[Event | None]

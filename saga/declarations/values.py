@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeAlias, cast
 
 from saga.declarations.annotations import EitherShape, OneEvent, ReturnShape, any_number_of, describe_returned
 from saga.errors import Permanent
-from saga.later import Later
 from saga.messages import Event
 from saga.policies.breaker import Breaker
 from saga.policies.retry import FailureRule, Retry
+from saga.view import Later
 
 Start: TypeAlias = Literal["beginning", "now"] | datetime
 """Where a service begins in a topic: at the oldest record, at its own first start, or at a time."""

@@ -27,8 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from saga.encryption.keys import SECRET_BYTES, SubjectKey, subject_key_name, unwrap_secret, wrap_secret
-from saga.encryption.port import KeyState
-from saga.encryption.text import DecryptionFailed
+from saga.encryption.port import DecryptionFailed, KeyState
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
 

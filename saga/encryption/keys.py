@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from saga.encryption.text import NAME_LENGTH, PREFIX, DecryptionFailed, WrongSecret
+from saga.encryption.port import NAME_LENGTH, PREFIX, DecryptionFailed, WrongSecret
 
 SECRET_BYTES: Final = 32
 """Size of a subject's secret, and of a wrapping key."""

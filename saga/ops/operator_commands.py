@@ -12,9 +12,8 @@ from msgspec import structs
 
 from saga.broker.port import APPLY, find_topic_problems
 from saga.configuration import wiring
-from saga.encryption.port import Keys
+from saga.encryption.port import Keys, recorded_place
 from saga.encryption.sensitive_fields import mark
-from saga.encryption.text import recorded_place
 from saga.engine.prepared_service import commands_topic
 from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
 from saga.messages import Message, Outgoing, texts_of

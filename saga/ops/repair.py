@@ -13,8 +13,7 @@ from hashlib import sha256
 from msgspec import Raw, structs
 
 from saga.broker.administration import Administration, OffsetBounds
-from saga.broker.partitioner import partition_of
-from saga.broker.port import Broker
+from saga.broker.port import Broker, partition_of
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared

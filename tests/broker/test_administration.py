@@ -16,8 +16,7 @@ from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
 from saga.broker.kafka.client import TOPIC, Topics
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.partitioner import partition_of
-from saga.broker.port import Subscription
+from saga.broker.port import Subscription, partition_of
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Topic
 from saga.ops.offsets import read_service_offsets

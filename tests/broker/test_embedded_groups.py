@@ -14,8 +14,7 @@ from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
 from saga.broker.embedded.groups import MemberLock, assign_ranges, read_heartbeat
 from saga.broker.embedded.log import DAY_MS, TopicExtent
 from saga.broker.embedded.membership import Timing
-from saga.broker.partitioner import partition_of
-from saga.broker.port import Subscription
+from saga.broker.port import Subscription, partition_of
 from saga.errors import BrokerError, Fenced
 from saga.messages import Partition, Topic
 from saga.store.sqlite.connection import FREE_PAGES_MIN

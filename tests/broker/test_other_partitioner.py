@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga import Client, Service
-from saga.broker.partitioner import partition_of
+from saga.broker.port import partition_of
 from saga.configuration.settings import Settings
 from saga.ops.sources import open_administration
 from saga.ops.tail import TailTarget, tail

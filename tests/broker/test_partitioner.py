@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.broker.partitioner import murmur2, partition_of
+from saga.broker.port import murmur2, partition_of
 
 KAFKAS = {  # org.apache.kafka.common.utils.UtilsTest
     b"21": -973932308,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saga.broker.administration import Administration
-from saga.broker.partitioner import partition_of
-from saga.broker.port import Subscription
+from saga.broker.port import Subscription, partition_of
 from saga.configuration.settings import Settings
 from saga.messages import Outgoing, Partition, Topic
 from saga.ops.sources import open_administration

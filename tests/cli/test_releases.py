@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from saga.broker.partitioner import partition_of
+from saga.broker.port import partition_of
 from saga.engine.service_runtime import READ_S
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery

@@ -13,7 +13,7 @@ from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
 from saga.contracts.sensitive_fields import collect_secrets
 from saga.encryption.keys import SubjectKey
-from saga.encryption.text import DecryptionFailed
+from saga.encryption.port import DecryptionFailed
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 from tests.contracts.folders import field, generated, schema, write

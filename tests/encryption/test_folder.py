@@ -11,7 +11,7 @@ import pytest
 
 from saga.encryption.key_folder import CACHE_MAX, CACHE_S, KeyFolder
 from saga.encryption.keys import SubjectKey, subject_key_name
-from saga.encryption.text import DecryptionFailed, find_key_names, is_sealed, key_name_of
+from saga.encryption.port import DecryptionFailed, find_key_names, is_sealed, key_name_of
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import SystemClock
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from saga.broker.partitioner import partition_of
+from saga.broker.port import partition_of
 from saga.engine.consumer.deadline_fence import AGAIN_S, PENDING_MAX, TELL_EVERY_S, DeadlineFence
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker

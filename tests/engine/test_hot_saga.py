@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from saga import Service
-from saga.broker.partitioner import partition_of
+from saga.broker.port import partition_of
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.telemetry.events import Handled
 from services.payment.events import OrderPlaced, PaymentReserved

@@ -20,7 +20,7 @@ from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
-from saga.encryption.text import find_key_names, recorded_place
+from saga.encryption.port import find_key_names, recorded_place
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
 from saga.engine.isolated_ports import RecordedClock, RecordedDocuments, make_isolated_ports

@@ -14,8 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, record_size
+from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, partition_of, record_size
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.messaging.names import command_topic, dead_letter_topic

@@ -3,7 +3,7 @@ one topic, which two workers handle."""
 
 import pytest
 
-from saga.broker.partitioner import partition_of
+from saga.broker.port import partition_of
 from saga.messaging.envelope import type_of
 from saga.testing.fault_kinds import Faults, faults
 from services.inventory import inventory

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from saga.broker.partitioner import partition_of
-from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, record_size
+from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, partition_of, record_size
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Headers, Outgoing, Partition, Record, Topic
 from saga.messaging.names import is_timer_topic

@@ -17,8 +17,7 @@ from saga.broker.kafka import client
 from saga.broker.kafka.client import FAILED, enqueue_record, to_broker_error
 from saga.broker.kafka.errors import GUESS
 from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
-from saga.broker.partitioner import partition_of
-from saga.broker.port import record_size
+from saga.broker.port import partition_of, record_size
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing
 from saga.support.clock import Clock

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from saga.broker.partitioner import partition_of
+from saga.broker.port import partition_of
 from saga.engine.consumer.keyed_executor import KeyedExecutor
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.sources import WorkerSources

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
-from saga.broker.partitioner import partition_of
-from saga.broker.port import Membership
+from saga.broker.port import Membership, partition_of
 from saga.engine.consumer.flow_control import FlowControl
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.low_priority import LowPriorityBuffer

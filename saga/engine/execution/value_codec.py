@@ -19,8 +19,7 @@ from saga.contracts.codec import MARKER
 from saga.contracts.contract import Contract
 from saga.contracts.encryption import encrypt_json, subject_in_json
 from saga.contracts.library import Library, binding_of
-from saga.encryption.sensitive_fields import MARK, replace_marked, replace_marked_at, unwrap_marked
-from saga.encryption.text import (
+from saga.encryption.port import (
     ERASED,
     DecryptionFailed,
     WrongSecret,
@@ -29,6 +28,7 @@ from saga.encryption.text import (
     key_name_of,
     recorded_place,
 )
+from saga.encryption.sensitive_fields import MARK, replace_marked, replace_marked_at, unwrap_marked
 from saga.engine.execution.runs import EncodedEvent
 from saga.engine.foreign_values import WriterOf, decode_single_object
 from saga.engine.persistence.outbox import retry_while_unavailable

@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, MemberIdentity, record_size
+from saga.broker.port import RECORD_BYTES_MAX, MemberIdentity, partition_of, record_size
 from saga.errors import BrokerError, Fenced
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.simulation.loop import BEGINNING_MS
