@@ -100,7 +100,7 @@ async def _example(*, sealed_too: bool) -> float:
 
             async def first(number: int) -> Outgoing:
                 event = _placed(number)
-                return to_record(event, clock.now_ms(), seal=await encryptor_of(event, keys))
+                return to_record(event, clock.now_ms(), encrypt=await encryptor_of(event, keys))
 
             driver = Driver(run.broker, {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3})
 

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from saga.change import Change
 from saga.declarations.handlers import (
     TIMEOUT_S,
+    HandlerOptions,
     check_alone,
     check_deadline,
     check_grace,
@@ -24,6 +25,7 @@ from saga.declarations.handlers import (
 )
 from saga.declarations.migrations import make_migration
 from saga.declarations.resources import (
+    ResourceOptions,
     check_may_refuse,
     check_retry,
     check_seconds,
@@ -190,19 +192,15 @@ class Service(Generic[_S_co]):
         on.
         """
 
+        options = HandlerOptions(
+            repeats=repeats, retry=retry, timeout_s=timeout_s, low_priority=low_priority, version=version
+        )
+
         def declare(function: _Handler) -> _Handler:
             where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
             check_seconds(timeout_s, "timeout_s", where)
             check_retry(retry, where)
-            found = make_handler(
-                self._declared,
-                function,
-                repeats=repeats,
-                retry=retry,
-                timeout_s=timeout_s,
-                low_priority=low_priority,
-                version=version,
-            )
+            found = make_handler(self._declared, function, options)
             check_alone(self._declared, found)
             self._declared.reactions.append(found)
             return function
@@ -232,7 +230,7 @@ class Service(Generic[_S_co]):
 
         def declare(function: _Compensation) -> _Compensation:
             check_single_compensation(self._declared, undone)
-            found = make_handler(self._declared, function, undoes=undone.name, version=version)
+            found = make_handler(self._declared, function, HandlerOptions(undoes=undone.name, version=version))
             self._declared.reactions.append(make_compensation(self._declared, undone, found))
             return function
 
@@ -269,7 +267,8 @@ class Service(Generic[_S_co]):
             where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
             check_deadline(self._declared, within, unless, where)
             check_grace(grace, where)
-            found = make_handler(self._declared, function, within=within, unless=unless, grace=grace, version=version)
+            options = HandlerOptions(within=within, unless=unless, grace=grace, version=version)
+            found = make_handler(self._declared, function, options)
             check_opener(found)
             self._declared.reactions.append(found)
             return function
@@ -290,7 +289,7 @@ class Service(Generic[_S_co]):
         at_once_max: int | None = None,
         rate_per_s: float | None = None,
     ) -> Callable[[_Opener], _Opener]: ...
-    def resource(  # what a resource consists of
+    def resource(  # each keyword is an option of the public decorator
         self,
         opener: _Opener | None = None,
         /,
@@ -324,17 +323,17 @@ class Service(Generic[_S_co]):
         be created again from its `args`; a retry that names an expected error; an invalid limit.
         """
 
+        options = ResourceOptions(
+            timeout_s=timeout_s,
+            expected_errors=expected_errors,
+            retry=retry,
+            breaker=breaker,
+            at_once_max=at_once_max,
+            rate_per_s=rate_per_s,
+        )
+
         def declare(function: _Opener) -> _Opener:
-            found = make_resource(
-                self._declared,
-                function,
-                timeout_s=timeout_s,
-                expected_errors=expected_errors,
-                retry=retry,
-                breaker=breaker,
-                at_once_max=at_once_max,
-                rate_per_s=rate_per_s,
-            )
+            found = make_resource(self._declared, function, options)
             check_may_refuse(found, f"{self._declared.name}.{found.name}")
             self._declared.resources.append(found)
             return function

@@ -81,9 +81,8 @@ def kafka(  # an argument for each option of the command
     for group in groups:
         check_group(group)
     address = address_given("broker", broker)
-    _tell(
-        needed.list_kafka_access(services, who, address, principal, events, groups, transition_topic_given()), as_json
-    )
+    client = needed.ClientUse(events, groups)
+    _tell(needed.list_kafka_access(services, who, address, principal, client, transition_topic_given()), as_json)
 
 
 @access.command()

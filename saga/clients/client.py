@@ -123,9 +123,11 @@ class Client:
         """
         check_principal(principal)
         who, bytes_max = principal or self._principal, self._broker.record_bytes_max
-        seals, now_ms = [await encryptor_of(event, self._keys) for event in events], self._clock.now_ms()
+        encryptors, now_ms = [await encryptor_of(event, self._keys) for event in events], self._clock.now_ms()
         trace = None if self._trace is None else self._trace()
-        records = [to_record(e, now_ms, bytes_max, who, seal, trace) for e, seal in zip(events, seals, strict=True)]
+        records = [
+            to_record(e, now_ms, bytes_max, who, encrypt, trace) for e, encrypt in zip(events, encryptors, strict=True)
+        ]
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
         await self._with_topics({b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}, writes=True)
         if any(binding.contract.subject for binding in bindings):

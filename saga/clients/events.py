@@ -20,14 +20,14 @@ from saga.progress import ids
 from saga.support.clock import iso
 from saga.support.printable import quote_text
 
-Seal: TypeAlias = Callable[[str, bytes], bytes]
+EncryptValue: TypeAlias = Callable[[str, bytes], bytes]
 """Function that takes a saga id and an encoded event and returns the event with its sensitive fields encrypted."""
 
 E = TypeVar("E", bound=Event)
 _classes: dict[tuple[str, str], type[Event]] = {}
 
 
-async def encryptor_of(event: Event, keys: Keys | None) -> Seal | None:
+async def encryptor_of(event: Event, keys: Keys | None) -> EncryptValue | None:
     """Return the function that encrypts the sensitive fields of an event; `None` if it has none, or there are no keys.
 
     Raises:
@@ -54,7 +54,7 @@ def to_record(
     now_ms: int,
     record_bytes_max: int = RECORD_BYTES_MAX,
     principal: str | None = None,
-    seal: Seal | None = None,
+    encrypt: EncryptValue | None = None,
     trace: str | None = None,
 ) -> Outgoing:
     """Return the record with which a client publishes an event.
@@ -73,7 +73,7 @@ def to_record(
             f'only {contract.owner!r} may say {contract.name}; its contract has no "produced_by": "external", with '
             "which clients could"
         )
-    saga, value = to_value(event, contract, record_bytes_max, seal)
+    saga, value = to_value(event, contract, record_bytes_max, encrypt)
     time = iso(now_ms)
     message = Message(
         id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(type(event), value).hex())}",
@@ -103,7 +103,9 @@ def check_principal(principal: str | None) -> None:
         )
 
 
-def to_value(event: Event, contract: Contract, record_bytes_max: int, seal: Seal | None = None) -> tuple[str, bytes]:
+def to_value(
+    event: Event, contract: Contract, record_bytes_max: int, encrypt: EncryptValue | None = None
+) -> tuple[str, bytes]:
     """Return saga id and bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong
     with this event.
     """
@@ -119,8 +121,8 @@ def to_value(event: Event, contract: Contract, record_bytes_max: int, seal: Seal
             f"{contract.name} was not published: its {contract.key} has {len(saga.encode())} bytes, and a saga id has "
             f"at most {envelope.SAGA_BYTES_MAX}"
         )
-    if seal is not None:
-        value = seal(saga, value)
+    if encrypt is not None:
+        value = encrypt(saga, value)
     bytes_max = value_bytes_max(record_bytes_max)
     if len(value) > bytes_max:
         raise SagaError(

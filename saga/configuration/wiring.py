@@ -128,7 +128,9 @@ def open_keys(settings: Settings, clock: Clock, services: Sequence[Declared] = (
     versions = {v.path: v for v in (*(c.newest for c in contracts.values()), *(v for _, v in emitted_by(services)))}
     problems = [f"{version.path}: {p}" for version in versions.values() for p in find_unencryptable(version.record)]
     if problems:
-        raise ConfigurationError("nothing was started: SAGA_KEYS is set, and not everything can be sealed:", problems)
+        raise ConfigurationError(
+            "nothing was started: SAGA_KEYS is set, and not everything can be encrypted:", problems
+        )
     return keys
 
 

@@ -39,16 +39,16 @@ from saga.contracts.schema import (
     without_logical_types,
 )
 from saga.contracts.sensitive_fields import has_sensitive
-from saga.encryption.port import (
+from saga.encryption.sensitive_fields import (
+    ENCRYPTED_PREFIX,
     ERASED,
-    PREFIX,
+    MARK,
     DecryptionFailed,
     WrongSecret,
     find_key_names,
-    is_sealed,
+    is_encrypted,
     key_name_of,
 )
-from saga.encryption.sensitive_fields import MARK
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 
@@ -60,15 +60,16 @@ Change: TypeAlias = Callable[[str, bytes], bytes]
 """A function from the path and the bytes of a value to the bytes that replace it."""
 WHOLE = "*"
 """Path to which a value is bound that is encrypted as a whole: it is no event, or its schema is not known here."""
-_PREFIX = PREFIX.encode()
+_PREFIX = ENCRYPTED_PREFIX.encode()
 NO_KEYS = (
-    "it holds sealed values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services share"
+    "it holds encrypted values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services "
+    "share"
 )
 OTHER_SECRET = (
-    "it was sealed with another secret of its subject, which was lost from the folder of keys, and made anew: restore "
-    "the older one"
+    "it was encrypted with another secret of its subject, which was lost from the folder of keys and created again: "
+    "restore the older one"
 )
-SEALABLE = (ScalarType("string"), ScalarType("bytes"))
+ENCRYPTABLE = (ScalarType("string"), ScalarType("bytes"))
 
 EncryptText: TypeAlias = Callable[[str, bytes], str]
 """A function that encrypts the bytes of a value at a path. It does not change what is encrypted already."""
@@ -91,9 +92,9 @@ def encrypt_fields(
     """
 
     def change(path: str, plain: bytes) -> bytes:
-        if arrived and is_sealed(plain.decode("ascii", "replace")):
+        if arrived and is_encrypted(plain.decode("ascii", "replace")):
             return plain
-        return ERASED.encode() if key is None else key.seal(plain, f"{version.name}|{path}|{saga}").encode()
+        return ERASED.encode() if key is None else key.encrypt(plain, f"{version.name}|{path}|{saga}").encode()
 
     return _rewrite(value, version, change, leaves_defaults=True)
 
@@ -116,19 +117,19 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
 
     def change(path: str, text: bytes) -> bytes:
         said = text.decode("ascii", "replace")
-        if not is_sealed(said):
+        if not is_encrypted(said):
             return text
         key = keys(key_name_of(said))
         if key is None:
             return ERASED.encode()
         field = path.rpartition(".")[2]
         try:
-            return key.open(said, f"{version.name}|{path}|{saga}", f"{version.name}|{field}|{saga}")
+            return key.decrypt(said, f"{version.name}|{path}|{saga}", f"{version.name}|{field}|{saga}")
         except WrongSecret:
             raise KeyMissing(f"{version.name}: {path}: {OTHER_SECRET}") from None
         except DecryptionFailed:
             raise BadInput(
-                f"{version.name}: {path}: it was sealed for another field or saga, or changed since"
+                f"{version.name}: {path}: it was encrypted for another field or saga, or changed since"
             ) from None
 
     return _rewrite(value, version, change, leaves_defaults=False)
@@ -148,7 +149,7 @@ def unencrypted_subject(value: bytes, version: Version) -> str | None:
 
     def note(path: str, plain: bytes) -> bytes:
         text = plain.decode("ascii", "replace")
-        if text != ERASED and not is_sealed(text):
+        if text != ERASED and not is_encrypted(text):
             found.append(path)
         return plain
 
@@ -163,7 +164,7 @@ def key_names_in(value: bytes, library: Library) -> set[str]:
 
         def note(_: str, text: bytes) -> bytes:
             said = text.decode("ascii", "replace")
-            if is_sealed(said):
+            if is_encrypted(said):
                 names.add(key_name_of(said))
             return text
 
@@ -194,7 +195,7 @@ def encrypt_value(value: bytes, header: bytes, name: str, saga: str, key: "Subje
     """
     if key is None:
         return ERASED.encode()
-    return header + key.seal(value[len(header) :], _place_of_whole(name, header, saga)).encode()
+    return header + key.encrypt(value[len(header) :], _place_of_whole(name, header, saga)).encode()
 
 
 def split_encrypted(value: bytes) -> tuple[bytes, str] | None:
@@ -203,7 +204,7 @@ def split_encrypted(value: bytes) -> tuple[bytes, str] | None:
     if not value.startswith(_PREFIX, size):
         return None
     text = value[size:].decode("ascii", "replace")
-    return (value[:size], text) if is_sealed(text) else None
+    return (value[:size], text) if is_encrypted(text) else None
 
 
 def decrypt_value(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
@@ -219,11 +220,11 @@ def decrypt_value(value: bytes, name: str, saga: str, keys: "Callable[[str], Sub
     if key is None:
         return ERASED.encode()
     try:
-        return header + key.open(text, _place_of_whole(name, header, saga))
+        return header + key.decrypt(text, _place_of_whole(name, header, saga))
     except WrongSecret:
         raise KeyMissing(f"{name}: {OTHER_SECRET}") from None
     except DecryptionFailed:
-        raise BadInput(f"{name}: it was sealed for another saga, or changed since") from None
+        raise BadInput(f"{name}: it was encrypted for another saga, or changed since") from None
 
 
 def _place_of_whole(name: str, header: bytes, saga: str) -> str:
@@ -244,10 +245,11 @@ def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
                 inner = field.type.inner if isinstance(field.type, OptionalType) else field.type
                 if not field.sensitive:
                     yield from find_unencryptable(field.type, path)
-                elif inner not in SEALABLE:
+                elif inner not in ENCRYPTABLE:
                     yield (
                         f"field {path} is sensitive and {describe_type(field.type)}: a string or bytes, "
-                        "or an optional one, holds a sealed text; say it as a string, or mark the fields inside of it"
+                        "or an optional one, holds an encrypted text; declare it as a string, or mark the fields "
+                        "inside of it"
                     )
         case ArrayType(inner) | MapType(inner) | OptionalType(inner):
             yield from find_unencryptable(inner, at)
@@ -328,7 +330,7 @@ def subject_in_json(value: bytes, field: str) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def encrypt_json(value: bytes, record: RecordType, seal: EncryptText) -> bytes | None:
+def encrypt_json(value: bytes, record: RecordType, encrypt: EncryptText) -> bytes | None:
     """Encrypt the sensitive fields in JSON, and all fields that the contract does not know: a name may be misspelt.
 
     Return `None` if the value is no JSON object, or would lose something when it is written again.
@@ -337,34 +339,34 @@ def encrypt_json(value: bytes, record: RecordType, seal: EncryptText) -> bytes |
         read, twice = read_json(value)
         if twice or not isinstance(read, dict):
             return None
-        return json.dumps(_encrypt_part(read, record, "", seal), ensure_ascii=False).encode()
+        return json.dumps(_encrypt_part(read, record, "", encrypt), ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
 
 
-def _encrypt_part(data: Any, type_: Type, path: str, seal: EncryptText) -> Any:
+def _encrypt_part(data: Any, type_: Type, path: str, encrypt: EncryptText) -> Any:
     match type_, data:
         case OptionalType(inner), _ if data is not None:
-            return _encrypt_part(data, inner, path, seal)
+            return _encrypt_part(data, inner, path, encrypt)
         case RecordType(fields=fields), dict():
             known = {field.name: field for field in fields}
             made = {}
             for name, part in data.items():
                 at = f"{path}.{name}" if path else name
                 if name in known and not known[name].sensitive:
-                    made[name] = _encrypt_part(part, known[name].type, at, seal)
+                    made[name] = _encrypt_part(part, known[name].type, at, encrypt)
                 else:
-                    made[name] = _encrypt_whole(part, known[name].type if name in known else None, at, seal)
+                    made[name] = _encrypt_whole(part, known[name].type if name in known else None, at, encrypt)
             return made
         case ArrayType(items), list():
-            return [_encrypt_part(part, items, f"{path}[{n}]", seal) for n, part in enumerate(data)]
+            return [_encrypt_part(part, items, f"{path}[{n}]", encrypt) for n, part in enumerate(data)]
         case MapType(values), dict():
-            return {name: _encrypt_part(part, values, f"{path}[{name!r}]", seal) for name, part in data.items()}
+            return {name: _encrypt_part(part, values, f"{path}[{name!r}]", encrypt) for name, part in data.items()}
         case _:
-            return _encrypt_whole(data, None, path, seal) if isinstance(data, dict | list) else data
+            return _encrypt_whole(data, None, path, encrypt) if isinstance(data, dict | list) else data
 
 
-def _encrypt_whole(data: Any, type_: Type | None, path: str, seal: EncryptText) -> Any:
+def _encrypt_whole(data: Any, type_: Type | None, path: str, encrypt: EncryptText) -> Any:
     """Encrypt a whole JSON value.
 
     Text in a field that takes text becomes text. Other values, which the contract would refuse, become a
@@ -375,18 +377,18 @@ def _encrypt_whole(data: Any, type_: Type | None, path: str, seal: EncryptText) 
     if data is None or _is_encrypted(data):
         return data
     if not isinstance(data, str):
-        text = seal(path, json.dumps(data).encode())
+        text = encrypt(path, json.dumps(data).encode())
         return [text] if isinstance(data, list) else {MARK: text}
     if type_ != ScalarType("bytes"):
-        return seal(path, data.encode("utf-8", "surrogatepass"))
+        return encrypt(path, data.encode("utf-8", "surrogatepass"))
     try:
-        return base64.b64encode(seal(path, base64.b64decode(data, validate=True)).encode()).decode()
+        return base64.b64encode(encrypt(path, base64.b64decode(data, validate=True)).encode()).decode()
     except ValueError:  # not base64: the contract refuses the value in any form
-        return {MARK: seal(path, data.encode("utf-8", "surrogatepass"))}
+        return {MARK: encrypt(path, data.encode("utf-8", "surrogatepass"))}
 
 
 def _is_encrypted(data: Any) -> bool:
     """Return whether this is the result of `_encrypt_whole` for an object or a list."""
     return (isinstance(data, dict) and data.keys() == {MARK}) or (
-        isinstance(data, list) and len(data) == 1 and is_sealed(data[0])
+        isinstance(data, list) and len(data) == 1 and is_encrypted(data[0])
     )

@@ -1,11 +1,11 @@
 """Handlers, deadlines and compensations: the parameters of each, and the rules for all of one service together."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from inspect import isasyncgenfunction, iscoroutinefunction, isfunction, ismethod
 from types import NoneType
-from typing import get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from saga.contracts import library
 from saga.contracts.library import Contract
@@ -22,26 +22,40 @@ TIMEOUT_S = 60.0
 """Seconds that one attempt of a handler may take, unless its declaration says otherwise."""
 
 
-def make_handler(  # what a handler consists of
-    declared: Declared,
-    function: Callable[..., Awaitable[object]],
-    *,
-    repeats: object = None,
-    retry: Retry | None = None,
-    timeout_s: float = TIMEOUT_S,
-    low_priority: bool = False,
-    version: int = 1,
-    undoes: str | None = None,
-    within: timedelta | None = None,
-    unless: tuple[type[Event], ...] = (),
-    grace: timedelta | None = None,
-) -> Reaction:
-    """Return the handler that a function declares by its signature. Raises `DeclarationError` if it cannot work, alone
-    or with the others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """Options of a handler, a compensation or a deadline, as given to its decorator."""
+
+    repeats: object = None
+    """Annotation of the parameter whose event may come several times."""
+    retry: Retry | None = None
+    timeout_s: float = TIMEOUT_S
+    low_priority: bool = False
+    version: int = 1
+    undoes: str | None = None
+    """Name of the handler that a compensation undoes."""
+    within: timedelta | None = None
+    """Time after its event at which a deadline is due; only a deadline has one."""
+    unless: tuple[type[Event], ...] = ()
+    """Events that close a deadline."""
+    grace: timedelta | None = None
+    """Longest wait of a deadline for the log."""
+
+    @property
+    def kind(self) -> Literal["handler", "compensation", "deadline"]:
+        """Kind of the declared function."""
+        if self.within is not None:
+            return "deadline"
+        return "handler" if self.undoes is None else "compensation"
+
+
+def make_handler(declared: Declared, function: Callable[..., Awaitable[object]], options: HandlerOptions) -> Reaction:
+    """Return the handler, compensation or deadline that a function declares by its signature. Raises
+    `DeclarationError` if it cannot work, alone or with the others.
     """
     where = _where(declared, function)
     check_not_limited(function, where)
-    check_version(version, where)
+    check_version(options.version, where)
     found = read_parameters(function, where)
     hints = read_hints(function, where)
     if "return" not in hints:
@@ -54,21 +68,21 @@ def make_handler(  # what a handler consists of
         for name in found
     )
     handler = Reaction(
-        kind="deadline" if within is not None else "handler" if undoes is None else "compensation",
+        kind=options.kind,
         service=declared.name,
         name=function.__name__,
         function=function,
         parameters=parameters,
         emits=shape.events,
-        repeats=_find_repeated(declared, repeats, parameters, where),
-        retry=retry,
-        timeout_s=timeout_s,
-        low_priority=low_priority,
-        version=version,
-        undoes=undoes,
-        within=within,
-        unless=unless,
-        grace=grace,
+        repeats=_find_repeated(declared, options.repeats, parameters, where),
+        retry=options.retry,
+        timeout_s=options.timeout_s,
+        low_priority=options.low_priority,
+        version=options.version,
+        undoes=options.undoes,
+        within=options.within,
+        unless=options.unless,
+        grace=options.grace,
         shape=shape,
     )
     _check_parameters(handler, where)

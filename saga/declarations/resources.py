@@ -36,16 +36,20 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _Call = TypeVar("_Call", bound=Callable[..., Coroutine[Any, Any, object]])
 
 
-def make_resource(  # what a resource consists of
-    declared: Declared,
-    opener: Callable[[], AsyncIterator[object]],
-    *,
-    timeout_s: float,
-    expected_errors: tuple[type[Exception], ...],
-    retry: Retry | None = None,
-    breaker: Breaker | None = None,
-    at_once_max: int | None = None,
-    rate_per_s: float | None = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceOptions:
+    """Options of a resource, as given to its decorator: see `Service.resource`."""
+
+    timeout_s: float
+    expected_errors: tuple[type[Exception], ...]
+    retry: Retry | None
+    breaker: Breaker | None
+    at_once_max: int | None
+    rate_per_s: float | None
+
+
+def make_resource(
+    declared: Declared, opener: Callable[[], AsyncIterator[object]], options: ResourceOptions
 ) -> Resource:
     """Return the resource that a generator function declares. Raises `DeclarationError`."""
     name = getattr(opener, "__name__", repr(opener))
@@ -57,12 +61,12 @@ def make_resource(  # what a resource consists of
         )
     if signature(opener).parameters:
         raise DeclarationError(f"{where} takes parameters, but is opened without: read settings inside it")
-    check_seconds(timeout_s, "timeout_s", where)
-    _check_answers(declared, expected_errors, where)
-    check_retry(retry, where)
-    _check_limits(breaker, at_once_max, rate_per_s, expected_errors, where)
-    for kind in () if retry is None else retry.names:
-        if issubclass(kind, expected_errors):
+    check_seconds(options.timeout_s, "timeout_s", where)
+    _check_answers(declared, options.expected_errors, where)
+    check_retry(options.retry, where)
+    _check_limits(options.breaker, options.at_once_max, options.rate_per_s, options.expected_errors, where)
+    for kind in () if options.retry is None else options.retry.names:
+        if issubclass(kind, options.expected_errors):
             raise DeclarationError(
                 f"{where}: {kind.__name__} is an expected error, so it is never tried again: leave it out of "
                 "expected_errors= or out of retry="
@@ -80,12 +84,12 @@ def make_resource(  # what a resource consists of
         name=name,
         opener=opener,
         gives=gives,
-        timeout_s=timeout_s,
-        expected_errors=expected_errors,
-        retry=retry,
-        breaker=breaker,
-        at_once_max=at_once_max,
-        rate_per_s=rate_per_s,
+        timeout_s=options.timeout_s,
+        expected_errors=options.expected_errors,
+        retry=options.retry,
+        breaker=options.breaker,
+        at_once_max=options.at_once_max,
+        rate_per_s=options.rate_per_s,
     )
 
 

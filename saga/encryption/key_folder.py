@@ -27,7 +27,8 @@ from typing import Any, Final
 import msgspec
 
 from saga.encryption.keys import SECRET_BYTES, SubjectKey, subject_key_name, unwrap_secret, wrap_secret
-from saga.encryption.port import DecryptionFailed, KeyState
+from saga.encryption.port import KeyState
+from saga.encryption.sensitive_fields import DecryptionFailed
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
 
@@ -101,7 +102,11 @@ class KeyFolder:
             raise (KeysUnavailable if is_empty else KeyMissing)(
                 f"{self._place(name)} is not there, and no mark of an erasure: see whether this is the folder that all "
                 "services share, and restore what it lacks"
-                + ("" if is_empty else "; if nothing is missing, the text was never sealed with a key of this folder")
+                + (
+                    ""
+                    if is_empty
+                    else "; if nothing is missing, the text was never encrypted with a key of this folder"
+                )
             ) from None
 
     def _load_key(self, name: str) -> SubjectKey | None:
@@ -249,7 +254,7 @@ class KeyFolder:
         for name in sorted(made - set(self._subjects())):
             yield (
                 f"{self._place(name)} is lost, a secret or the mark of an erasure: restore it; if there is no copy of "
-                f"it, what was sealed with it cannot be read any more: then take its line out of "
+                f"it, what was encrypted with it cannot be read any more: then take its line out of "
                 f"{self._made_names.file_of(name)}"
             )
 

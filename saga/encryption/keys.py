@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from saga.encryption.port import NAME_LENGTH, PREFIX, DecryptionFailed, WrongSecret
+from saga.encryption.sensitive_fields import ENCRYPTED_PREFIX, KEY_NAME_LENGTH, DecryptionFailed, WrongSecret
 
 SECRET_BYTES: Final = 32
 """Size of a subject's secret, and of a wrapping key."""
@@ -26,69 +26,71 @@ _MARK_BYTES: Final = 4
 class SubjectKey:
     """Key of one subject."""
 
-    __slots__ = ("_mark", "_mark_of_recorded", "_seal", "digest", "name")
+    __slots__ = ("_cipher", "_mark", "_mark_of_recorded", "digest", "name")
 
     def __init__(self, name: str, secret: bytes) -> None:
         self.name = name
-        self._seal = AESSIV(_derived(secret, b"saga: seal", 64))
+        self._cipher = AESSIV(_derived(secret, b"saga: seal", 64))
         self._mark = _derived(secret, b"saga: mark", _MARK_BYTES)
         self._mark_of_recorded = _derived(secret, b"saga: mark of a recorded value", _MARK_BYTES)
         self.digest = _derived(secret, b"saga: digest", 32)
         """Key for digests of values that may be sensitive: without it no one can find a value by hashing guesses."""
 
-    def seal(self, plain: bytes, place: str) -> str:
+    def encrypt(self, plain: bytes, place: str) -> str:
         """Encrypt a value.
 
         `place`: where it belongs; it cannot be decrypted for another place.
         """
-        return self._encrypt(self._mark, plain, place)
+        return self._encrypt_marked(self._mark, plain, place)
 
-    def seal_recorded(self, plain: bytes, place: str) -> str:
+    def encrypt_recorded(self, plain: bytes, place: str) -> str:
         """Encrypt a value that a service records. Its mark shows that it is bound to a place within its saga."""
-        return self._encrypt(self._mark_of_recorded, plain, place)
+        return self._encrypt_marked(self._mark_of_recorded, plain, place)
 
-    def _encrypt(self, mark: bytes, plain: bytes, place: str) -> str:
-        sealed = mark + self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty, which not all versions accept
-        return f"{PREFIX}{self.name}:{base64.urlsafe_b64encode(sealed).decode()}"
+    def _encrypt_marked(self, mark: bytes, plain: bytes, place: str) -> str:
+        encrypted = mark + self._cipher.encrypt(
+            b"=" + plain, [place.encode()]
+        )  # never empty, which not all versions accept
+        return f"{ENCRYPTED_PREFIX}{self.name}:{base64.urlsafe_b64encode(encrypted).decode()}"
 
-    def open_recorded(self, text: str, place: str, place_before: str) -> bytes:
-        """Decrypt a result of `seal_recorded`. Raises as `open`.
+    def decrypt_recorded(self, text: str, place: str, place_before: str) -> bytes:
+        """Decrypt a result of `encrypt_recorded`. Raises as `decrypt`.
 
         `place_before`: its place for releases that did not distinguish the places within a saga.
         """
         try:
-            sealed = _bytes_in(text)
-            if not sealed.startswith(self._mark_of_recorded):
-                return self.open(text, place_before)
-            return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
+            encrypted = _bytes_in(text)
+            if not encrypted.startswith(self._mark_of_recorded):
+                return self.decrypt(text, place_before)
+            return self._cipher.decrypt(encrypted[_MARK_BYTES:], [place.encode()])[1:]
         except (InvalidTag, ValueError) as why:
             raise DecryptionFailed from why
 
-    def open(self, text: str, place: str, place_before: str | None = None) -> bytes:
+    def decrypt(self, text: str, place: str, place_before: str | None = None) -> bytes:
         """Decrypt a value. Raises `DecryptionFailed`, and `WrongSecret`.
 
         `place_before`: its place for releases that did not distinguish all places, nor marked the secret.
         """
         try:
-            sealed = _bytes_in(text)
-            if sealed.startswith(self._mark):
-                return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
+            encrypted = _bytes_in(text)
+            if encrypted.startswith(self._mark):
+                return self._cipher.decrypt(encrypted[_MARK_BYTES:], [place.encode()])[1:]
         except (InvalidTag, ValueError) as why:
             raise DecryptionFailed from why
         try:
-            return self._seal.decrypt(sealed, [(place_before or place).encode()])[1:]
+            return self._cipher.decrypt(encrypted, [(place_before or place).encode()])[1:]
         except (InvalidTag, ValueError):
             raise WrongSecret from None
 
 
 def _bytes_in(text: str) -> bytes:
-    """Return the bytes of a sealed text. Raises `ValueError`."""
-    return base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
+    """Return the bytes of an encrypted value. Raises `ValueError`."""
+    return base64.b64decode(text[len(ENCRYPTED_PREFIX) + KEY_NAME_LENGTH + 1 :], b"-_", validate=True)
 
 
 def subject_key_name(subject: str) -> str:
     """Return the name of a subject's key."""
-    return blake2b(subject.encode(), digest_size=NAME_LENGTH // 2, person=b"saga subject").hexdigest()
+    return blake2b(subject.encode(), digest_size=KEY_NAME_LENGTH // 2, person=b"saga subject").hexdigest()
 
 
 def wrap_secret(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:

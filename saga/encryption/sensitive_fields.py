@@ -1,5 +1,5 @@
 """Marks of sensitive values, `Annotated[str, sensitive]` in classes of a service: how such values are recorded, shown,
-and taken out of texts.
+redacted in texts, and recognised when they are encrypted.
 
 Recorded, a marked value stands in an object of its own, `{"_sensitive": ...}`, in whatever JSON it is. So everything
 that shows recorded values can hide them without knowing the service's classes.
@@ -386,3 +386,59 @@ def _class_of(hint: Any) -> type:
     if hasattr(hint, "__total__"):  # of a TypedDict
         return dict
     return hint if isinstance(hint, type) else origin if isinstance(origin, type) else object
+
+
+# ---------------------------------------------------------------- encrypted values
+#
+# An encrypted value is a text. No key is needed to find it and to know the name of its key.
+
+
+ENCRYPTED_PREFIX: Final = "sealed:1:"
+"""Prefix of each encrypted value, followed by the name of its key, a colon, and base64."""
+ERASED: Final = "erased"
+"""Text shown instead of a value whose key was erased."""
+KEY_NAME_LENGTH: Final = 32
+"""Length of a key's name, in hexadecimal digits."""
+_ENCRYPTED = re.compile(r"sealed:1:[0-9a-f]{32}:[0-9A-Za-z_=-]+")
+_KEY_NAMES = re.compile(rb"sealed:1:([0-9a-f]{32}):")
+
+
+class DecryptionFailed(Exception):
+    """The value was encrypted with another key, copied from another place, or changed."""
+
+
+class WrongSecret(DecryptionFailed):
+    """The value was encrypted for this subject, but with another secret than the current one."""
+
+
+def find_key_names(*contents: bytes) -> set[str]:
+    """Return the names of the keys of all encrypted values in these bytes.
+
+    This includes text that only looks like an encrypted value, which any sender may put into an unencrypted field.
+
+    >>> find_key_names(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
+    {'0123456789abcdef0123456789abcdef'}
+    """
+    return {name.decode() for content in contents for name in _KEY_NAMES.findall(content)}
+
+
+def is_encrypted(value: Any) -> bool:
+    """Return whether a value is encrypted."""
+    return isinstance(value, str) and _ENCRYPTED.fullmatch(value) is not None
+
+
+def key_name_of(text: str) -> str:
+    """Return the name of the key of an encrypted value."""
+    return text[len(ENCRYPTED_PREFIX) : len(ENCRYPTED_PREFIX) + KEY_NAME_LENGTH]
+
+
+def recorded_place(service: str, saga: str, what: str, path: str = "") -> str:
+    """Return the place to which an encrypted value in a progress is bound, so that it cannot be copied elsewhere.
+
+    Args:
+        service: The service.
+        saga: The saga id.
+        what: The state, or a step of a run.
+        path: The path of the value in it.
+    """
+    return f"{service}|{saga}|{what}|{path}"

@@ -106,9 +106,15 @@ async def serve(
         record = options.record or await ensure_record(declared, store, clock, watching)
         through, worker_name, contracts = options.call_external, options.worker, options.reload_contracts
         telling = TransitionPublisher(prepared, broker, watching, worker_name) if options.transitions_topic else None
-        ports = make_worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
+        ports = make_worker_ports(store, broker, assignment, through, worker_name, contracts)
         times = None if options.record else WorkTimes(record, prepared.retention_s, store, clock)
-        ports = replace(ports, waits_for_schemas=options.waits_for_schemas, heartbeat=times)
+        ports = replace(
+            ports,
+            waits_for_schemas=options.waits_for_schemas,
+            keys=options.keys,
+            transition_listener=telling,
+            heartbeat=times,
+        )
         service = make_service_runtime(prepared, resources, ports, options.gates)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)

@@ -17,8 +17,7 @@ from saga.contracts.upcasters import find_missing_upcasters
 from saga.declarations.changes import is_change, kind_of, make_change
 from saga.declarations.migrations import check_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
-from saga.encryption.port import find_key_names
-from saga.encryption.sensitive_fields import SensitiveMarks, find_marks, unwrap_marked
+from saga.encryption.sensitive_fields import SensitiveMarks, find_key_names, find_marks, unwrap_marked
 from saga.engine.foreign_values import check_schema, decode_single_object
 from saga.engine.known_schemas import KnownSchemas
 from saga.errors import BadInput, DeclarationError, KeyMissing

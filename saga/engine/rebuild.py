@@ -275,31 +275,31 @@ async def rebuild_progress(
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:
         try:
-            anew = await _rebuild_in_order(service, saga, taken, said, now_ms, around, order)
+            one = _begin_rebuilding(service, saga, said, now_ms, around)
+            rebuilt = await _rebuild_in_order(one, taken, order)
         except Unknowable as refusal:
             why.append(refusal)
             continue
-        if anew is None or not anew.unsaid:
-            return anew
-        found.append(anew)
+        if rebuilt is None or not rebuilt.unsaid:
+            return rebuilt
+        found.append(rebuilt)
     if found:
         return found[0]
     raise why[0]
 
 
-async def _rebuild_in_order(  # see above; and the order
-    service: PreparedService,
-    saga: str,
-    taken: Sequence[ReceivedMessage],
-    said: Mapping[str, Message],
-    now_ms: int,
-    around: Around,
-    order: Order,
-) -> RebuiltProgress | None:
+def _begin_rebuilding(
+    service: PreparedService, saga: str, said: Mapping[str, Message], now_ms: int, around: Around
+) -> _Rebuilding:
     documents, clock = RecordedDocuments(around.document_bytes_max), RecordedClock()
     ports = make_isolated_ports(service.name, documents, clock, around.record_bytes_max, around.keys)
     service = dataclasses.replace(service, is_all_at_once=True)
-    one = _Rebuilding(make_service_runtime(service, {}, ports), saga, documents, clock, said, now_ms)
+    return _Rebuilding(make_service_runtime(service, {}, ports), saga, documents, clock, said, now_ms)
+
+
+async def _rebuild_in_order(one: _Rebuilding, taken: Sequence[ReceivedMessage], order: Order) -> RebuiltProgress | None:
+    """Rebuild the progress from messages in one of the orders."""
+    documents, said = one.documents, one.said
     try:
         for each in _in_order(one, taken, order):
             await one.take(each)

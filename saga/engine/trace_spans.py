@@ -54,7 +54,19 @@ class TurnSpans:
         finally:
             self._inner = outer
             links = self._links(parts)
-            self._add(id_, kind, name, began_s, parent=outer, error=error, links=links)
+            ended_s = self._clock.monotonic_s()
+            self._add(
+                Span(
+                    id=id_,
+                    parent=outer,
+                    kind=kind,
+                    name=name,
+                    began_s=began_s,
+                    ended_s=ended_s,
+                    error=error,
+                    links=links,
+                )
+            )
 
     async def around(self, kind: Kind, name: str, work: Awaitable[T], parts: Sequence[Message] = ()) -> T:
         """Await the work, and record it as a span: cheaper than a block around it."""
@@ -64,7 +76,17 @@ class TurnSpans:
     def published(self, events: Sequence[Message], began_s: float) -> None:
         """Record spans of events that were published since `began_s`. The spans of their consumers are below these."""
         for event in events:
-            self._add(span_of_event(event), "publish", event.type, began_s, parent=self._inner, event=id_in(event.id))
+            self._add(
+                Span(
+                    id=span_of_event(event),
+                    parent=self._inner,
+                    kind="publish",
+                    name=event.type,
+                    began_s=began_s,
+                    ended_s=self._clock.monotonic_s(),
+                    event=id_in(event.id),
+                )
+            )
 
     def header(self, span: str) -> str | None:
         """Return the header for a call in this span; `None` as long as its trace is unknown."""
@@ -94,32 +116,9 @@ class TurnSpans:
             principal=message.principal,
         )
 
-    def _add(  # all that there is to know of a span
-        self,
-        id_: str,
-        kind: Literal["handler", "step", "store", "publish"],
-        name: str,
-        began_s: float,
-        *,
-        parent: str,
-        error: str | None = None,
-        links: tuple[str, ...] = (),
-        event: str | None = None,
-    ) -> None:
+    def _add(self, span: Span) -> None:
         if len(self._spans) < SPANS_MAX:
-            self._spans.append(
-                Span(
-                    id=id_,
-                    parent=parent,
-                    kind=kind,
-                    name=name,
-                    began_s=began_s,
-                    ended_s=self._clock.monotonic_s(),
-                    error=error,
-                    links=links,
-                    event=event,
-                )
-            )
+            self._spans.append(span)
 
     def _links(self, parts: Sequence[Message]) -> tuple[str, ...]:
         """Return the headers of the messages that are not the parent of these spans."""

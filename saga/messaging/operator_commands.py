@@ -61,8 +61,8 @@ class OperatorCommand(Message, frozen=True, kw_only=True, gc=False):
     """Message that is to be handled as a new one, because the service no longer stores it."""
 
 
-class _CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Value of the record of a command."""
+class CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Value of the record of a command. The fields are those of `OperatorCommand`."""
 
     dead: str
     who: str
@@ -84,26 +84,14 @@ TYPES = frozenset(map(type_of, WANTED))
 _BY_TYPE: Mapping[bytes, Wanted] = {type_of(wanted).encode(): wanted for wanted in WANTED}
 
 
-def command_to_record(  # all that a command says
-    service: str,
-    saga: str,
-    *,
-    wanted: Wanted,
-    dead: str,
-    who: str,
-    why: str,
-    now_ms: int,
-    answered: StepAnswer | None = None,
-    original: Message | None = None,
-) -> Outgoing:
+def command_to_record(service: str, saga: str, wanted: Wanted, command: CommandValue, now_ms: int) -> Outgoing:
     """Return the record of a command. The same command at another time is a new one.
 
     Raises:
         BadInput: A text is empty or too long, or the answer is invalid.
     """
-    said = _CommandValue(dead=dead, who=who, why=why, answered=answered, original=original)
-    _check(said, wanted, saga)
-    value, time = msgspec.json.encode(said), iso(now_ms)
+    _check(command, wanted, saga)
+    value, time = msgspec.json.encode(command), iso(now_ms)
     digest = blake2b(f"{wanted}|{time}|{len(saga)}|{saga}".encode() + value, digest_size=16).hexdigest()
     headers = envelope.headers_of_ours(type_of(wanted), f"{wanted}-{digest}", OPERATOR, time, saga)
     return Outgoing(command_topic(service), saga.encode(), value, headers)
@@ -117,10 +105,10 @@ def parse_command(record: Record) -> OperatorCommand:
         raise BadInput(f"it is no command: its ce_type is none of {', '.join(sorted(TYPES))}")
     message = envelope.to_message(record, type_=type_of(wanted), schema="", contract=None)
     try:
-        said = msgspec.json.decode(message.value, type=_CommandValue)
+        command = msgspec.json.decode(message.value, type=CommandValue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise BadInput(f"it is no command: its value is not JSON with `dead`, `who` and `why`: {why}") from why
-    _check(said, wanted, message.saga)
+    _check(command, wanted, message.saga)
     return OperatorCommand(
         id=message.id,
         type=message.type,
@@ -131,22 +119,22 @@ def parse_command(record: Record) -> OperatorCommand:
         value=b"",
         trace=message.trace,
         wanted=wanted,
-        dead=said.dead,
-        who=said.who,
-        why=said.why,
-        answered=said.answered,
-        original=said.original,
+        dead=command.dead,
+        who=command.who,
+        why=command.why,
+        answered=command.answered,
+        original=command.original,
     )
 
 
-def _check(said: _CommandValue, wanted: Wanted, saga: str) -> None:
+def _check(command: CommandValue, wanted: Wanted, saga: str) -> None:
     for name in ("dead", "who", "why"):
-        text: str = getattr(said, name)
+        text: str = getattr(command, name)
         if not text.strip():
             raise BadInput(f"the command does not say {name!r}: it may not be empty")
         if len(text) > TEXT_MAX:
             raise BadInput(f"the command's {name!r} has {len(text)} characters, and may have {TEXT_MAX}")
-    original, answered = said.original, said.answered
+    original, answered = command.original, command.answered
     if original is not None and (wanted != "replay" or original.saga != saga or not original.value):
         raise BadInput(f"the command holds a message that is none of saga {saga!r}, or that cannot be replayed")
     if original is not None:

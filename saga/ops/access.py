@@ -3,7 +3,7 @@ grant them. No server is contacted."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from saga.broker import acls
 from saga.broker.acls import AclRight, BrokerUse
@@ -42,28 +42,35 @@ class GrantedAccess:
     commands: tuple[str, ...]
 
 
-def list_kafka_access(  # what each kind of user is asked for
+class ClientUse(NamedTuple):
+    """What a client does with the events of the services."""
+
+    events: Collection[str] = ()
+    """Names of the events that it publishes or consumes; empty means all that clients may."""
+    groups: Collection[str] = ()
+    """Names of the consumer groups in which it listens."""
+
+
+def list_kafka_access(
     services: Sequence[Declared],
     who: Who,
     address: str,
-    principal: str | None = None,
-    events: Collection[str] = (),
-    groups: Collection[str] = (),
-    told: Topic | None = None,
+    principal: str | None,
+    client: ClientUse,
+    transitions: Topic | None,
 ) -> list[GrantedAccess]:
     """List the rights that a kind of user needs on Kafka. Raises `ConfigurationError`.
 
     Args:
         principal: One user for all services; without it each service has its own user, and all operators share one.
-        events: Names of the events that a client publishes or consumes; empty means all that clients may.
-        groups: Names of the consumer groups in which a client listens.
-        told: Topic on which services publish their transition events.
+        client: What a client does, if this is for clients.
+        transitions: Topic on which services publish their transition events.
     """
     adapter = adapters.broker_adapter(address)
     server = ",".join(adapter.servers(address)) if isinstance(adapter, BrokerAsksWho) else SERVER
     granted = []
     for name, some in _list_users(services, who, principal).items():
-        needs = _list_client_rights(some, events, groups) if who == "client" else needs_of(some, told)
+        needs = _list_client_rights(some, client) if who == "client" else needs_of(some, transitions)
         rights = acls.required_rights(needs, who)
         user = name if principal else f"User:{name}"
         rights = [*rights, *(_list_relay_rights(some) if who == "service" else ())]
@@ -122,7 +129,7 @@ def _list_users(services: Sequence[Declared], who: Who, given: str | None) -> di
     return {given or who: services}
 
 
-def _list_client_rights(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> BrokerUse:
+def _list_client_rights(services: Sequence[Declared], client: ClientUse) -> BrokerUse:
     """Compute which topics and groups a client uses.
 
     Of the events that these services consume or emit, a client publishes those that clients may produce. It reads those
@@ -140,20 +147,20 @@ def _list_client_rights(services: Sequence[Declared], events: Collection[str], g
     }
     problems = [
         f"{name}: " + ("it is for services alone" if name in named else "these services have no such event")
-        for name in sorted(set(events) - set(for_clients))
+        for name in sorted(set(client.events) - set(for_clients))
     ]
-    chosen = [contract for name, contract in for_clients.items() if not events or name in events]
+    chosen = [contract for name, contract in for_clients.items() if not client.events or name in client.events]
     if problems or not chosen:
         problems.append(f"clients may publish or hear {', '.join(sorted(for_clients)) or 'none of their events'}")
     reads = frozenset(contract.topic for contract in chosen if _is_consumed(contract))
-    if groups and not reads:
+    if client.groups and not reads:
         problems.append("a group is for listening, and none of these events is consumed externally")
     if problems:
         raise ConfigurationError("there is nothing to be allowed:", problems)
     return BrokerUse(
         writes=frozenset(contract.topic for contract in chosen if contract.produced_externally),
         reads=reads,
-        groups=frozenset(f"{CLIENTS}{group}" for group in groups),
+        groups=frozenset(f"{CLIENTS}{group}" for group in client.groups),
     )
 
 

@@ -13,7 +13,8 @@ from saga.configuration import adapters, wiring
 from saga.configuration.settings import Settings
 from saga.contracts.library import Library
 from saga.declarations.values import Declared
-from saga.encryption.port import Keys, KeyState, find_key_names
+from saga.encryption.port import Keys, KeyState
+from saga.encryption.sensitive_fields import find_key_names
 from saga.engine.lifecycle import collections_of
 from saga.engine.persistence.overflow_store import EXPIRY_S_MORE
 from saga.engine.persistence.service_record import begun_topics, known_logs, read_record, replaced_logs

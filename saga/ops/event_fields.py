@@ -10,7 +10,8 @@ from saga.contracts.codegen import make_event_class
 from saga.contracts.encryption import decrypt_fields
 from saga.contracts.library import Library, Version, find_library
 from saga.contracts.sensitive_fields import redact_fields
-from saga.encryption.port import Keys, find_key_names
+from saga.encryption.port import Keys
+from saga.encryption.sensitive_fields import find_key_names
 from saga.engine.consumer.record_router import Recognition, recognize
 from saga.engine.foreign_values import decode_single_object, identify_message, to_single_object
 from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing

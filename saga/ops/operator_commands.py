@@ -12,8 +12,8 @@ from msgspec import structs
 
 from saga.broker.port import APPLY, find_topic_problems
 from saga.configuration import wiring
-from saga.encryption.port import Keys, recorded_place
-from saga.encryption.sensitive_fields import mark
+from saga.encryption.port import Keys
+from saga.encryption.sensitive_fields import mark, recorded_place
 from saga.engine.prepared_service import commands_topic
 from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
 from saga.messages import Message, Outgoing, texts_of
@@ -113,7 +113,7 @@ async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys |
     if key is None:
         raise BadInput(f"the key of saga {letter.saga} was erased: the answer cannot be encrypted, and was not sent")
     place = recorded_place(letter.service, letter.saga, given.place(letter.id))
-    value = msgspec.json.encode(mark(key.seal_recorded(given.value.encode(), place))).decode()
+    value = msgspec.json.encode(mark(key.encrypt_recorded(given.value.encode(), place))).decode()
     return replace(wish, answered=structs.replace(given, value=value))
 
 
@@ -123,13 +123,11 @@ def _encode_command(letter: DeadLetter, wish: CommandRequest, now_ms: int, origi
     return operator_commands.command_to_record(
         letter.service,
         letter.saga,
-        wanted=wish.wanted,
-        dead=letter.id,
-        who=wish.operator.who,
-        why=wish.operator.why,
-        now_ms=now_ms,
-        answered=wish.answered,
-        original=original,
+        wish.wanted,
+        operator_commands.CommandValue(
+            dead=letter.id, who=wish.operator.who, why=wish.operator.why, answered=wish.answered, original=original
+        ),
+        now_ms,
     )
 
 

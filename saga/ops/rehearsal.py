@@ -26,7 +26,7 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record
 from saga.messaging.names import PROGRESS, is_reserved_collection
-from saga.messaging.operator_commands import command_to_record, parse_command
+from saga.messaging.operator_commands import CommandValue, command_to_record, parse_command
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.histories import SagaHistory
@@ -95,13 +95,11 @@ async def rehearse(
     command = command_to_record(
         declared.name,
         saga,
-        wanted=wish.wanted,
-        dead=letter.id,
-        who=wish.operator.who,
-        why=wish.operator.why,
-        now_ms=clock.now_ms(),
-        answered=wish.answered,
-        original=original,
+        wish.wanted,
+        CommandValue(
+            dead=letter.id, who=wish.operator.who, why=wish.operator.why, answered=wish.answered, original=original
+        ),
+        clock.now_ms(),
     )
     message = parse_command(Record(command.topic, 0, 0, command.key, command.value, command.headers, clock.now_ms()))
     before = await _read_progress(copy, declared.name, saga)

@@ -211,7 +211,7 @@ async def _run_worker(
                 positions = (await tools.describe_group(declared.name)).positions
                 may_act(assignment, positions, await broker.fetch_log_ids({each.topic for each in positions}))
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
-        ports = make_worker_ports(store, broker, assignment, keys=keys, telling=telling)
+        ports = replace(make_worker_ports(store, broker, assignment), keys=keys, transition_listener=telling)
         yield make_service_runtime(prepared, resources, ports), broker, telling
 
 

@@ -20,7 +20,7 @@ from saga.errors import DeclarationError, SagaError
 from saga.messages import Event, Outgoing
 from saga.messaging import controls
 from saga.messaging.controls import Switch
-from saga.messaging.operator_commands import StepAnswer, Wanted, command_to_record
+from saga.messaging.operator_commands import CommandValue, StepAnswer, Wanted, command_to_record
 from saga.progress.document import SagaProgress
 from saga.progress.failed_attempts import find_parked_runs
 from saga.service import Service
@@ -55,12 +55,9 @@ def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepA
     return command_to_record(
         p.service,
         p.saga,
-        wanted=wanted,
-        dead=about,
-        who="a test",
-        why="its cause is mended",
-        now_ms=now_ms,
-        answered=answered,
+        wanted,
+        CommandValue(dead=about, who="a test", why="its cause is mended", answered=answered),
+        now_ms,
     )
 
 

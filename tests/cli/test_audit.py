@@ -46,7 +46,7 @@ def dead_id(saga: Call, cup: str) -> str:
 def a_command(service: str, cup: str, dead: str, who: str) -> Outgoing:
     now_ms = CLOCK.now_ms()
     return operator_commands.command_to_record(
-        service, cup, wanted="replay", dead=dead, who=who, why="to see", now_ms=now_ms
+        service, cup, "replay", operator_commands.CommandValue(dead=dead, who=who, why="to see"), now_ms
     )
 
 

@@ -161,11 +161,9 @@ async def cure(pottery: Pottery) -> None:
                 operator_commands.command_to_record(
                     pottery.service,
                     letter.saga or "",
-                    wanted="replay",
-                    dead=letter.id,
-                    who="ada",
-                    why="mended",
-                    now_ms=1,
+                    "replay",
+                    operator_commands.CommandValue(dead=letter.id, who="ada", why="mended"),
+                    1,
                 )
                 for letter in letters
                 if letter is not None and letter.what == "dead letter" and letter.id not in ended

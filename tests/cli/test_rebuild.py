@@ -20,7 +20,7 @@ from saga.engine.rebuild import rebuild_progress
 from saga.messages import Partition, Record
 from saga.messaging.envelope import type_of
 from saga.messaging.names import PROGRESS
-from saga.messaging.operator_commands import command_to_record
+from saga.messaging.operator_commands import CommandValue, command_to_record
 from saga.ops import repair as rebuilding
 from saga.progress.document import SagaProgress, decode_progress, encode, progress_key
 from saga.store.sqlite.store import SqliteStore
@@ -267,7 +267,7 @@ def test_what_a_person_has_decided_is_not_made_anew(folder: Path, saga: Call) ->
         await house.broker.publish(
             [
                 command_to_record(
-                    "payment", "one", wanted="discard", dead="d", who="ada", why="-", now_ms=house.clock.now_ms()
+                    "payment", "one", "discard", CommandValue(dead="d", who="ada", why="-"), house.clock.now_ms()
                 )
             ]
         )

@@ -11,7 +11,7 @@ import pytest
 from saga.contracts.encryption import decrypt_fields
 from saga.contracts.library import Library
 from saga.encryption.key_folder import KeyFolder
-from saga.encryption.port import find_key_names
+from saga.encryption.sensitive_fields import find_key_names
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.overflow import claim_key

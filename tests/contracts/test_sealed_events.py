@@ -13,7 +13,7 @@ from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
 from saga.contracts.sensitive_fields import collect_secrets
 from saga.encryption.keys import SubjectKey
-from saga.encryption.port import DecryptionFailed
+from saga.encryption.sensitive_fields import DecryptionFailed
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 from tests.contracts.folders import field, generated, schema, write
@@ -76,7 +76,7 @@ def test_no_two_sealed_texts_of_an_event_can_change_places(moved: Any) -> None:
     }
     for one, other in itertools.combinations(PLACES, 2):
         swapped = codec.encode(event_of(moved, {**texts, one: texts[other], other: texts[one]}))
-        with pytest.raises(BadInput, match="it was sealed for another field or saga, or changed since"):
+        with pytest.raises(BadInput, match="it was encrypted for another field or saga, or changed since"):
             decrypt_fields(swapped, binding.library, SAGA, lambda _: KEY)
 
 
@@ -84,7 +84,7 @@ def test_what_was_sealed_with_a_secret_that_is_lost_is_not_taken_for_changed(mov
     binding = binding_of(moved.Moved)
     value = encrypt_fields(codec.encode(event_of(moved, dict.fromkeys(PLACES, "text"))), binding.version, SAGA, KEY)
     with pytest.raises(
-        KeyMissing, match=r"first\.iban: it was sealed with another secret of its subject, which was lost"
+        KeyMissing, match=r"first\.iban: it was encrypted with another secret of its subject, which was lost"
     ):
         decrypt_fields(value, binding.library, SAGA, lambda _: OTHER)
 
@@ -95,13 +95,13 @@ def test_what_a_release_of_before_has_sealed_is_opened_still(moved: Any) -> None
     texts = {}
     for place in PLACES:
         name = place if place in ("card", "pin") else "iban"
-        siv = KEY._seal.encrypt(b"=" + place.encode(), [f"Moved|{name}|{SAGA}".encode()])
+        siv = KEY._cipher.encrypt(b"=" + place.encode(), [f"Moved|{name}|{SAGA}".encode()])
         texts[place] = f"sealed:1:{KEY.name}:{base64.urlsafe_b64encode(siv).decode()}"
     value = codec.encode(event_of(moved, texts))
     shown = codec.decode(decrypt_fields(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
     assert shown == event_of(moved, {place: place for place in PLACES})
     with pytest.raises(DecryptionFailed):
-        KEY.open(texts["card"], f"Moved|card|{SAGA}x")
+        KEY.decrypt(texts["card"], f"Moved|card|{SAGA}x")
 
 
 # ---------------------------------------------------------------- marks of other versions

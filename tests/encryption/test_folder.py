@@ -11,7 +11,7 @@ import pytest
 
 from saga.encryption.key_folder import CACHE_MAX, CACHE_S, KeyFolder
 from saga.encryption.keys import SubjectKey, subject_key_name
-from saga.encryption.port import DecryptionFailed, find_key_names, is_sealed, key_name_of
+from saga.encryption.sensitive_fields import DecryptionFailed, find_key_names, is_encrypted, key_name_of
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import SystemClock
 
@@ -54,12 +54,12 @@ def secret_of(keys: KeyFolder, subject: str) -> Path:
 async def sealed(keys: KeyFolder, subject: str, text: str = "4242") -> str:
     key = await keys.get_or_create_key(subject)
     assert key is not None
-    return key.seal(text.encode(), "here")
+    return key.encrypt(text.encode(), "here")
 
 
 async def opened(keys: KeyFolder, text: str) -> str | None:
     key = await keys.get_key(key_name_of(text))
-    return None if key is None else key.open(text, "here").decode()
+    return None if key is None else key.decrypt(text, "here").decode()
 
 
 async def test_all_who_ask_first_at_once_get_one_key(keys: KeyFolder, clock: Calendar) -> None:
@@ -73,16 +73,16 @@ async def test_all_who_ask_first_at_once_get_one_key(keys: KeyFolder, clock: Cal
 @pytest.mark.parametrize("plain", [b"", b"x", b"\0\xff", b"y" * 10_000])
 def test_what_is_sealed_opens_as_it_was(plain: bytes) -> None:
     key = SubjectKey("0" * 32, b"s" * 32)
-    text = key.seal(plain, "here")
-    assert key.open(text, "here") == plain
-    assert key.seal(plain, "here") == text
-    assert is_sealed(text)
+    text = key.encrypt(plain, "here")
+    assert key.decrypt(text, "here") == plain
+    assert key.encrypt(plain, "here") == text
+    assert is_encrypted(text)
     assert find_key_names(text.encode()) == {"0" * 32}
     for wrong, place in ((text, "there"), (text[:-6], "here"), (text[:42], "here"), (text + "!", "here")):
         with pytest.raises(DecryptionFailed):
-            key.open(wrong, place)
+            key.decrypt(wrong, place)
     with pytest.raises(DecryptionFailed):
-        SubjectKey("0" * 32, b"t" * 32).open(text, "here")
+        SubjectKey("0" * 32, b"t" * 32).decrypt(text, "here")
 
 
 async def test_a_newer_key_wraps_new_secrets_and_older_ones_stay_readable(keys: KeyFolder, clock: Calendar) -> None:

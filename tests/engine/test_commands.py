@@ -93,7 +93,11 @@ def a_command(
 ) -> Outgoing:
     now_ms = place.clock.now_ms()
     return operator_commands.command_to_record(
-        "payment", saga, wanted=wanted, dead=dead, who=who, why="mended", now_ms=now_ms, answered=answered
+        "payment",
+        saga,
+        wanted,
+        operator_commands.CommandValue(dead=dead, who=who, why="mended", answered=answered),
+        now_ms,
     )
 
 
@@ -209,7 +213,11 @@ async def test_a_message_in_a_command_that_could_not_have_come_by_itself_is_a_de
     outside.mended = True
     genuine = message_of(an_order(), started="2026-01-01T00:00:00.000Z")
     record = operator_commands.command_to_record(
-        "payment", SAGA, wanted="replay", dead="dead-1", who="eve", why="x", now_ms=0, original=genuine
+        "payment",
+        SAGA,
+        "replay",
+        operator_commands.CommandValue(dead="dead-1", who="eve", why="x", original=genuine),
+        0,
     )
     assert record.value is not None
     said = json.loads(record.value)

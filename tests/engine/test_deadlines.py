@@ -61,7 +61,7 @@ async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
     dead = (await worker.progress()).queue[0].dead
     assert dead is not None
     record = operator_commands.command_to_record(
-        "order", SAGA, wanted="replay", dead=dead, who="ada", why="-", now_ms=at.clock.now_ms()
+        "order", SAGA, "replay", operator_commands.CommandValue(dead=dead, who="ada", why="-"), at.clock.now_ms()
     )
     taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
     assert isinstance(taken, Message)

@@ -10,7 +10,7 @@ import pytest
 
 from saga import DeclarationError, Later, Retry, Saga, Service
 from saga.messages import Outgoing
-from saga.messaging.operator_commands import StepAnswer, Wanted
+from saga.messaging.operator_commands import CommandValue, StepAnswer, Wanted
 from saga.messaging.operator_commands import command_to_record as commanded
 from saga.ops.histories import compute_status
 from saga.ops.sagas import describe_open_work
@@ -152,12 +152,9 @@ def wish(place: Workplace, wanted: Wanted, dead: Mapping[str, str], answered: St
     return commanded(
         "payment",
         "order-1",
-        wanted=wanted,
-        dead=dead["dead_id"],
-        who="ada",
-        why="a test",
-        now_ms=place.clock.now_ms(),
-        answered=answered,
+        wanted,
+        CommandValue(dead=dead["dead_id"], who="ada", why="a test", answered=answered),
+        place.clock.now_ms(),
     )
 
 

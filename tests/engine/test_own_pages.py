@@ -175,7 +175,7 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
         [dead] = [kept.dead for kept in p.queue if kept.dead]
         now_ms = place.clock.now_ms()
         wish = operator_commands.command_to_record(
-            "payment", SAGA, wanted="replay", dead=dead, who="ada", why="mended", now_ms=now_ms
+            "payment", SAGA, "replay", operator_commands.CommandValue(dead=dead, who="ada", why="mended"), now_ms
         )
         await place.broker.publish([wish])
         await place.at_rest(payment)

@@ -321,7 +321,11 @@ async def test_what_is_replayed_has_all_its_attempts_again(tmp_path: Path) -> No
         dead = only((await worker.progress()).queue).dead
         assert dead is not None
         record = operator_commands.command_to_record(
-            "payment", SAGA, wanted="replay", dead=dead, who="ada", why="mended", now_ms=at.clock.now_ms()
+            "payment",
+            SAGA,
+            "replay",
+            operator_commands.CommandValue(dead=dead, who="ada", why="mended"),
+            at.clock.now_ms(),
         )
         taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
         assert isinstance(taken, Message)

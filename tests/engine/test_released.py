@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from saga import Later, Retry, Saga, Service
 from saga.engine.execution.message_processor import MessageProcessor
 from saga.messages import Position, Record
-from saga.messaging.operator_commands import OperatorCommand, command_to_record, parse_command
+from saga.messaging.operator_commands import CommandValue, OperatorCommand, command_to_record, parse_command
 from saga.progress.failed_attempts import find_parked_runs
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
@@ -25,7 +25,7 @@ async def a_wish(at: Workers, worker: At, about: str | None = None) -> OperatorC
     p = await worker.progress()
     dead = about or next(run.id for run in find_parked_runs(p))
     out = command_to_record(
-        "payment", SAGA, wanted="release", dead=dead, who="ada", why="it is back", now_ms=at.clock.now_ms()
+        "payment", SAGA, "release", CommandValue(dead=dead, who="ada", why="it is back"), at.clock.now_ms()
     )
     return parse_command(Record(out.topic, 0, 0, out.key, out.value, out.headers, 0))
 

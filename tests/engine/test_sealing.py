@@ -20,7 +20,7 @@ from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
-from saga.encryption.port import find_key_names, recorded_place
+from saga.encryption.sensitive_fields import find_key_names, recorded_place
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
 from saga.engine.isolated_ports import RecordedClock, RecordedDocuments, make_isolated_ports
@@ -135,7 +135,7 @@ async def said(place: Workplace, keys: KeyFolder, *orders: OrderPlaced) -> None:
     records = []
     for order in orders:
         seal = await events.encryptor_of(order, keys)
-        records.append(events.to_record(order, place.clock.now_ms(), seal=seal))
+        records.append(events.to_record(order, place.clock.now_ms(), encrypt=seal))
     await place.broker.publish(records)
 
 
@@ -258,7 +258,7 @@ async def test_without_keys_nobody_takes_a_sealed_text_for_the_value(tmp_path: P
 
 
 FORGED = f"sealed:1:{'0' * 32}:AAAA"
-"""Text that says it was sealed with a key that nobody has."""
+"""Text that says it was encrypted with a key that nobody has."""
 
 
 async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and_others_go_on(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and
         async with at_work(place, payment, use=(bank,), keys=keys):
             await place.broker.publish([place.said_by_client(an_order("order-2", card=FORGED))])
             await place.until(lambda: bool(place.told(Parked)))
-            assert "was never sealed with a key of this folder" in place.told(Parked)[0].error
+            assert "was never encrypted with a key of this folder" in place.told(Parked)[0].error
             await said(place, keys, order_of())
             await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
             await place.until(lambda: bool(place.told_dead()))
@@ -331,11 +331,11 @@ async def test_a_sealed_text_opens_nowhere_but_in_its_field_and_saga(tmp_path: P
         value = encrypt_fields(place.said_by_client(order_of()).value or b"", binding.version, SAGA, key)
         assert decrypt_fields(value, binding.library, SAGA, lambda _: key) == place.said_by_client(order_of()).value
         assert key is not None
-        another = codec.encode(an_order(card=key.seal(b"Kiel", f"OrderPlaced|address|{SAGA}")))
+        another = codec.encode(an_order(card=key.encrypt(b"Kiel", f"OrderPlaced|address|{SAGA}")))
         at = value.index(b"sealed:1:") + 50
         changed = value[:at] + (b"AA" if value[at : at + 2] != b"AA" else b"BB") + value[at + 2 :]
         for wrong, saga in ((value, "order-2"), (another, SAGA), (changed, SAGA)):
-            with pytest.raises(BadInput, match="it was sealed for another field or saga, or changed since"):
+            with pytest.raises(BadInput, match="it was encrypted for another field or saga, or changed since"):
                 decrypt_fields(wrong, binding.library, saga, lambda _: key)
 
 
@@ -540,7 +540,7 @@ async def killed_in_its_second_step(tmp_path: Path, place: Workplace) -> tuple[K
 async def test_what_was_recorded_by_a_release_that_did_not_tell_places_apart_is_read(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = await killed_in_its_second_step(tmp_path, place)
-        await _replace_sealed(place, keys, lambda key: key.seal(f'"{TOKEN}"'.encode(), f"payment|{SAGA}"))
+        await _replace_sealed(place, keys, lambda key: key.encrypt(f'"{TOKEN}"'.encode(), f"payment|{SAGA}"))
         bank.answers = True
         async with at_work(place, payment, use=(bank,), keys=keys):
             await place.at_rest(payment)
@@ -552,7 +552,7 @@ async def test_a_recorded_value_from_elsewhere_in_its_saga_fails_its_run(tmp_pat
     async with workplace(tmp_path) as place:
         keys, bank = await killed_in_its_second_step(tmp_path, place)
         at = recorded_place("payment", SAGA, "state", "['card']")
-        await _replace_sealed(place, keys, lambda key: key.seal_recorded(f'"{TOKEN}"'.encode(), at))
+        await _replace_sealed(place, keys, lambda key: key.encrypt_recorded(f'"{TOKEN}"'.encode(), at))
         async with at_work(place, payment, use=(bank,), keys=keys):
             await place.until(lambda: bool(place.told_dead()))
         assert "a recorded value was sealed for another place" in place.told_dead()[0].reason

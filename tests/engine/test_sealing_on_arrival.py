@@ -18,7 +18,7 @@ from saga.contracts import codec
 from saga.contracts.encryption import decrypt_fields, decrypt_value
 from saga.contracts.foreign_values import frame, to_registered_schema
 from saga.contracts.library import contract_of
-from saga.encryption.port import find_key_names
+from saga.encryption.sensitive_fields import find_key_names
 from saga.engine.consumer.committer import Committer
 from saga.engine.consumer.poison_guard import DeathCount
 from saga.engine.consumer.record_router import route_record

@@ -213,7 +213,11 @@ async def route(at: Workers, worker: At, handler: str, *, off: bool = False) -> 
 async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
     """A person says what becomes of a dead letter."""
     out = operator_commands.command_to_record(
-        "payment", SAGA, wanted=wanted, dead=dead, who="ada", why="looked at", now_ms=at.clock.now_ms()
+        "payment",
+        SAGA,
+        wanted,
+        operator_commands.CommandValue(dead=dead, who="ada", why="looked at"),
+        at.clock.now_ms(),
     )
     said = operator_commands.parse_command(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
     await MessageProcessor(worker.participant).process(

@@ -254,7 +254,11 @@ async def test_a_part_whose_upcaster_fails_is_dead_at_once_and_waits_for_nothing
 async def replayed(at: Workers, worker: At, dead: str) -> None:
     """A person has a dead letter tried again."""
     out = operator_commands.command_to_record(
-        worker.participant.name, ID, wanted="replay", dead=dead, who="anna", why="mended", now_ms=at.clock.now_ms()
+        worker.participant.name,
+        ID,
+        "replay",
+        operator_commands.CommandValue(dead=dead, who="anna", why="mended"),
+        at.clock.now_ms(),
     )
     command = operator_commands.parse_command(
         Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms())

@@ -182,15 +182,17 @@ def updates_do_not_look_at_the_progress(patch: pytest.MonkeyPatch) -> None:
 
 
 def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
-    put = document_updates._put
+    encode, put = document_updates._encode_document, document_updates._put
 
-    async def skip(  # as `_put`
-        service: Any, position: Any, collection: str, key: str, document: Any, body: Any, head: Any
-    ) -> bool:
-        if body is None:
+    def encode_changes(document: Any, body: Any, head: Any) -> bytes:
+        return b"" if body is None else encode(document, body, head)
+
+    async def skip(service: Any, position: Any, collection: str, key: str, document: Any, content: bytes) -> bool:
+        if not content:
             return True
-        return await put(service, position, collection, key, document, body, head)
+        return await put(service, position, collection, key, document, content)
 
+    patch.setattr(document_updates, "_encode_document", encode_changes)
     patch.setattr(document_updates, "_put", skip)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import operator_commands
-from saga.messaging.operator_commands import OperatorCommand, StepAnswer, command_to_record, parse_command
+from saga.messaging.operator_commands import CommandValue, OperatorCommand, StepAnswer, command_to_record, parse_command
 
 NOW_MS = 1_795_270_000_000
 ORIGINAL = Message(
@@ -19,8 +19,9 @@ ORIGINAL = Message(
 
 
 def said(**changes: Any) -> Outgoing:
-    given = {"wanted": "replay", "dead": "dead-1", "who": "ada", "why": "the bank is back", "now_ms": NOW_MS}
-    return command_to_record("payment", "order-17", **{**given, **changes})
+    given = {"wanted": "replay", "dead": "dead-1", "who": "ada", "why": "the bank is back", "now_ms": NOW_MS, **changes}
+    wanted, now_ms = given.pop("wanted"), given.pop("now_ms")
+    return command_to_record("payment", "order-17", wanted, CommandValue(**given), now_ms)
 
 
 def lies(outgoing: Outgoing, **changes: Any) -> Record:
@@ -163,6 +164,6 @@ def test_an_answer_that_can_be_none_is_bad_input(wanted: str, answered: StepAnsw
     with pytest.raises(BadInput, match=told):
         said(wanted=wanted, answered=answered)
     value = msgspec.json.encode({"dead": "dead-1", "who": "ada", "why": "w", "answered": answered})
-    record = command_to_record("payment", "order-17", wanted=wanted, dead="d", who="a", why="b", now_ms=NOW_MS)  # type: ignore[arg-type]
+    record = command_to_record("payment", "order-17", wanted, CommandValue(dead="d", who="a", why="b"), NOW_MS)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=told):
         parse_command(lies(record, value=value))

@@ -32,12 +32,9 @@ async def replay(place: Workplace, shop: Shop, clock: Clock) -> list[str]:
     wish = operator_commands.command_to_record(
         shop.service.declared.name,
         "order-1",
-        wanted="replay",
-        dead=dead,
-        who="ada",
-        why="mended",
-        now_ms=clock.now_ms(),
-        answered=None,
+        "replay",
+        operator_commands.CommandValue(dead=dead, who="ada", why="mended"),
+        clock.now_ms(),
     )
     await place.broker.publish([wish])
     await place.at_rest(shop.service)
@@ -79,7 +76,11 @@ async def test_while_the_registry_is_away_a_replay_waits(tmp_path: Path) -> None
         shop.registry.by_id[LATE] = json.dumps(PLACED)
         (dead,) = dead_of(await place.progress(shop.service, "order-1"))
         wish = operator_commands.command_to_record(
-            "cash", "order-1", wanted="replay", dead=dead, who="a", why="b", now_ms=place.clock.now_ms(), answered=None
+            "cash",
+            "order-1",
+            "replay",
+            operator_commands.CommandValue(dead=dead, who="a", why="b"),
+            place.clock.now_ms(),
         )
         await place.broker.publish([wish])
         await place.until(lambda: bool(place.told(Stuck)))

@@ -37,11 +37,9 @@ class Operators:
             operator_commands.command_to_record(
                 SERVICE,
                 letter.saga or "",
-                wanted="replay",
-                dead=letter.id,
-                who=WHO,
-                why=why,
-                now_ms=self._clock.now_ms(),
+                "replay",
+                operator_commands.CommandValue(dead=letter.id, who=WHO, why=why),
+                self._clock.now_ms(),
             )
             for why, letters in ((WHY, new), (f"{WHY}, says Bob", again))
             for letter in letters

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from saga.broker.port import Broker
-from saga.encryption.port import Keys
 from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread
 from saga.engine.outage_watch import OutageWatch
-from saga.engine.ports import CallExternal, ExternalCall, Ports, TransitionListener
+from saga.engine.ports import CallExternal, ExternalCall, Ports
 from saga.engine.progress_cache import OverflowCache
 from saga.messages import Partition, Position
 from saga.registry.edge import RegistryBroker
@@ -108,23 +107,20 @@ class WorkerAssignment:
                 woken.set_result(None)
 
 
-def make_worker_ports(  # everything a worker depends on
+def make_worker_ports(
     store: Store,
     broker: Broker,
     assignment: WorkerAssignment,
     through: CallExternal = ExternalCall.make,
     worker: str = "",
     contracts: ReloadContracts = reload_in_thread,
-    keys: Keys | None = None,
-    telling: TransitionListener | None = None,
 ) -> Ports:
-    """Make the ports for a real store and a real broker.
+    """Make the ports for a real store and a real broker. What only some workers have is set in a copy of them.
 
     Args:
         through: Makes the external calls of steps.
         worker: Name of the worker, for reports.
         contracts: Reads the contracts that are deployed now.
-        telling: Is notified of everything that is written and loaded.
     """
     watching = assignment.outage_watch
     return Ports(
@@ -139,6 +135,4 @@ def make_worker_ports(  # everything a worker depends on
         call_external=lambda step: watching.idling(through(step)),
         reload_contracts=contracts,
         ask_registry=broker.writer if isinstance(broker, RegistryBroker) else None,
-        keys=keys,
-        transition_listener=telling,
     )

@@ -179,7 +179,8 @@ async def apply_together(
         markers = {**await _drop_old_markers(service, position, head.markers), **new}
         head = Head(markers=markers, absent=head.absent and not changed)
         try:
-            if await _put(service, position, collection, key, document, body if changed else None, head):
+            content = _encode_document(document, body if changed else None, head)
+            if await _put(service, position, collection, key, document, content):
                 return made
         except TooLarge as why:
             if len(updates) == 1:
@@ -210,7 +211,8 @@ async def withdraw(
             return head.markers[marker]
         absent = document is None or head.absent
         markers = {**head.markers, marker: mark}
-        if await _put(service, position, collection, key, document, None, Head(markers=markers, absent=absent)):
+        content = _encode_document(document, None, Head(markers=markers, absent=absent))
+        if await _put(service, position, collection, key, document, content):
             return mark
         await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
@@ -295,24 +297,24 @@ def _with_value(marker: Marker, name: str, value: object, answer: str | None, ty
         raise Permanent(f"what {name!r} gives back cannot be recorded: {why}; give plain values") from why
 
 
-async def _put(  # what is written, where, and in the place of what
-    service: ServiceRuntime,
-    position: Position,
-    collection: str,
-    key: str,
-    document: Document | None,
-    body: Any,
-    head: Head,
-) -> bool:
-    """Insert the document, or replace the version that was read. Return whether that is certain.
+def _encode_document(document: Document | None, body: Any, head: Head) -> bytes:
+    """Encode the next version of a document; `body` is `None` if only the markers change.
 
-    Fields that the service's class does not know are kept, and so is the document's expiry: it belongs to the
-    application.
+    Fields that the service's class does not know are kept.
     """
     fields: dict[str, Any] = {} if document is None else dict(_fields.decode(document.content))
     if body is not None:
         fields |= _fields.decode(msgspec.json.encode(body))
-    content = msgspec.json.encode({**fields, "_saga": head})
+    return msgspec.json.encode({**fields, "_saga": head})
+
+
+async def _put(
+    service: ServiceRuntime, position: Position, collection: str, key: str, document: Document | None, content: bytes
+) -> bool:
+    """Insert the document, or replace the version that was read. Return whether that is certain.
+
+    The document's expiry is kept: it belongs to the application.
+    """
     store = service.ports.store
 
     async def once() -> int:

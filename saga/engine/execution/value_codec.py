@@ -19,16 +19,19 @@ from saga.contracts.codec import MARKER
 from saga.contracts.contract import Contract
 from saga.contracts.encryption import encrypt_json, subject_in_json
 from saga.contracts.library import Library, binding_of
-from saga.encryption.port import (
+from saga.encryption.sensitive_fields import (
     ERASED,
+    MARK,
     DecryptionFailed,
     WrongSecret,
     find_key_names,
-    is_sealed,
+    is_encrypted,
     key_name_of,
     recorded_place,
+    replace_marked,
+    replace_marked_at,
+    unwrap_marked,
 )
-from saga.encryption.sensitive_fields import MARK, replace_marked, replace_marked_at, unwrap_marked
 from saga.engine.execution.runs import EncodedEvent
 from saga.engine.foreign_values import WriterOf, decode_single_object
 from saga.engine.persistence.outbox import retry_while_unavailable
@@ -187,9 +190,9 @@ class ValueCodec:
         return recorded_place(self._service.name, self._turn.message.saga, what, path)
 
     def _encrypt_text(self, value: Any, place: str) -> Any:
-        if is_sealed(value) or self.own is None:
-            return {MARK: value if is_sealed(value) else ERASED}
-        return {MARK: self.own.seal_recorded(_encoder.encode(value), place)}
+        if is_encrypted(value) or self.own is None:
+            return {MARK: value if is_encrypted(value) else ERASED}
+        return {MARK: self.own.encrypt_recorded(_encoder.encode(value), place)}
 
     def decrypt(self, recorded: Any, what: str) -> Any:
         """Decrypt the sensitive parts of a recorded value. What was erased reads `erased`. `_unlock` has to be called
@@ -197,14 +200,14 @@ class ValueCodec:
         return replace_marked_at(recorded, lambda path, value: self._decrypt_text(value, self._place(what, path)))
 
     def _decrypt_text(self, value: Any, place: str) -> Any:
-        if not is_sealed(value):
+        if not is_encrypted(value):
             return {MARK: value}
         key = self._known[key_name_of(value)]
         if key is None:
             return {MARK: ERASED}
         before = f"{self._service.name}|{self._turn.message.saga}"
         try:
-            return {MARK: msgspec.json.decode(key.open_recorded(value, place, before))}
+            return {MARK: msgspec.json.decode(key.decrypt_recorded(value, place, before))}
         except WrongSecret:
             raise KeyMissing(f"a recorded value: {encryption.OTHER_SECRET}") from None
         except DecryptionFailed:
@@ -314,7 +317,7 @@ def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> byt
 def _names_in(recorded: Any) -> set[str]:
     """Return the names of the keys in a recorded value. Only marked values count, whatever others look like."""
     names = set[str]()
-    replace_marked(recorded, lambda value: names.add(key_name_of(value)) if is_sealed(value) else None)
+    replace_marked(recorded, lambda value: names.add(key_name_of(value)) if is_encrypted(value) else None)
     return names
 
 
@@ -407,9 +410,9 @@ async def _encrypt_foreign(
 
     def seal(path: str, plain: bytes) -> str:
         text = plain.decode("ascii", "replace")
-        if is_sealed(text) or key is None:
-            return text if is_sealed(text) else ERASED
-        return key.seal(plain, f"{newest.name}|{path}|{saga}")
+        if is_encrypted(text) or key is None:
+            return text if is_encrypted(text) else ERASED
+        return key.encrypt(plain, f"{newest.name}|{path}|{saga}")
 
     return encrypt_json(value, newest.record, seal) or encryption.encrypt_value(value, b"", newest.name, saga, key)
 

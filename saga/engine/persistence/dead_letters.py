@@ -6,6 +6,7 @@ length, digest and the place of the whole.
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from typing import NamedTuple
 
 from saga.broker.port import FRAME_BYTES, record_size
 from saga.contracts.contract import Contract
@@ -44,7 +45,7 @@ def letter(service: str, dead: DeadLetterRecord, time: str, whole: str, contract
     headers = (
         *envelope.headers_of(message, contract),
         *message.foreign,
-        *_headers(service, dead.id, dead.what, dead.reason, dead.remedy, time, whole),
+        *_headers(service, dead.id, dead.what, Explanation(dead.reason, dead.remedy), time, whole),
         _header("dead_message", message.id),
         _header("dead_handler", dead.handler),
         _header("dead_attempts", str(dead.attempts)),
@@ -98,7 +99,7 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int, contract:
     id_ = ids.dead_letter_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
     headers = (
         *((rename_foreign(name), value) for name, value in record.headers),
-        *_headers(service, id_, "dead letter", reason, remedy, iso(now_ms), where),
+        *_headers(service, id_, "dead letter", Explanation(reason, remedy), iso(now_ms), where),
         _header("dead_position", where),
         *_whose("data", contract),
     )
@@ -117,7 +118,7 @@ def older_than_memory(service: str, message: Message, position: Position, contra
     headers = (
         *envelope.headers_of(message, contract),
         *message.foreign,
-        *_headers(service, id_, "dead letter", reason, remedy, message.time, where),
+        *_headers(service, id_, "dead letter", Explanation(reason, remedy), message.time, where),
         _header("dead_message", message.id),
         *_whose("data", contract),
     )
@@ -139,8 +140,7 @@ def deadly(service: str, message: Message, position: Position, deaths: int, cont
             service,
             ids.dead_letter_id(service, message.saga, "-", message.id, 0),
             "dead letter",
-            of_deaths(deaths),
-            "find out of what the process dies; then have its sender repeat it",
+            Explanation(of_deaths(deaths), "find out of what the process dies; then have its sender repeat it"),
             message.time,
             where,
         ),
@@ -161,15 +161,20 @@ def _whose(blame: Blame | None, contract: Contract | None) -> Headers:
     return (*of_class, _header("dead_owner", contract.owner)) if contract is not None else of_class
 
 
-def _headers(  # an argument for each header
-    service: str, id_: str, what: str, reason: str, remedy: str, time: str, whole: str
-) -> Headers:
+class Explanation(NamedTuple):
+    """Reason why a message was given up, and what to do."""
+
+    reason: str
+    remedy: str
+
+
+def _headers(service: str, id_: str, what: str, explanation: Explanation, time: str, whole: str) -> Headers:
     return (
         _header("dead_id", id_),
         _header("dead_what", what),
         _header("dead_service", service),
-        _header("dead_reason", reason, REASON_BYTES_MAX),
-        _header("dead_remedy", remedy, REMEDY_BYTES_MAX),
+        _header("dead_reason", explanation.reason, REASON_BYTES_MAX),
+        _header("dead_remedy", explanation.remedy, REMEDY_BYTES_MAX),
         _header("dead_time", time),
         _header("dead_whole", whole),
     )

@@ -137,6 +137,18 @@ class Disruptions:
         return ""
 
 
+class PendingAnswer(NamedTuple):
+    """An operation whose answer has not come back yet."""
+
+    process: Process
+    backend: Backend
+    operation: Operation
+    answer: "Future[Any]"
+    back_s: float
+    """Time of the answer on its way back."""
+    is_lost: bool
+
+
 class Network:
     """All operations of one world."""
 
@@ -189,17 +201,17 @@ class Network:
             self.later(there_s + back_s, lambda: _raise(answer, backend.unsure("planted: no answer came")))
             there_s += 5 * draws[2] ** 2
 
+        on_its_way = PendingAnswer(process, backend, operation, answer, back_s, lost)
+
         def land() -> None:
             given = self._given(operation, planned, effect, draws)
             if planned is not None and planned.kind == "crash" and process.alive:
                 self.trace.lines.append(InjectedFault(loop.time(), operation, planned, ""))
                 self._crash(process, draws)
             elif isinstance(given, Future):
-                given.add_done_callback(
-                    lambda done: self._answers(process, backend, operation, answer, back_s, lost, done)
-                )
+                given.add_done_callback(lambda done: self._record_answer(on_its_way, done))
             else:
-                self._comes_back(process, backend, operation, answer, back_s, lost, given)
+                self._send_back(on_its_way, given)
 
         self.later(there_s, land)
         return answer
@@ -262,36 +274,20 @@ class Network:
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, said))
         return given
 
-    def _answers(  # the state of one operation in progress
-        self,
-        process: Process,
-        backend: Backend,
-        operation: Operation,
-        answer: "Future[Any]",
-        back_s: float,
-        lost: bool,
-        done: "Future[Any]",
-    ) -> None:
+    def _record_answer(self, pending: PendingAnswer, done: "Future[Any]") -> None:
         """Send back the answer of an external system."""
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
         said = type(given).__name__ if isinstance(given, Exception) else "answered"
-        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, said))
-        self._comes_back(process, backend, operation, answer, back_s, lost, given)
+        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), pending.operation, said))
+        self._send_back(pending, given)
 
-    def _comes_back(  # the state of one operation in progress
-        self,
-        process: Process,
-        backend: Backend,
-        operation: Operation,
-        answer: "Future[Any]",
-        back_s: float,
-        lost: bool,
-        given: Any,
-    ) -> None:
+    def _send_back(self, pending: PendingAnswer, given: Any) -> None:
+        process, backend, operation, answer, back_s, is_lost = pending
+
         def arrives() -> None:
             if answer.done():
                 return
-            if lost or self.cut_for_s(process, backend.name):
+            if is_lost or self.cut_for_s(process, backend.name):
                 error = backend.unavailable if operation.what in READS else backend.unsure  # a read has changed nothing
                 answer.set_exception(error("planted: the answer was lost"))
             elif isinstance(given, Exception):

@@ -351,7 +351,7 @@ class SimulatedWorld(World):
 
     async def _record_of(self, event: Event, principal: str | None) -> Outgoing:
         seal = await encryptor_of(event, self.workers.keys)
-        return to_record(event, self._time_ms(), principal=principal, seal=seal)
+        return to_record(event, self._time_ms(), principal=principal, encrypt=seal)
 
     def _time_ms(self) -> int:
         return BEGINNING_MS + int(self._loop.time() * 1000)
