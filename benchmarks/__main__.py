@@ -66,7 +66,8 @@ def main() -> None:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             process.submit(wiring.tune_collector).result()  # as `saga run` does
             for figure in process.submit(part).result():
-                print(f"  {figure.name:<58} {figure.value:>10,.5g} {figure.unit}")
+                value = f"{figure.value:,.0f}" if figure.value >= 100_000 else f"{figure.value:,.5g}"
+                print(f"  {figure.name:<58} {value:>10} {figure.unit}")
                 figures.append(figure)
     FIGURES.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps({"name": f.name, "value": f.value, "unit": f.unit}) for f in figures)

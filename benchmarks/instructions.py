@@ -3,23 +3,34 @@ not, so versions can be compared one by one. What is done in C is not in it."""
 
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
-from benchmarks.parts import Figure, sagas_of_the_chain
+from benchmarks.parts import Figure, example_run, sagas_of_the_chain
+from services.order import order as example_order
 
 FEW, MANY, IN_FLIGHT = 100, 300, 50
 
 
 def instructions() -> list[Figure]:
-    """(o) Instructions of Python that a saga of (b) takes, driver included"""
-    _counted(FEW)  # what is done at first only is done by now
-    few, many = _counted(FEW), _counted(MANY)
-    return [Figure("o instructions of Python", (many - few) / (MANY - FEW), "/saga")]
+    """(o) Instructions of Python that a saga of (b) takes, and one of (i), driver included"""
+    kinds: dict[str, Callable[[int], Coroutine[object, object, object]]] = {
+        "a saga of the chain": lambda sagas: sagas_of_the_chain(sagas, IN_FLIGHT),
+        "one of the example, with steps": lambda sagas: example_run("o", example_order, sagas=sagas),
+        "the same, transitions published": lambda sagas: example_run("o", example_order, sagas=sagas, tells=True),
+    }
+    return [Figure(f"o {what}", _count_for_one(run), "instructions") for what, run in kinds.items()]
 
 
-def _counted(sagas: int) -> int:
-    """Instructions of a run of so many sagas, with all that begins and ends it."""
+def _count_for_one(run: Callable[[int], Coroutine[object, object, object]]) -> float:
+    _count(run(FEW))  # what is done at first only is done by now
+    few, many = _count(run(FEW)), _count(run(MANY))
+    return (many - few) / (MANY - FEW)
+
+
+def _count(run: Coroutine[object, object, object]) -> int:
+    """Count the instructions of a run, with all that begins and ends it."""
     count = 0
 
     def within(frame: FrameType, event: str, _: Any) -> Any:
@@ -34,7 +45,7 @@ def _counted(sagas: int) -> int:
     before = sys.gettrace()
     sys.settrace(called)
     try:
-        asyncio.run(sagas_of_the_chain(sagas, IN_FLIGHT))
+        asyncio.run(run)
     finally:
         sys.settrace(before)
     return count

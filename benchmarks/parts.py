@@ -192,7 +192,7 @@ def whole_example() -> list[Figure]:
     return asyncio.run(example_run("i", example_order))
 
 
-async def example_run(part: str, deciding: Service, *, tells: bool = False) -> list[Figure]:
+async def example_run(part: str, deciding: Service, *, sagas: int = SAGAS, tells: bool = False) -> list[Figure]:
     """Figures of the example with this service as the one that decides. `tells`: its transitions, too."""
     services = [s.declared for s in (deciding, example_payment, inventory, example_shipping)]
     use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
@@ -222,15 +222,15 @@ async def example_run(part: str, deciding: Service, *, tells: bool = False) -> l
                 counted = run.counted
                 counted.reads = counted.writes = counted.published = 0
                 wall, cpu = time.perf_counter(), time.process_time()
-                took = await in_flight(SAGAS, IN_FLIGHT, lambda n: driver.saga(first(n)))
+                took = await in_flight(sagas, IN_FLIGHT, lambda n: driver.saga(first(n)))
                 wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
                 figures = [
-                    Figure(f"{part} sagas, 100 in flight", SAGAS / wall, "sagas/s"),
-                    Figure(f"{part} CPU of it, driver included", cpu / SAGAS * 1e3, "ms/saga"),
+                    Figure(f"{part} sagas, 100 in flight", sagas / wall, "sagas/s"),
+                    Figure(f"{part} CPU of it, driver included", cpu / sagas * 1e3, "ms/saga"),
                     Figure(f"{part} p50 at 100 in flight", _p(took, 50), "ms"),
-                    Figure(f"{part} store writes", counted.writes / SAGAS, "per saga"),
-                    Figure(f"{part} store reads", counted.reads / SAGAS, "per saga"),
-                    Figure(f"{part} messages published", counted.published / SAGAS, "per saga"),
+                    Figure(f"{part} store writes", counted.writes / sagas, "per saga"),
+                    Figure(f"{part} store reads", counted.reads / sagas, "per saga"),
+                    Figure(f"{part} messages published", counted.published / sagas, "per saga"),
                 ]
         assert not run.counted.troubles, run.counted.troubles[:3]
     return figures
