@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from saga.engine.consumer.committer import Committer
 from saga.engine.consumer.deadline_fence import DeadlineFence
 from saga.engine.consumer.delivery import MessageDelivery
-from saga.engine.consumer.flow_control import FlowControl, FlowLimits
+from saga.engine.consumer.flow_control import FlowControl, FlowLimits, LowPriorityBuffer
 from saga.engine.consumer.keyed_executor import KeyedExecutor
-from saga.engine.consumer.lost_timers import LogIds, LostTimers
-from saga.engine.consumer.low_priority import LowPriorityBuffer
 from saga.engine.consumer.partition_listener import PartitionListener
 from saga.engine.consumer.poison_guard import PoisonGuard
 from saga.engine.consumer.poll_loop import PollLoop, UnreadableRecords
 from saga.engine.consumer.sources import WorkerSources
-from saga.engine.consumer.timer_buffer import TimerBuffer
+from saga.engine.consumer.timers import LogIds, LostTimers, TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.persistence.transition_publisher import TransitionPublisher
 from saga.engine.prepared_service import find_low_priority_types

@@ -27,8 +27,16 @@ from saga.engine.persistence.outbox import outbox_records
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.persistence.transition_publisher import TransitionPublisher, make_transition_event
 from saga.engine.prepared_service import PreparedService, prepare, writes_of
-from saga.engine.rebuild import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
-from saga.engine.repair import may_act, republish_saga, republish_timer
+from saga.engine.repair import (
+    Around,
+    RebuiltProgress,
+    ReceivedMessage,
+    Unknowable,
+    may_act,
+    rebuild_progress,
+    republish_saga,
+    republish_timer,
+)
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import BadInput, ConfigurationError, Exists, SagaError
 from saga.messages import Message, Outgoing, Partition, Position, Record

@@ -16,7 +16,7 @@ from saga.broker.administration import OffsetBounds
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
 from saga.cli import sagas as cli
 from saga.clients import events
-from saga.engine.rebuild import rebuild_progress
+from saga.engine.repair import rebuild_progress
 from saga.messages import Partition, Record
 from saga.messaging.envelope import type_of
 from saga.messaging.names import PROGRESS

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from saga import Later, Retry, Saga, Service, sensitive
-from saga.engine.execution import call_arguments
+from saga.engine import recorded_values
 from saga.progress.document import StepRecord
 from saga.telemetry.events import Escalated
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
@@ -168,8 +168,8 @@ async def test_they_stand_in_what_is_told_of_a_compensation_that_fails(tmp_path:
 
 async def test_long_ones_are_not(tmp_path: Path) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> None:
-        await saga.step(bank.plain, "x" * (call_arguments.BYTES_MAX - len('[[""],{}]')))
-        await saga.step(bank.plain, "x" * (call_arguments.BYTES_MAX - len('[[""],{}]') + 1))
+        await saga.step(bank.plain, "x" * (recorded_values.ARGUMENT_BYTES_MAX - len('[[""],{}]')))
+        await saga.step(bank.plain, "x" * (recorded_values.ARGUMENT_BYTES_MAX - len('[[""],{}]') + 1))
 
     payment, _ = payment_with(body)
     async with workplace(tmp_path) as place, at_work(place, payment):
@@ -242,7 +242,9 @@ async def test_calls_that_are_kept_for_a_later_turn_are_without_as_older_toolkit
 def test_what_stars_take_is_hidden_as_they_are_marked() -> None:
     def pay(order: str, /, *cards: Annotated[str, sensitive], note: str, **pins: Annotated[str, sensitive]) -> None: ...
 
-    shown = call_arguments.describe_arguments(pay, ("o", "4111", "4222"), {"note": "n", "order": "4333", "pin": "1234"})
+    shown = recorded_values.describe_arguments(
+        pay, ("o", "4111", "4222"), {"note": "n", "order": "4333", "pin": "1234"}
+    )
     assert shown == '"o", "***", "***", note="n", order="***", pin="***"'
 
 
@@ -260,18 +262,18 @@ class Odd:
 
 @pytest.mark.parametrize("call", [unread, partial(draw, Account()), min])
 def test_they_are_kept_back_where_annotations_cannot_be_read(call: Callable[..., object]) -> None:
-    assert call_arguments.describe_arguments(call, ("4111",), {}) == ""
+    assert recorded_values.describe_arguments(call, ("4111",), {}) == ""
 
 
 def test_of_an_object_the_class_is_named_whatever_its_annotations_hold() -> None:
     def pay(card: Odd) -> None: ...
 
-    assert call_arguments.describe_arguments(pay, (Odd("4111"),), {}) == '"<Odd>"'
-    assert call_arguments.describe_arguments(draw, (), {"note": Odd("4111")}) == 'note="<Odd>"'
+    assert recorded_values.describe_arguments(pay, (Odd("4111"),), {}) == '"<Odd>"'
+    assert recorded_values.describe_arguments(draw, (), {"note": Odd("4111")}) == 'note="<Odd>"'
 
 
 def test_values_without_fields_are_shown_as_they_are() -> None:
     values = [None, True, 7, 0.5, Decimal("4.20"), UUID(int=7), date(2026, 1, 1), timedelta(1), Colour.RED, {"1": "x"}]
-    assert call_arguments.describe_arguments(Bank.plain, ("", values), {}).endswith(
+    assert recorded_values.describe_arguments(Bank.plain, ("", values), {}).endswith(
         '[null,true,7,0.5,"4.20","00000000-0000-0000-0000-000000000007","2026-01-01","P1D","red",{"1":"x"}]'
     )

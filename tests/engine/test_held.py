@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import pytest
 
 from saga import Service
-from saga.engine.consumer import timer_buffer as holding
+from saga.engine.consumer import timers as holding
 from saga.engine.consumer.committer import Committer
 from saga.engine.consumer.flow_control import FlowControl, FlowLimits
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.partition_listener import PartitionListener
 from saga.engine.consumer.poll_loop import POLL_S, PollLoop, UnreadableRecords
-from saga.engine.consumer.timer_buffer import EARLY_S, TimerBuffer
+from saga.engine.consumer.timers import EARLY_S, TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from saga import Service
-from saga.engine.consumer import lost_timers
+from saga.engine.consumer import timers
 from saga.engine.lifecycle import check_log
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import ensure_record, known_logs, note_logs, record_key, replaced_logs
@@ -103,16 +103,16 @@ async def test_timers_of_a_log_that_is_gone_are_sent_again_once(tmp_path: Path) 
 async def test_a_store_that_is_away_is_waited_for(
     tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_timers, "AGAIN_S_FIRST", 0.01)
-    compare, left = lost_timers.LostTimers._compare, [failing]
+    monkeypatch.setattr(timers, "AGAIN_S_FIRST", 0.01)
+    compare, left = timers.LostTimers._compare, [failing]
 
-    async def fails(self: lost_timers.LostTimers) -> None:
+    async def fails(self: timers.LostTimers) -> None:
         left[0] -= 1
         if left[0] >= 0:
             raise StoreUnavailable("away")
         await compare(self)
 
-    monkeypatch.setattr(lost_timers.LostTimers, "_compare", fails)
+    monkeypatch.setattr(timers.LostTimers, "_compare", fails)
     async with workplace(tmp_path) as place, at_work(place, payment):
         await noted(place)
 

@@ -10,7 +10,7 @@ from saga.engine.consumer.flow_control import FlowControl, FlowLimits
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.poll_loop import PollLoop, UnreadableRecords
-from saga.engine.consumer.timer_buffer import TimerBuffer
+from saga.engine.consumer.timers import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare

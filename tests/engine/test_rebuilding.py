@@ -12,7 +12,7 @@ from msgspec import structs
 
 from saga import Event, Later, Saga, Service, limited
 from saga.engine.prepared_service import prepare
-from saga.engine.rebuild import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
+from saga.engine.repair import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
 from saga.messages import Message, Position, Record
 from saga.messaging import envelope
 from saga.messaging.names import ARCHIVES, PROGRESS

@@ -12,7 +12,7 @@ from saga.engine.consumer import flow_control as rooms
 from saga.engine.consumer.flow_control import POLL_MAX, WINDOW, FlowControl, FlowLimits
 from saga.engine.consumer.keyed_executor import KeyedExecutor
 from saga.engine.consumer.offset_tracker import OffsetTracker
-from saga.engine.consumer.timer_buffer import TimerBuffer
+from saga.engine.consumer.timers import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.errors import Draining
 from saga.engine.outage_watch import OutageWatch

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from saga import Event, Service
-from saga.engine.consumer import low_priority
-from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer import flow_control
+from saga.engine.consumer.flow_control import FlowLimits, LowPriorityBuffer
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
-from saga.engine.consumer.low_priority import LowPriorityBuffer
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.prepared_service import find_low_priority_types, prepare
 from saga.messages import Partition, Position
@@ -132,7 +131,7 @@ async def test_they_go_on_in_their_order_as_soon_as_there_is_less_to_do() -> Non
 
 async def test_none_yields_for_longer_than_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     assert YIELDS_S_MAX == 30
-    monkeypatch.setattr(low_priority, "YIELDS_S_MAX", 0.05)
+    monkeypatch.setattr(flow_control, "YIELDS_S_MAX", 0.05)
     async with yields(runs=True) as here:
         here.add(an_order("a"))
         here.add(an_order("b"))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.consumer import timer_buffer
+from saga.engine.consumer import timers
 from saga.engine.consumer.delivery import MessageDelivery
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
-from saga.engine.consumer.timer_buffer import TimerBuffer
+from saga.engine.consumer.timers import TimerBuffer
 from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.messages import Record
 from saga.messaging.timers import TimerTier
@@ -56,7 +56,7 @@ def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatc
 
 
 def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timer_buffer, "_name", lambda item: (item.message.saga, str(item.position)))
+    patch.setattr(timers, "_name", lambda item: (item.message.saga, str(item.position)))
 
 
 def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:

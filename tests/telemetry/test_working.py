@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from saga import Saga, Service
-from saga.engine.consumer import timer_buffer
+from saga.engine.consumer import timers
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.outage_watch import QUIET_S, OutageWatch
@@ -126,7 +126,7 @@ async def test_what_a_full_worker_does_not_take_is_its_lag(place: Workplace) -> 
 async def test_wakes_that_lie_in_the_log_until_their_time_are_no_lag(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_buffer, "WAITING_MAX", 1)
+    monkeypatch.setattr(timers, "WAITING_MAX", 1)
     place.leaps = False
     now_ms = place.clock.now_ms()
     wakes = [timer_to_record("payment", f"order-{n}", "wake-0", now_ms + 900_000, now_ms) for n in range(5)]

@@ -9,7 +9,7 @@ import pytest
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.engine.consumer.record_router import route_record
 from saga.engine.prepared_service import PreparedService
-from saga.engine.rebuild import Around, ReceivedMessage, Unknowable, rebuild_progress
+from saga.engine.repair import Around, ReceivedMessage, Unknowable, rebuild_progress
 from saga.messages import Message, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.message_ids import could_be_own

@@ -8,8 +8,8 @@ from itertools import cycle
 import pytest
 
 from saga.engine.consumer import flow_control
+from saga.engine.consumer.flow_control import LowPriorityBuffer
 from saga.engine.consumer.keyed_executor import WorkItem
-from saga.engine.consumer.low_priority import LowPriorityBuffer
 from tests.mutants.party_services import hall
 from tests.mutants.runtime_mutants import Plant, rewritten
 from tests.mutants.scenarios import SCENARIOS, first_failing

@@ -5,11 +5,10 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 
 from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.flow_control import LowPriorityBuffer
 from saga.engine.consumer.keyed_executor import KeyedExecutor
-from saga.engine.consumer.lost_timers import LostTimers
-from saga.engine.consumer.low_priority import LowPriorityBuffer
 from saga.engine.consumer.offset_tracker import OffsetTracker
-from saga.engine.consumer.timer_buffer import HELD_MAX, TimerBuffer
+from saga.engine.consumer.timers import HELD_MAX, LostTimers, TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.progress_cache import ProgressCache

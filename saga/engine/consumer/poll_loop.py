@@ -8,12 +8,11 @@ from math import inf
 from typing import TypeAlias
 
 from saga.broker.port import Membership, partition_of
-from saga.engine.consumer.flow_control import FlowControl
+from saga.engine.consumer.flow_control import FlowControl, LowPriorityBuffer
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
-from saga.engine.consumer.low_priority import LowPriorityBuffer
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.record_router import SkippedRecord, route_record
-from saga.engine.consumer.timer_buffer import TimerBuffer
+from saga.engine.consumer.timers import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Draining
 from saga.engine.execution import value_codec

@@ -19,7 +19,7 @@ from saga.declarations.values import DocumentKind, Resource
 from saga.encryption.sensitive_fields import find_marks, find_secrets, mark
 from saga.engine import recorded_values
 from saga.engine.errors import Halted, NotDeterministic, describe_exception, wrap_base_exception
-from saga.engine.execution import abort_actions, call_arguments, control_log, document_updates
+from saga.engine.execution import abort_actions, control_log, document_updates
 from saga.engine.execution.runs import RunRequest
 from saga.engine.execution.step_replay import StepReplay
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
@@ -388,8 +388,8 @@ class SagaContext(Saga[Any]):
         if self.failure is not None:
             raise self.failure
         self._numbers[name] = number = self._numbers.get(name, 0) + 1
-        self._written = call_arguments.encode_arguments(name, args, kwargs)
-        self._digest = call_arguments.digest_of(self._written)
+        self._written = recorded_values.encode_arguments(name, args, kwargs)
+        self._digest = recorded_values.digest_arguments(self._written)
         input_ = self.codec.digest(self._digest)
         return self.replay.as_begun(
             StepRecord(kind=kind, name=name, number=number, input=input_, document=document), self._digest
@@ -648,9 +648,9 @@ class SagaContext(Saga[Any]):
         A run that was given anything sensitive, even a boolean, records no arguments: in what its handler makes of the
         value it could not be found again.
         """
-        if len(written) > call_arguments.BYTES_MAX or not (args or kwargs) or any(self.secrets()):
+        if len(written) > recorded_values.ARGUMENT_BYTES_MAX or not (args or kwargs) or any(self.secrets()):
             return asked
-        return with_(asked, arguments=call_arguments.describe_arguments(call, args, kwargs, first=first))
+        return with_(asked, arguments=recorded_values.describe_arguments(call, args, kwargs, first=first))
 
     def _events(self) -> list[Event]:
         """Decode the events of a run that is not given them, because it aborts another one."""
