@@ -88,12 +88,12 @@ async def republish_saga(
         message = await value_codec.encrypt_message(service, message, NOWHERE)
         await processor.process(processor.begin(message, NOWHERE, None, stages).drop_progress())
     while True:
-        turn = await processor.process(_without_message(service, saga, stages))
-        if turn.progress is None or not takeover.is_takeover_due(turn.progress, service.roles):
+        state = await processor.process(_without_message(service, saga, stages))
+        if state.progress is None or not takeover.is_takeover_due(state.progress, service.roles):
             return stages.outcomes
-        whole = replace(turn.loaded_progress, heard=service.roles.heard)
+        whole = replace(state.loaded_progress, heard=service.roles.heard)
         try:
-            await processor.repository.checkpoint(turn, Commit(whole))
+            await processor.repository.checkpoint(state, Commit(whole))
         except Superseded:
             continue
         return stages.outcomes
@@ -105,15 +105,15 @@ async def republish_timer(service: ServiceRuntime, saga: str) -> None:
     The worker that reads it continues what is due by then. Raises `SagaError` as above.
     """
     processor = MessageProcessor(service)
-    turn = await processor.repository.load(_without_message(service, saga, Measurements()))
-    p = turn.loaded_progress
+    state = await processor.repository.load(_without_message(service, saga, Measurements()))
+    p = state.loaded_progress
     due_ms = find_earliest_ms(p)
     if due_ms is None:  # it has gone on meanwhile
         return
     if p.wake is None or is_timer_too_late(p, service.ports.clock.now_ms()):
-        await processor.process(turn)  # it gets one that is in time
+        await processor.process(state)  # it gets one that is in time
     else:
-        await processor.forward_timer(turn, ForwardTimer(due_ms))
+        await processor.forward_timer(state, ForwardTimer(due_ms))
 
 
 def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -> ProcessingState:
@@ -125,27 +125,31 @@ def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -
 
 # -------------------------------------------------------------------- rebuilding lost progress
 #
-# Nothing outside is called. The messages are taken again, in the order in which they were handled, by the same
-# decisions. What a handler emitted is in the log, under ids made from its cause: so a run with an event in the log has
-# ended, and is recorded with just that. A run without one is made again if it makes no call; otherwise it is left to
-# the service, which makes it under the same keys, as after a crash. Where neither is sound, the rebuild is refused.
+# Nothing outside is called. The messages are decided again, in the order in which they were handled. What a handler
+# emitted is in the log, under ids made from its cause: so a run with an event in the log has ended, and is recorded
+# with just that. A run without one is repeated here if it makes no call; otherwise it is left to the service, which
+# repeats it under the same keys, as after a crash. Where neither is sound, the rebuild is refused.
 
 
-REASON = "made anew from the log"
-UNASKED = "made anew from the log, without its steps"
-LEFT = "made anew from the log: nothing says that this run has ended; it is made again, under the same keys"
+REASON = "rebuilt from the log"
+WITHOUT_CALLS = "rebuilt from the log, without its steps"
+LEFT = "rebuilt from the log, which does not show that this run has ended: it is repeated, under the same keys"
 STEPS_MAX = 1_000_000
 """Steps after which something is wrong."""
 
 
-Order = Literal["said", "appended", "silent last"]
-"""Order of messages between topics: as they were appended, but one that made the service say something at the time of
-that; just as they were appended; or with those that made it say nothing behind all that it has said."""
-ORDERS: tuple[Order, ...] = ("said", "appended", "silent last")
+Order = Literal["emitted", "appended", "silent last"]
+"""Order of messages of different topics.
+
+- `appended`: as they were appended;
+- `emitted`: as they were appended, but a message because of which the service emitted an event at the time of that;
+- `silent last`: likewise, with messages that made it emit nothing behind all that it has emitted.
+"""
+ORDERS: tuple[Order, ...] = ("emitted", "appended", "silent last")
 
 
 class Unknowable(SagaError):
-    """Raised when the log does not say what the progress was."""
+    """Raised when the log does not show what the progress was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +169,10 @@ class RebuiltProgress:
     snapshot: SagaProgress
     documents: Mapping[tuple[str, str], tuple[bytes, float | None]]
     """Contents and expiries by collection and key: archives and pages, and last the progress."""
-    unsaid: Sequence[Message]
+    unpublished: Sequence[Message]
     """Events that the log does not have: they are to be published."""
-    left: Sequence[str]
-    """Handlers whose runs the service makes again."""
+    left_to_service: Sequence[str]
+    """Handlers whose runs the service repeats."""
 
 
 @dataclass
@@ -179,140 +183,146 @@ class _Rebuilding:
     saga: str
     documents: RecordedDocuments
     clock: RecordedClock
-    said: Mapping[str, Message]
+    published: Mapping[str, Message]
     """Events of this service in the log, by id."""
     now_ms: int
-    """Time from which on the service makes what is left to it."""
+    """Time from which on the service repeats the runs that are left to it."""
     known: tuple[SagaProgress, int] | None = None
     emitted: dict[str, Message] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
+    left_to_service: list[str] = field(default_factory=list)
     processor: MessageProcessor = field(init=False)
 
     def __post_init__(self) -> None:
         self.processor = MessageProcessor(self.service)
 
-    async def take(self, taken: ReceivedMessage) -> None:
+    async def process(self, received: ReceivedMessage) -> None:
         """Process a message to its end."""
-        self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
-        message = await value_codec.encrypt_message(self.service, taken.message, taken.position)
-        turn: ProcessingState = self.processor.begin(message, taken.position, self.known)
-        turn = replace(turn, is_current=turn.progress is not None)
+        self.clock.at_ms = max(self.clock.at_ms, received.time_ms)
+        message = await value_codec.encrypt_message(self.service, received.message, received.position)
+        state: ProcessingState = self.processor.begin(message, received.position, self.known)
+        state = replace(state, is_current=state.progress is not None)
         for _ in range(STEPS_MAX):
-            if turn.is_complete:
+            if state.is_complete:
                 break
-            turn = await self._step(turn)
-        if turn.progress is not None and turn.cas:
-            self.known = turn.progress, turn.cas
+            state = await self._step(state)
+        if state.progress is not None and state.cas:
+            self.known = state.progress, state.cas
 
-    async def _step(self, turn: ProcessingState) -> ProcessingState:
+    async def _step(self, state: ProcessingState) -> ProcessingState:
         """Carry out the next decision, as `MessageProcessor.advance` does, but for runs."""
-        now = Now(self._looked_at_ms(turn.progress), self.service.retention_s)
+        now = Now(self._decision_time_ms(state.progress), self.service.retention_s)
         action = choose_next_action(
-            self.processor.read_progress(turn, now.ms), self.service.roles, turn, now, turn.is_current
+            self.processor.read_progress(state, now.ms), self.service.roles, state, now, state.is_current
         )
         repository = self.processor.repository
         match action:
             case RunHandler() | Compensate():
-                return await self._run(turn, action)
+                return await self._run(state, action)
             case Complete() | ForwardTimer() | AwaitLog():
-                return replace(turn, is_complete=True)
+                return replace(state, is_complete=True)
             case LoadProgress():
-                return await repository.load(turn)
+                return await repository.load(state)
             case RecallOverflow():
-                return await repository.overflow.recall(turn)
+                return await repository.overflow.recall(state)
             case TouchDeadline() | RescheduleTimer():
-                return await repository.commit(turn, record_without_handler, action)
+                return await repository.commit(state, record_without_handler, action)
             case RecordDecision():
-                return await repository.commit(turn, record_decision, action)
+                return await repository.commit(state, record_decision, action)
             case Abort() | ApplyCommand():
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 
-    def _looked_at_ms(self, p: SagaProgress | None) -> int:
+    def _decision_time_ms(self, p: SagaProgress | None) -> int:
         """Return the time of decisions: never after a deadline that has no event in the log.
 
         Whether such a deadline has run is unknown, so the service runs it.
         """
-        open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.said_by(k.handler, k.message.id)]
+        open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.published_by(k.handler, k.message.id)]
         return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
 
-    async def _run(self, turn: ProcessingState, action: RunHandler | Compensate) -> ProcessingState:
+    async def _run(self, state: ProcessingState, action: RunHandler | Compensate) -> ProcessingState:
         """Record a run as the log shows it; otherwise make it here, or leave it to the service."""
-        ask = _ask(self.service, action)
-        said = self.said_by(ask.handler.name, ask.run[2])
-        tried = await self._tried(turn, ask)
-        if tried is not None:
-            events = _agreed(ask, self._messages(turn, ask, tried[0]), said)
-            return await self._ended(turn, ask, events, tried[1], REASON)
-        if said:
-            if self.service.state is not None and any(p.role == "saga" for p in ask.handler.parameters):
+        request = _make_request(self.service, action)
+        published = self.published_by(request.handler.name, request.run[2])
+        result = await self._try_run(state, request)
+        if result is not None:
+            events = _check_same_events(request, self._build_messages(state, request, result[0]), published)
+            return await self._record_end(state, request, events, result[1], REASON)
+        if published:
+            if self.service.state is not None and any(p.role == "saga" for p in request.handler.parameters):
                 raise Unknowable(
-                    f"{ask.handler.name} may have changed the state, and asks for the outside: nobody knows how"
+                    f"{request.handler.name} may have changed the state, and makes calls: the log does not show how"
                 )
-            return await self._ended(turn, ask, said, {}, UNASKED)
-        if _may_be_silent(ask.handler):
+            return await self._record_end(state, request, published, {}, WITHOUT_CALLS)
+        if _may_be_silent(request.handler):
             raise Unknowable(
-                f"{ask.handler.name} asks for the outside, and may say nothing: nobody knows whether it ran"
+                f"{request.handler.name} makes calls, and may emit nothing: the log does not show whether it ran"
             )
-        self.left.append(ask.handler.name)
+        self.left_to_service.append(request.handler.name)
         failure = RunFailure(reason=LEFT, remedy="", attempts=1)
         return await self.processor.repository.commit(
-            turn, failed_attempts.park, action, failure, None, due_ms=self.now_ms
+            state, failed_attempts.park, action, failure, None, due_ms=self.now_ms
         )
 
-    async def _ended(
-        self, turn: ProcessingState, ask: RunRequest, events: Sequence[Message], delta: dict[str, Any], reason: str
+    async def _record_end(
+        self, state: ProcessingState, request: RunRequest, events: Sequence[Message], delta: dict[str, Any], reason: str
     ) -> ProcessingState:
         """Record the end of a run."""
         self.emitted |= {event.id: event for event in events}
-        self.clock.at_ms = max([self.clock.at_ms, *(from_iso(e.time) for e in events if e.id in self.said)])
-        action = ask.action
-        ended = TransitionDetails(
-            message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
+        self.clock.at_ms = max([self.clock.at_ms, *(from_iso(e.time) for e in events if e.id in self.published)])
+        action = request.action
+        details = TransitionDetails(
+            message=action.message, cause=request.run[2], parts=action.parts, reason=reason, delta=delta, events=events
         )
         if isinstance(action, Compensate):
             return await self.processor.repository.commit(
-                turn, complete_compensation, action.role, action.result, ended
+                state, complete_compensation, action.role, action.result, details
             )
-        return await self.processor.repository.commit(turn, journal.complete_run, action.role, ended)
+        return await self.processor.repository.commit(state, journal.complete_run, action.role, details)
 
-    async def _tried(self, turn: ProcessingState, ask: RunRequest) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
+    async def _try_run(
+        self, state: ProcessingState, request: RunRequest
+    ) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
         """Return what the handler emits and changes, if it makes no call; otherwise `None`."""
-        if ask.handler.may_wait:
-            raise Unknowable(f"{ask.handler.name} may go on later, and the log does not say when it looked again")
-        if any(parameter.role == "resource" for parameter in ask.handler.parameters):
+        if request.handler.may_wait:
+            raise Unknowable(f"{request.handler.name} may wait, and the log does not show when it continued")
+        if any(parameter.role == "resource" for parameter in request.handler.parameters):
             return None
-        intent = ask.make_intent(turn.loaded_progress)
-        saga = await self.processor.runner.open(turn, ask, intent)
+        intent = request.make_intent(state.loaded_progress)
+        saga = await self.processor.runner.open(state, request, intent)
         self.documents.trying = True
         try:
             result = await self.processor.runner.call(saga)
         except NotIsolated:
             return None
         except Exception as why:
-            raise Unknowable(f"{ask.handler.name} fails on {ask.action.message.type}: {saga.describe(why)}") from why
+            raise Unknowable(
+                f"{request.handler.name} fails on {request.action.message.type}: {saga.describe(why)}"
+            ) from why
         else:
             return result.events, result.changed_state
         finally:
             self.documents.trying = False
 
-    def said_by(self, handler: str, cause: str) -> list[Message]:
+    def published_by(self, handler: str, cause: str) -> list[Message]:
         """Return the events of a run that the log has, in order."""
-        service, said = self.service, list[Message]()
+        service, published = self.service, list[Message]()
         types = [name_of(event) for event in service.handlers[handler].emits]
         for index in count():
-            names = [_name(service, type_, self.saga, handler, cause, index) for type_ in types]
-            found = next((self.said[name] for name in names if name in self.said), None)
+            ids_ = [_event_id(service, type_, self.saga, handler, cause, index) for type_ in types]
+            found = next((self.published[id_] for id_ in ids_ if id_ in self.published), None)
             if found is None:
-                return said
-            said.append(found)
+                return published
+            published.append(found)
         raise AssertionError("a count has no end")  # pragma: no cover
 
-    def _messages(self, turn: ProcessingState, ask: RunRequest, events: Sequence[EncodedEvent]) -> list[Message]:
+    def _build_messages(
+        self, state: ProcessingState, request: RunRequest, events: Sequence[EncodedEvent]
+    ) -> list[Message]:
         """Return the events that a handler returned, as they are published."""
-        p, started = turn.loaded_progress, turn.loaded_progress.started or turn.message.started
+        p, started = state.loaded_progress, state.loaded_progress.started or state.message.started
         return [
             Message(
-                id=_name(self.service, type_, p.saga, ask.handler.name, ask.run[2], index),
+                id=_event_id(self.service, type_, p.saga, request.handler.name, request.run[2], index),
                 type=type_,
                 schema=schema,
                 saga=p.saga,
@@ -320,46 +330,47 @@ class _Rebuilding:
                 time=iso(self.clock.now_ms()),
                 value=value,
                 started=started,
-                trace=ask.action.message.trace,
-                principal=journal.determine_principal(p, turn.message),
+                trace=request.action.message.trace,
+                principal=journal.determine_principal(p, state.message),
             )
             for index, (type_, schema, value) in enumerate(events)
         ]
 
 
-class Around(NamedTuple):
-    """Log, store and keys of a service, as far as they matter to what it writes."""
+class RebuildEnvironment(NamedTuple):
+    """Limits of log and store, and the keys: what the content of a progress depends on."""
 
     record_bytes_max: int
-    """Bytes that the log takes as one record."""
+    """Largest record that the log takes, in bytes."""
     document_bytes_max: int
-    """Bytes that the store takes as one document."""
+    """Largest document that the store takes, in bytes."""
     keys: Keys | None = None
-    """Keys of sealed values; `None`: nothing is sealed."""
+    """Keys of encrypted values; `None`: nothing is encrypted."""
 
 
 async def rebuild_progress(
     service: PreparedService,
     saga: str,
-    taken: Sequence[ReceivedMessage],
-    said: Mapping[str, Message],
+    received: Sequence[ReceivedMessage],
+    published: Mapping[str, Message],
     now_ms: int,
-    around: Around,
+    environment: RebuildEnvironment,
 ) -> RebuiltProgress | None:
     """Rebuild the progress of a saga from the messages that the service took, and the events that it emitted.
 
-    Returns `None` if it had none. Raises `Unknowable`. Between topics the log has no order. Three are tried, and the
-    first one counts that leads to all emitted events and to nothing else; else the first one that leads to all of them.
+    Returns `None` if it had none. Raises `Unknowable`. The log has no order of messages of different topics, so three
+    are tried. The first one counts that leads to all emitted events and to nothing else; if there is none, the first
+    one that leads to all of them.
     """
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:
         try:
-            one = _begin_rebuilding(service, saga, said, now_ms, around)
-            rebuilt = await _rebuild_in_order(one, taken, order)
+            rebuilding = _begin_rebuilding(service, saga, published, now_ms, environment)
+            rebuilt = await _rebuild_in_order(rebuilding, received, order)
         except Unknowable as refusal:
             why.append(refusal)
             continue
-        if rebuilt is None or not rebuilt.unsaid:
+        if rebuilt is None or not rebuilt.unpublished:
             return rebuilt
         found.append(rebuilt)
     if found:
@@ -368,81 +379,83 @@ async def rebuild_progress(
 
 
 def _begin_rebuilding(
-    service: PreparedService, saga: str, said: Mapping[str, Message], now_ms: int, around: Around
+    service: PreparedService, saga: str, published: Mapping[str, Message], now_ms: int, environment: RebuildEnvironment
 ) -> _Rebuilding:
-    documents, clock = RecordedDocuments(around.document_bytes_max), RecordedClock()
-    ports = make_isolated_ports(service.name, documents, clock, around.record_bytes_max, around.keys)
+    documents, clock = RecordedDocuments(environment.document_bytes_max), RecordedClock()
+    ports = make_isolated_ports(service.name, documents, clock, environment.record_bytes_max, environment.keys)
     service = dataclasses.replace(service, is_all_at_once=True)
-    return _Rebuilding(make_service_runtime(service, {}, ports), saga, documents, clock, said, now_ms)
+    return _Rebuilding(make_service_runtime(service, {}, ports), saga, documents, clock, published, now_ms)
 
 
-async def _rebuild_in_order(one: _Rebuilding, taken: Sequence[ReceivedMessage], order: Order) -> RebuiltProgress | None:
+async def _rebuild_in_order(
+    rebuilding: _Rebuilding, received: Sequence[ReceivedMessage], order: Order
+) -> RebuiltProgress | None:
     """Rebuild the progress from messages in one of the orders."""
-    documents, said = one.documents, one.said
+    documents, published = rebuilding.documents, rebuilding.published
     try:
-        for each in _in_order(one, taken, order):
-            await one.take(each)
+        for each in _sort(rebuilding, received, order):
+            await rebuilding.process(each)
     except TooLarge as why:
         raise Unknowable(str(why)) from why
     except NotIsolated as why:
-        raise Unknowable("it asks for the outside where no run does") from why
-    lost = [f"{event.type} {event.id}" for event in said.values() if event.id not in one.emitted]
+        raise Unknowable("it makes calls outside of a run") from why
+    lost = [f"{event.type} {event.id}" for event in published.values() if event.id not in rebuilding.emitted]
     if lost:
         raise Unknowable(
-            f"the log has what nothing here leads to: {', '.join(lost)}; it was said by another version, because of "
-            "messages that are gone, or handled in another order"
+            f"the log has events that nothing here leads to: {', '.join(lost)}; another version emitted them, or the "
+            "messages that led to them are gone, or were handled in another order"
         )
-    if one.known is None:
+    if rebuilding.known is None:
         return None
     key = PROGRESS, next(iter(key for collection, key in documents.there if collection == PROGRESS))
     ordered = [at for at in documents.there if at != key] + [key]
     return RebuiltProgress(
         snapshot=decode_progress(documents.there[key][0].content),
         documents={at: (documents.there[at][0].content, documents.there[at][1]) for at in ordered},
-        unsaid=[event for id_, event in one.emitted.items() if id_ not in said],
-        left=one.left,
+        unpublished=[event for id_, event in rebuilding.emitted.items() if id_ not in published],
+        left_to_service=rebuilding.left_to_service,
     )
 
 
-def _in_order(one: _Rebuilding, taken: Sequence[ReceivedMessage], order: Order) -> list[ReceivedMessage]:
+def _sort(rebuilding: _Rebuilding, received: Sequence[ReceivedMessage], order: Order) -> list[ReceivedMessage]:
     """Return the messages in one of the orders. A deadline that has run gets the timer that fired for it."""
     timed: list[tuple[int, ReceivedMessage]] = []
     last: dict[tuple[str, int], int] = {}
-    ended_ms = max([from_iso(event.time) for event in one.said.values()], default=0)
-    for each in sorted(taken, key=lambda t: (t.position.topic, t.position.partition, t.position.offset)):
-        said = [
+    ended_ms = max([from_iso(event.time) for event in rebuilding.published.values()], default=0)
+    for each in sorted(received, key=lambda t: (t.position.topic, t.position.partition, t.position.offset)):
+        published = [
             event
-            for role in one.service.roles.by_type.get(each.message.type, ())
-            for event in one.said_by(role.name, each.message.id)
+            for role in rebuilding.service.roles.by_type.get(each.message.type, ())
+            for event in rebuilding.published_by(role.name, each.message.id)
         ]
-        at_ms = max([each.time_ms, *(from_iso(event.time) for event in said[:1] if order == "said")])
-        if order == "silent last" and not said:
+        at_ms = max([each.time_ms, *(from_iso(event.time) for event in published[:1] if order == "emitted")])
+        if order == "silent last" and not published:
             at_ms = max(at_ms, ended_ms)
         place = each.position.topic, each.position.partition
         at_ms = last[place] = max(at_ms, last.get(place, 0))
         timed.append((at_ms, ReceivedMessage(each.message, each.position, at_ms)))
-        for role in one.service.roles.opening.get(each.message.type, ()):
-            ran = one.said_by(role.name, each.message.id)
+        for role in rebuilding.service.roles.opening.get(each.message.type, ()):
+            ran = rebuilding.published_by(role.name, each.message.id)
             if ran:
                 ran_ms = from_iso(ran[0].time)
-                timed.append((ran_ms, ReceivedMessage(_wake(one, ran_ms), Position("", 0, 0), ran_ms)))
-    return [each for _, each in sorted(timed, key=lambda one: (one[0], one[1].position))]
+                timed.append((ran_ms, ReceivedMessage(_make_timer(rebuilding, ran_ms), Position("", 0, 0), ran_ms)))
+    return [each for _, each in sorted(timed, key=lambda each: (each[0], each[1].position))]
 
 
-def _wake(one: _Rebuilding, due_ms: int) -> SagaTimer:
+def _make_timer(rebuilding: _Rebuilding, due_ms: int) -> SagaTimer:
     return SagaTimer(
         id="rebuild",
         type=timers.TYPE,
         schema="",
-        saga=one.saga,
-        source=one.service.name,
+        saga=rebuilding.saga,
+        source=rebuilding.service.name,
         time=iso(due_ms),
         value=b"",
         due_ms=due_ms,
     )
 
 
-def _ask(service: PreparedService, action: RunHandler | Compensate) -> RunRequest:
+def _make_request(service: PreparedService, action: RunHandler | Compensate) -> RunRequest:
     """Return the run of an action, as `MessageProcessor` makes it."""
     if isinstance(action, Compensate):
         cause = action.result.event.id
@@ -452,27 +465,30 @@ def _ask(service: PreparedService, action: RunHandler | Compensate) -> RunReques
     return RunRequest(action=action, handler=service.handlers[name], run=("do", name, cause))
 
 
-def _name(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
+def _event_id(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
     """Return the id of an event that a handler emitted because of a cause."""
     return own_identity(
         service.name, ids.event_id(type_, service.name, saga, handler, cause, index), service.contracts[type_].owner
     )
 
 
-def _agreed(ask: RunRequest, made: Sequence[Message], said: Sequence[Message]) -> Sequence[Message]:
-    """Return the events of a run that was made again: as the log has them, then those that were never published.
+def _check_same_events(
+    request: RunRequest, built: Sequence[Message], published: Sequence[Message]
+) -> Sequence[Message]:
+    """Return the events of a repeated run: as the log has them, then those that were never published.
 
     Raises `Unknowable` if the log has others.
     """
-    same = len(said) <= len(made) and all(
+    same = len(published) <= len(built) and all(
         there.type == here.type and (there.schema != here.schema or there.value == here.value)
-        for there, here in zip(said, made, strict=False)
+        for there, here in zip(published, built, strict=False)
     )
     if not same:
         raise Unknowable(
-            f"{ask.handler.name} says something else than it has said: rebuild with the version that said it"
+            f"{request.handler.name} emits other events than the log has of it: rebuild with the version that emitted "
+            "those"
         )
-    return [*said, *made[len(said) :]]
+    return [*published, *built[len(published) :]]
 
 
 def _may_be_silent(handler: Reaction) -> bool:

@@ -28,7 +28,7 @@ from saga.engine.persistence.service_record import known_logs, note_logs, replac
 from saga.engine.persistence.transition_publisher import TransitionPublisher, make_transition_event
 from saga.engine.prepared_service import PreparedService, prepare, writes_of
 from saga.engine.repair import (
-    Around,
+    RebuildEnvironment,
     RebuiltProgress,
     ReceivedMessage,
     Unknowable,
@@ -418,8 +418,8 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
     try:
         if found.commanded:
             raise Unknowable("a person has decided about it, by commands: what became of them is not in the topics")
-        around = Around(place.broker.record_bytes_max, place.store.document_bytes_max, place.keys)
-        anew = await rebuild_progress(service, saga, found.taken, found.said, place.clock.now_ms(), around)
+        environment = RebuildEnvironment(place.broker.record_bytes_max, place.store.document_bytes_max, place.keys)
+        anew = await rebuild_progress(service, saga, found.taken, found.said, place.clock.now_ms(), environment)
         if anew is None or _is_forgotten(place, anew, found):
             return None
         _check_begun(place, anew, found)
@@ -459,8 +459,8 @@ def _describe(service: PreparedService, saga: str, anew: RebuiltProgress) -> Reb
         saga=saga,
         did=tuple((entry.handler, entry.outcome) for entry in entries),
         open=anew.snapshot.is_open,
-        unsaid=tuple(event.type for event in anew.unsaid),
-        left=tuple(anew.left),
+        unsaid=tuple(event.type for event in anew.unpublished),
+        left=tuple(anew.left_to_service),
     )
 
 
@@ -477,9 +477,9 @@ async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> Non
     await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
     if place.told:
         await place.broker.publish(transitions_to_records(map(make_line, _list_transitions(place, anew))))
-    if anew.unsaid:
+    if anew.unpublished:
         contracts = place.service.contracts
-        await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in anew.unsaid])
+        await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in anew.unpublished])
     inserted: list[tuple[str, str, int]] = []
     for (collection, key), (content, expiry_s) in anew.documents.items():
         try:

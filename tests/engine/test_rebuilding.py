@@ -12,7 +12,7 @@ from msgspec import structs
 
 from saga import Event, Later, Saga, Service, limited
 from saga.engine.prepared_service import prepare
-from saga.engine.repair import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
+from saga.engine.repair import RebuildEnvironment, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
 from saga.messages import Message, Position, Record
 from saga.messaging import envelope
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -93,7 +93,7 @@ class Life:
             self.taken if taken is None else taken,
             self.said if said is None else said,
             self.worker.participant.ports.clock.now_ms() + HOUR_MS,
-            Around(1_000_000, 20_000_000),
+            RebuildEnvironment(1_000_000, 20_000_000),
         )
         assert made is not None
         return made
@@ -120,10 +120,10 @@ async def test_handlers_that_ask_for_nothing_outside_are_made_again_with_what_th
         await life.takes(an_order(quantity=7), CONFIRMED)
         anew, once = await life.anew(), await life.worker.progress()
         assert anew.snapshot.state == once.state == {"seen": 107}
-        assert (anew.snapshot.inbox, anew.unsaid, anew.left) == (once.inbox, [], [])
+        assert (anew.snapshot.inbox, anew.unpublished, anew.left_to_service) == (once.inbox, [], [])
         assert told(anew.snapshot) == [
-            ("reserve", "handled", "made anew from the log"),
-            ("note", "handled", "made anew from the log"),
+            ("reserve", "handled", "rebuilt from the log"),
+            ("note", "handled", "rebuilt from the log"),
         ]
 
 
@@ -139,15 +139,15 @@ async def test_what_was_never_published_is_told_and_is_as_it_would_have_been(tmp
         await life.takes(an_order())
         first, second = life.said.values()
         anew = await life.anew(said={first.id: first})
-        assert [(e.id, e.value) for e in anew.unsaid] == [(second.id, second.value)]
+        assert [(e.id, e.value) for e in anew.unpublished] == [(second.id, second.value)]
         anew = await life.anew(said={})
-        assert [e.id for e in anew.unsaid] == [first.id, second.id]
+        assert [e.id for e in anew.unpublished] == [first.id, second.id]
         named = [
             dataclasses.replace(each, message=structs.replace(each.message, principal="user:4711"))
             for each in life.taken
         ]
         anew = await life.anew(said={}, taken=named)
-        assert [anew.snapshot.principal, *(e.principal for e in anew.unsaid)] == ["user:4711"] * 3
+        assert [anew.snapshot.principal, *(e.principal for e in anew.unpublished)] == ["user:4711"] * 3
 
 
 async def test_a_step_is_never_made_and_what_it_led_to_is_taken_from_the_log(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_a_step_is_never_made_and_what_it_led_to_is_taken_from_the_log(tmp
         assert (anew.snapshot.closed, anew.snapshot.results) == (once.closed, once.results)
         first, _ = life.said.values()
         anew = await life.anew(said={first.id: first})
-        assert anew.left == ["release"]
+        assert anew.left_to_service == ["release"]
         assert [k.handler for k in anew.snapshot.compensating] == ["reserve"]
         assert bank.calls == 2
 
@@ -205,7 +205,7 @@ async def test_limits_of_calls_that_are_not_made_hold_nothing_back(tmp_path: Pat
         await life.takes(an_order(), CONFIRMED, CANCELLED)
         first, second, *_ = life.said.values()
         anew = await life.anew(said={first.id: first, second.id: second})
-        assert anew.left == ["refund", "release"]
+        assert anew.left_to_service == ["refund", "release"]
 
 
 async def test_a_deadline_that_has_run_has_run_and_another_is_left_to_the_service(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_a_deadline_that_has_run_has_run_and_another_is_left_to_the_servic
         anew = await life.anew(said={})
         assert [entry[:2] for entry in told(anew.snapshot)] == [("", "noted"), ("note", "handled")]
         assert [k.handler for k in anew.snapshot.deadlines] == ["expire"]
-        assert anew.unsaid == []
+        assert anew.unpublished == []
 
 
 async def test_a_message_that_lay_in_the_log_for_long_is_taken_when_it_was_handled(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ async def test_a_state_that_a_run_with_steps_may_have_changed_is_refused(tmp_pat
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(an_order())
-        with refused("reserve may have changed the state, and asks for the outside: nobody knows how"):
+        with refused("reserve may have changed the state"):
             await life.anew()
 
 
@@ -343,7 +343,7 @@ async def test_a_run_with_steps_that_may_say_nothing_is_refused(tmp_path: Path) 
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(an_order())
-        with refused("reserve asks for the outside, and may say nothing: nobody knows whether it ran"):
+        with refused("reserve makes calls, and may emit nothing"):
             await life.anew()
 
 
@@ -364,7 +364,7 @@ async def test_a_version_that_says_something_else_is_refused(tmp_path: Path) -> 
         life = Life(await at.worker(version("1")))
         await life.takes(an_order())
         await life.anew(version("1"))
-        with refused("reserve says something else than it has said: rebuild with the version that said it"):
+        with refused("reserve emits other events than the log has of it"):
             await life.anew(version("2"))
         with refused("reserve fails on OrderPlaced: ValueError: a bug"):
             await life.anew(version("1", breaks=True))
@@ -385,7 +385,7 @@ async def test_what_was_said_because_of_messages_that_are_gone_is_refused(tmp_pa
         life = Life(await at.worker(payment))
         await life.takes(an_order(), CONFIRMED)
         assert len((await life.anew()).snapshot.transitions) == 3
-        with refused("the log has what nothing here leads to: PaymentCaptured PaymentCaptured-"):
+        with refused("the log has events that nothing here leads to: PaymentCaptured PaymentCaptured-"):
             await life.anew(taken=life.taken[:1])
 
 
@@ -401,5 +401,5 @@ async def test_a_run_that_may_go_on_later_is_not_told_by_the_log(tmp_path: Path)
     async with place(tmp_path) as at:
         life = Life(await at.worker(service))
         await life.takes(an_order())
-        with refused("wait may go on later, and the log does not say when it looked again"):
+        with refused("wait may wait"):
             await life.anew()

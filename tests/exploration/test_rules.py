@@ -28,7 +28,7 @@ from verification.state_space import StateSpace
 
 
 def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SagaContext, "idempotency_key", lambda self, name: f"{name}-{self.turn.loaded_progress.n}")
+    patch.setattr(SagaContext, "idempotency_key", lambda self, name: f"{name}-{self.processing.loaded_progress.n}")
 
 
 def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
     """It is asked for anew each time, and nothing of it is recorded."""
 
     async def asked(self: SagaContext, name: str) -> bool:
-        return await control_log.is_on(self.service, self.turn.position, name, self.turn.message.saga)
+        return await control_log.is_on(self.service, self.processing.position, name, self.processing.message.saga)
 
     patch.setattr(SagaContext, "flag", asked)
 

@@ -162,16 +162,16 @@ def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
 def keys_from_attempts(patch: pytest.MonkeyPatch) -> None:
     def key(self: SagaContext, name: str) -> str:
         made = ids.idempotency_key(
-            name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause
+            name, self.service.name, self.processing.message.saga, self.handler.name, self.intent.cause
         )
-        return f"{made}-{self.turn.attempts_of(self.run)}"
+        return f"{made}-{self.processing.attempts_of(self.run)}"
 
     patch.setattr(SagaContext, "idempotency_key", key)
 
 
 def keys_without_their_cause(patch: pytest.MonkeyPatch) -> None:
     def key(self: SagaContext, name: str) -> str:
-        return ids.idempotency_key(name, self.service.name, self.turn.message.saga, self.handler.name, "")
+        return ids.idempotency_key(name, self.service.name, self.processing.message.saga, self.handler.name, "")
 
     patch.setattr(SagaContext, "idempotency_key", key)
 

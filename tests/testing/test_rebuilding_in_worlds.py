@@ -1,4 +1,4 @@
-"""Progresses made anew from the log of a world full of faults: as they were, or refused with a reason."""
+"""Progresses rebuilt from the log of a world full of faults: as they were, or refused with a reason."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import pytest
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.engine.consumer.record_router import route_record
 from saga.engine.prepared_service import PreparedService
-from saga.engine.repair import Around, ReceivedMessage, Unknowable, rebuild_progress
+from saga.engine.repair import RebuildEnvironment, ReceivedMessage, Unknowable, rebuild_progress
 from saga.messages import Message, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.message_ids import could_be_own
@@ -81,18 +81,18 @@ async def compared(evidence: Evidence, now_ms: int) -> tuple[int, list[str], lis
                     taken,
                     said,
                     now_ms,
-                    Around(RECORD_BYTES_MAX, 20_000_000),
+                    RebuildEnvironment(RECORD_BYTES_MAX, 20_000_000),
                 )
             except Unknowable as why:
                 refused.append(f"{name} {saga}: {why}")
                 continue
             assert anew is not None
             once, now = meaning(decode_progress(versions[-1])), meaning(anew.snapshot)
-            if once == now and not anew.unsaid and not anew.left:
+            if once == now and not anew.unpublished and not anew.left_to_service:
                 same += 1
             else:
                 different = {k: (once[k], now[k]) for k in once if once[k] != now[k]}
-                others.append(f"{name} {saga}: {different}; unsaid {anew.unsaid}; left {anew.left}")
+                others.append(f"{name} {saga}: {different}; unsaid {anew.unpublished}; left {anew.left_to_service}")
     return same, others, refused
 
 

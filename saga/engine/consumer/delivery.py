@@ -58,15 +58,15 @@ class MessageDelivery:
                 message = item.message
                 if ports.keys is not None:
                     message = await value_codec.encrypt_message(service, message, item.position)
-                turn = self.processor.begin(message, item.position, cached and cached[:2], stages)
+                state = self.processor.begin(message, item.position, cached and cached[:2], stages)
                 if item.deaths:
-                    turn = replace(turn, deaths=item.deaths)
-                turn = await self.processor.process(turn)
-                if turn.progress is not None and turn.is_cacheable:
+                    state = replace(state, deaths=item.deaths)
+                state = await self.processor.process(state)
+                if state.progress is not None and state.is_cacheable:
                     written_s = (
-                        stages.begun_s if stages.outcomes else self._find_write_time(turn.progress, cached, stages)
+                        stages.begun_s if stages.outcomes else self._find_write_time(state.progress, cached, stages)
                     )
-                    self.cache.put(saga, turn.progress, turn.cas, written_s)
+                    self.cache.put(saga, state.progress, state.cas, written_s)
             except Draining:
                 return False
             except Broken:
@@ -91,15 +91,15 @@ class MessageDelivery:
                     return False
                 pause_s = min(pause_s * 2, STUCK_S_MAX)
             else:
-                return self._finish(item, turn, stages)
+                return self._finish(item, state, stages)
 
-    def _finish(self, item: WorkItem, turn: ProcessingState, stages: Measurements) -> bool:
+    def _finish(self, item: WorkItem, state: ProcessingState, stages: Measurements) -> bool:
         """Report the outcome. A timer that has to wait for the log is kept, and is not finished."""
-        if turn.awaited_log is None or stages.outcomes:
+        if state.awaited_log is None or stages.outcomes:
             self._report_handled(item, stages)
-        if turn.awaited_log is not None:
-            self.keep_timer(item, turn.awaited_log)
-        return turn.awaited_log is None
+        if state.awaited_log is not None:
+            self.keep_timer(item, state.awaited_log)
+        return state.awaited_log is None
 
     def _find_write_time(
         self, p: SagaProgress, cached: tuple[SagaProgress, int, float] | None, stages: Measurements

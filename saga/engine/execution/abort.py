@@ -70,7 +70,7 @@ async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, int
     return left
 
 
-async def _describe_remains(service: ServiceRuntime, turn: ProcessingState, intent: Intent) -> list[str]:
+async def _describe_remains(service: ServiceRuntime, state: ProcessingState, intent: Intent) -> list[str]:
     """Describe the calls of the run that nothing takes back, for a person to put right, newest first."""
     remains = []
     for call, sure in _find_begun_calls(intent):
@@ -79,7 +79,7 @@ async def _describe_remains(service: ServiceRuntime, turn: ProcessingState, inte
             remains.append(_describe(call, how if sure else "may have happened"))
         elif call.kind == "update" and not _is_declared(service, call):
             remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
-        elif call.kind == "update" and await _was_applied(service, turn, intent, call):
+        elif call.kind == "update" and await _was_applied(service, state, intent, call):
             remains.append(_describe(call, "was applied"))
     return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.left)]
 
@@ -100,14 +100,14 @@ def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
     return any(collection == declared.collection for declared in service.documents.values())
 
 
-async def _was_applied(service: ServiceRuntime, turn: ProcessingState, intent: Intent, call: StepRecord) -> bool:
+async def _was_applied(service: ServiceRuntime, state: ProcessingState, intent: Intent, call: StepRecord) -> bool:
     """Return whether an update took effect; if not, it never will."""
     assert call.document is not None
-    saga = turn.message.saga
+    saga = state.message.saga
     collection, _, key = call.document.partition("/")
     marker = ids.update_id(service.name, saga, intent.handler, intent.cause, call.name, call.number)
     mark = document_updates.Marker(saga=saga, handler=intent.handler, kind="do", cause=intent.cause, never=True)
-    found = await document_updates.withdraw(service, turn.position, collection, key, marker, mark)
+    found = await document_updates.withdraw(service, state.position, collection, key, marker, mark)
     return not found.never and found.answer is None
 
 

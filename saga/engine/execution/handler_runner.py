@@ -97,7 +97,7 @@ class HandlerRunner:
         if context.postponed_s is None:
             context.withdraw_refused_answer(error)
         return AttemptFailed(
-            state=context.turn,
+            state=context.processing,
             error=error,
             reason=reason,
             secrets=tuple(context.secrets()),
@@ -114,7 +114,7 @@ class HandlerRunner:
 
     def carry(self, context: SagaContext) -> ProcessingState:
         """Return the state after a run, with the answers that a rerun can reuse."""
-        state = context.turn
+        state = context.processing
         return state.carry(context.run, context.reusable_answers, state.attempts_of(context.run))
 
     async def call(self, context: SagaContext) -> RunResult:
@@ -158,7 +158,7 @@ class HandlerRunner:
         events = handler.events_of(returned)
         if len(events) > 1:
             self._check_one_outcome(handler, events)
-        encoded = [EncodedEvent(*service.encode(event, context.turn.message.saga)) for event in events]
+        encoded = [EncodedEvent(*service.encode(event, context.processing.message.saga)) for event in events]
         if service.ports.keys is not None:
             encoded = [await context.codec.encrypt_event(event, *e) for event, e in zip(events, encoded, strict=True)]
         suspended = self._suspend(context, returned) if handler.may_wait else None

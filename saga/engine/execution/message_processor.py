@@ -279,7 +279,7 @@ class MessageProcessor:
         if isinstance(outcome, RunResult):
             context = outcome.context
             try:
-                after = await self.repository.commit(context.turn, record_run, self.service, request, outcome)
+                after = await self.repository.commit(context.processing, record_run, self.service, request, outcome)
             except TooLarge as why:  # what the run leaves behind, on top of what is there
                 outcome = self.runner.describe_failure(context, why)
             except Superseded:  # decided again; what is answered already is not asked for again
@@ -380,7 +380,7 @@ def record_run(
 ) -> Commit:
     """Record a run that came to its end, or that continues later."""
     saga, delta = result.context, result.changed_state
-    state, intent, action, answers = saga.turn, saga.intent, request.action, saga.replay.answers
+    state, intent, action, answers = saga.processing, saga.intent, request.action, saga.replay.answers
     if isinstance(action, Abort):
         return record_abort(p, context, action, request.remains, answers)
     if service.migrations:

@@ -97,7 +97,7 @@ class SagaContext(Saga[Any]):
     def __init__(
         self,
         repository: ProgressRepository,
-        turn: ProcessingState,
+        processing: ProcessingState,
         request: RunRequest,
         intent: Intent,
         codec: ValueCodec,
@@ -105,7 +105,13 @@ class SagaContext(Saga[Any]):
         """`intent`: as it is open in the progress, or as it will be written before the first step. `codec`: has the
         state of the intent, decrypted."""
         self.service = service = repository.service
-        self.repository, self.turn, self.request, self.intent, self.codec = repository, turn, request, intent, codec
+        self.repository, self.processing, self.request, self.intent, self.codec = (
+            repository,
+            processing,
+            request,
+            intent,
+            codec,
+        )
         self.handler, self.run = request.handler, request.run
         self.continued = request.action.goes_on
         self.begun_s = service.ports.clock.monotonic_s()
@@ -117,12 +123,12 @@ class SagaContext(Saga[Any]):
         """Other texts that are hidden in what is reported of it."""
         self._numbers: dict[str, int] = {}
         self.replay = StepReplay(self.handler.name, intent.handler_version, self.handler.version, codec.may_be_same)
-        if intent.calls or intent.begins is not None or turn.results:  # else nothing is recorded yet
-            self.replay.load(intent, turn.results_of(self.run))
+        if intent.calls or intent.begins is not None or processing.results:  # else nothing is recorded yet
+            self.replay.load(intent, processing.results_of(self.run))
         if service.state is not None:
             fields = codec.state
             if service.migrations:
-                fields = recorded_values.migrate_fields(service, fields, intent.version, turn.message.saga)
+                fields = recorded_values.migrate_fields(service, fields, intent.version, processing.message.saga)
             self._fields = fields
             self._state = service.state_of(fields)
             self._before = fields_of(self._state)
@@ -163,7 +169,7 @@ class SagaContext(Saga[Any]):
 
     @property
     def principal(self) -> str | None:
-        return journal.determine_principal(self.turn.loaded_progress, self.turn.message)
+        return journal.determine_principal(self.processing.loaded_progress, self.processing.message)
 
     @property
     def has_begun(self) -> bool:
@@ -196,7 +202,9 @@ class SagaContext(Saga[Any]):
         )
 
     def idempotency_key(self, name: str, /) -> str:
-        return ids.idempotency_key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
+        return ids.idempotency_key(
+            name, self.service.name, self.processing.message.saga, self._whose, self.intent.cause
+        )
 
     @property
     def _whose(self) -> str:
@@ -241,7 +249,9 @@ class SagaContext(Saga[Any]):
         if answered is None:
             asked = self._describe_arguments(asked, self._written, call, args, kwargs)
             used = self.service.used_resources.get(type(getattr(call, "__self__", None)))
-            step = ExternalCall(self.turn.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets)
+            step = ExternalCall(
+                self.processing.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets
+            )
             limits = getattr(call, MARK, None)
             if limits is None and (used is None or not used.limiter.is_needed):
                 await self._begin(asked)
@@ -286,7 +296,7 @@ class SagaContext(Saga[Any]):
                 declared=declared,
                 key=key,
                 marker=self.marker(asked),
-                saga=self.turn.message.saga,
+                saga=self.processing.message.saga,
                 run=self.run,
                 change=change,
                 args=args,
@@ -295,8 +305,8 @@ class SagaContext(Saga[Any]):
                 seen=self.seen,
                 close=partial(self._encrypt_answer, asked),
             )
-            with self.turn.measurements.span("store", f"update {declared.collection}"):
-                marker = await self._shielded(document_updates.apply(self.service, self.turn.position, update))
+            with self.processing.measurements.span("store", f"update {declared.collection}"):
+                marker = await self._shielded(document_updates.apply(self.service, self.processing.position, update))
             answered = with_(asked, answer=marker.answer, value=marker.value)
             self.replay.calls.append(answered)
         return answered, type_
@@ -310,8 +320,10 @@ class SagaContext(Saga[Any]):
         asked = self._describe_call("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
-            with self.turn.measurements.span("store", f"read {declared.collection}"):
-                value = await self._or_halt(document_updates.read(self.service, self.turn.position, declared, key))
+            with self.processing.measurements.span("store", f"read {declared.collection}"):
+                value = await self._or_halt(
+                    document_updates.read(self.service, self.processing.position, declared, key)
+                )
             said = encode_recorded(value, declared.collection, "the document read by", declared.kind | None)
             answered = with_(asked, value=self._encrypt_answer(asked, said))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
@@ -326,7 +338,9 @@ class SagaContext(Saga[Any]):
         asked = self._describe_call("read", flag_named(name), (), {}, document=f"flag/{name}")
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
-            on = await self._or_halt(control_log.is_on(self.service, self.turn.position, name, self.turn.message.saga))
+            on = await self._or_halt(
+                control_log.is_on(self.service, self.processing.position, name, self.processing.message.saga)
+            )
             self.replay.calls.append(answered := with_(asked, value=encode_recorded(on, name, "the flag")))
         return answered
 
@@ -350,7 +364,7 @@ class SagaContext(Saga[Any]):
     def marker(self, call: StepRecord) -> str:
         """Return the id of an update of this run."""
         return ids.update_id(
-            self.service.name, self.turn.message.saga, self._whose, self.intent.cause, call.name, call.number
+            self.service.name, self.processing.message.saga, self._whose, self.intent.cause, call.name, call.number
         )
 
     def _exclusive(self) -> AbstractAsyncContextManager[object]:
@@ -398,7 +412,7 @@ class SagaContext(Saga[Any]):
     async def _begin(self, asked: StepRecord) -> None:
         """Write the intent to make a call, with all answers so far: nothing new begins before."""
         try:
-            self.service.ports.assignment.check_running(self.turn.position)
+            self.service.ports.assignment.check_running(self.processing.position)
         except Halted as halt:
             self.halt = halt
             raise
@@ -416,7 +430,7 @@ class SagaContext(Saga[Any]):
         await self._shielded(self._save(intent))
 
     async def _save(self, intent: Intent) -> None:
-        self.turn = await self.repository.open_intent(self.turn, intent)
+        self.processing = await self.repository.open_intent(self.processing, intent)
         self.intent = intent  # only now: what is not written binds no rerun
         self.replay.mark_saved(intent.begins)
 
@@ -438,12 +452,12 @@ class SagaContext(Saga[Any]):
 
     def _store_claim(self, answered: StepRecord) -> Coroutine[object, object, StepRecord]:
         """Store a large answer as a claim check, and return its record without the value."""
-        return self._shielded(self.repository.overflow.store_claim(self.turn, answered))
+        return self._shielded(self.repository.overflow.store_claim(self.processing, answered))
 
     async def _replay_result(self, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """Return a recorded result, as the first attempt and every rerun see it."""
         if call.claim:
-            call = await self._or_fail(self._or_halt(self.repository.overflow.load_claim(self.turn, call)))
+            call = await self._or_fail(self._or_halt(self.repository.overflow.load_claim(self.processing, call)))
         if find_marks(type_) is not None or call.by is not None:
             call = await self._or_fail(self._or_halt(self.codec.decrypt_call(self.run, call)))
         if call.by is not None:  # sealed as a whole, whatever its type
@@ -469,7 +483,7 @@ class SagaContext(Saga[Any]):
         timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
         if limits is not None and limits.timeout_s is not None:
             timeout_s = limits.timeout_s
-        at, latest_s = self.turn.position, self.until_s - min(timeout_s, self.handler.timeout_s / 2)
+        at, latest_s = self.processing.position, self.until_s - min(timeout_s, self.handler.timeout_s / 2)
         begun = self.replay.begun_before
         if begun is not None and begun.instead and limits is not None:
             return await self._call_fallback(step, limits, timeout_s)
@@ -531,7 +545,7 @@ class SagaContext(Saga[Any]):
         self.service.ports.outage_watch.report(
             FellBack(
                 service=self.service.name,
-                saga=self.turn.message.saga,
+                saga=self.processing.message.saga,
                 handler=self.handler.name,
                 step=step.record.name,
                 instead=instead,
@@ -555,9 +569,9 @@ class SagaContext(Saga[Any]):
         """Make the call itself, within its timeout. `memory`: remembers the result as the last good one."""
         asked = step.record
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
-        spans, answers = self.turn.measurements.spans, self.service.expected_errors[self.handler.name]
+        spans, answers = self.processing.measurements.spans, self.service.expected_errors[self.handler.name]
         try:
-            with self.turn.measurements.span("step", asked.name, answers=answers) as span:
+            with self.processing.measurements.span("step", asked.name, answers=answers) as span:
                 if spans is not None:
                     step = with_(step, trace=spans.header(span))
                 value = await clock.within(timeout_s, self.service.ports.call_external(step))
@@ -581,7 +595,7 @@ class SagaContext(Saga[Any]):
         self.service.ports.outage_watch.report(
             StepDone(
                 service=self.service.name,
-                saga=self.turn.message.saga,
+                saga=self.processing.message.saga,
                 handler=self.handler.name,
                 step=asked.name,
                 ms=took_ms,

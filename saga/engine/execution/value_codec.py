@@ -65,8 +65,10 @@ class ValueCodec:
     older_state: Mapping[str, Any] = MappingProxyType({})
     """State of an older version that is to be migrated, decrypted."""
 
-    def __init__(self, service: ServiceRuntime, turn: ProcessingState, state: dict[str, Any] | None = None) -> None:
-        self._service, self._turn = service, turn
+    def __init__(
+        self, service: ServiceRuntime, processing: ProcessingState, state: dict[str, Any] | None = None
+    ) -> None:
+        self._service, self._processing = service, processing
         self.state: dict[str, Any] = state or {}
         """State that the handler is given, decrypted."""
         self._known: dict[str, SubjectKey | None] = {}
@@ -120,7 +122,7 @@ class ValueCodec:
                     return encryption.subject_of_event(self._service.decode(handler, part))
                 except (BadInput, KeyError, KeyMissing):  # the run will say so, or it takes the place of another one
                     break
-        return self._turn.message.saga
+        return self._processing.message.saga
 
     async def _unlock(self, *names: set[str]) -> None:
         """Get the keys of these names. Raises `KeyMissing`."""
@@ -131,7 +133,7 @@ class ValueCodec:
 
     async def _ask_keys(self, ask: Any, what: str) -> "SubjectKey | None":
         found: SubjectKey | None = await retry_while_unavailable(
-            self._service, self._turn.position, "get a key", ask, what
+            self._service, self._processing.position, "get a key", ask, what
         )
         return found
 
@@ -159,7 +161,9 @@ class ValueCodec:
         keys = self._service.ports.keys
         if keys is not None and type_ in self._service.sensitive:
             key = await self._ask_keys(keys.get_or_create_key, encryption.subject_of_event(event))
-            value = encryption.encrypt_fields(value, binding_of(type(event)).version, self._turn.message.saga, key)
+            value = encryption.encrypt_fields(
+                value, binding_of(type(event)).version, self._processing.message.saga, key
+            )
             self._service.check_size(type_, value)
         return EncodedEvent(type_, schema, value)
 
@@ -187,7 +191,7 @@ class ValueCodec:
         return replace_marked_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))
 
     def _place(self, what: str, path: str) -> str:
-        return recorded_place(self._service.name, self._turn.message.saga, what, path)
+        return recorded_place(self._service.name, self._processing.message.saga, what, path)
 
     def _encrypt_text(self, value: Any, place: str) -> Any:
         if is_encrypted(value) or self.own is None:
@@ -205,7 +209,7 @@ class ValueCodec:
         key = self._known[key_name_of(value)]
         if key is None:
             return {MARK: ERASED}
-        before = f"{self._service.name}|{self._turn.message.saga}"
+        before = f"{self._service.name}|{self._processing.message.saga}"
         try:
             return {MARK: msgspec.json.decode(key.decrypt_recorded(value, place, before))}
         except WrongSecret:
@@ -260,7 +264,7 @@ class ValueCodec:
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
 
 
-async def encrypt_answer(service: ServiceRuntime, turn: ProcessingState, action: CommandDecision) -> CommandDecision:
+async def encrypt_answer(service: ServiceRuntime, state: ProcessingState, action: CommandDecision) -> CommandDecision:
     """Encrypt an operator's answer to a step, with the key of the run's subject, as the step's own answer would be.
 
     It is encrypted as a whole, because the name of a step does not tell what of it is sensitive. The arguments of an
@@ -274,7 +278,7 @@ async def encrypt_answer(service: ServiceRuntime, turn: ProcessingState, action:
     if given.raised is not None or (service.ports.keys is None and not find_key_names(given.value.encode())):
         return action
     run: RunKey = (intent.kind, intent.handler, intent.cause)
-    seals, call = ValueCodec(service, turn), make_answered_record(intent, given)
+    seals, call = ValueCodec(service, state), make_answered_record(intent, given)
     try:
         await seals.begin(intent.name or intent.handler, intent)
         value = unwrap_marked(
