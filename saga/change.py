@@ -172,19 +172,19 @@ def to_record(topic: str, changed: DocumentChange) -> Outgoing:
     if len(key.encode()) > KEY_BYTES_MAX:
         refused = f"its key has {len(key.encode())} bytes: from 1 to {KEY_BYTES_MAX} can be"
         key = shorten(key, KEY_BYTES_MAX)
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "event": event,
         "key": key,
         "cas": changed.version,
         "time_ms": changed.time_ms,
     }
     if refused is not None:
-        told["refused"] = refused
+        fields["refused"] = refused
     else:
         for name, content in (("content", changed.after), ("before", changed.before)):
             if content is not None:
-                told[name] = Raw(content) if _is_json(content) else b64encode(content).decode()
-    return Outgoing(topic, key.encode(), msgspec.json.encode(told), _HEADERS)
+                fields[name] = Raw(content) if _is_json(content) else b64encode(content).decode()
+    return Outgoing(topic, key.encode(), msgspec.json.encode(fields), _HEADERS)
 
 
 def from_record(record: Record) -> DocumentChange | None:
@@ -193,21 +193,21 @@ def from_record(record: Record) -> DocumentChange | None:
     Raises:
         BadInput: The record is not a change, or lacks what identifies a change.
     """
-    told = _read(record.value)
-    if not told.key or len(told.key.encode()) > KEY_BYTES_MAX:
-        raise BadInput(f"the change's key has {len(told.key.encode())} bytes: from 1 to {KEY_BYTES_MAX} can be")
-    if told.refused:
-        raise BadInput(f"the document {told.key!r} cannot be taken: {told.refused}")
-    is_gone = told.event in ("deletion", "expiration")
-    after = None if is_gone else _document(told.content, told.key)
-    before = _document(told.before, told.key)
+    change = _read(record.value)
+    if not change.key or len(change.key.encode()) > KEY_BYTES_MAX:
+        raise BadInput(f"the change's key has {len(change.key.encode())} bytes: from 1 to {KEY_BYTES_MAX} can be")
+    if change.refused:
+        raise BadInput(f"the document {change.key!r} cannot be taken: {change.refused}")
+    is_gone = change.event in ("deletion", "expiration")
+    after = None if is_gone else _document(change.content, change.key)
+    before = _document(change.before, change.key)
     if (after is None and not is_gone) or (after is not None and after == before):
         return None
     return DocumentChange(
-        kind=_kind(told, before),
-        key=told.key,
-        version=told.cas,
-        time_ms=_time_ms(told, record),
+        kind=_kind(change, before),
+        key=change.key,
+        version=change.cas,
+        time_ms=_time_ms(change, record),
         before=before,
         after=after,
     )
@@ -238,27 +238,27 @@ def _read(value: bytes | None) -> _ChangeRecord:
         raise BadInput(f"the record is no change of a document: {why}") from None
 
 
-def _kind(told: _ChangeRecord, before: bytes | None) -> Kind:
-    match told.event:
+def _kind(change: _ChangeRecord, before: bytes | None) -> Kind:
+    match change.event:
         case "deletion":
             return "delete"
         case "expiration":
             return "expiry"
-        case "mutation" if told.revision is None:
+        case "mutation" if change.revision is None:
             return "change"
         case "mutation":
-            return "insert" if told.revision == 1 else "update"
+            return "insert" if change.revision == 1 else "update"
         case "insert" if before is None:
             return "insert"
         case _:
-            return "update" if before is not None or told.event == "update" else "insert"
+            return "update" if before is not None or change.event == "update" else "insert"
 
 
-def _time_ms(told: _ChangeRecord, record: Record) -> int:
+def _time_ms(change: _ChangeRecord, record: Record) -> int:
     """Return the time of a change: the reported one, else the one in Couchbase's CAS (nanoseconds), else the
     record's.
     """
-    for time_ms in (told.time_ms, None if told.revision is None else told.cas // 1_000_000):
+    for time_ms in (change.time_ms, None if change.revision is None else change.cas // 1_000_000):
         if time_ms is not None and time_ms in TIMES_MS and time_ms > 0:
             return time_ms
     return record.time_ms if record.time_ms in TIMES_MS else 0

@@ -81,9 +81,9 @@ class UnknownSchema(BadInput):
     schema.
     """
 
-    def __init__(self, fingerprint: bytes, said: str) -> None:
+    def __init__(self, fingerprint: bytes, problem: str) -> None:
         self.fingerprint = fingerprint
-        super().__init__(said)
+        super().__init__(problem)
 
 
 class NewerVersion(UnknownSchema):

@@ -39,7 +39,7 @@ class Promises:
         self._places = [{m: place for place, m in enumerate(log)} for log in ordered]
         if scenario.ahead:  # what a clock that is ahead takes for too old is told, and may come again
             self._places = []
-        self._too_old = {m: dead_letters.id_of_older(SERVICE, m) for m in self._messages}  # two may have one id
+        self._too_old = {m: dead_letters.forgotten_id(SERVICE, m) for m in self._messages}  # two may have one id
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._updates: dict[int, tuple[tuple[Transition, StepRecord, str], ...]] = {}
         self._sound: dict[int, str | None] = {}

@@ -35,11 +35,11 @@ class Draining(Halted):
 class NotDeterministic(Permanent):
     """Raised when a rerun asks for another step, or other input, than recorded."""
 
-    def __init__(self, said: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
+    def __init__(self, problem: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
         """`way`: how the handler may go on if another version of it began the run. `disputed`: name and number of what
         is recorded, and of what was asked for: see `saga.progress.document.PendingMessage`."""
         self.way, self.disputed = way, disputed
-        super().__init__(f"not deterministic: {said}")
+        super().__init__(f"not deterministic: {problem}")
 
 
 def wrap_base_exception(why: BaseException, who: str) -> RuntimeError:
@@ -48,7 +48,7 @@ def wrap_base_exception(why: BaseException, who: str) -> RuntimeError:
 
 
 PACKAGE = str(Path(__file__).parents[1])
-"""Folder of the toolkit's own code: people are told of theirs."""
+"""Folder of the toolkit's own code: reports name places in the code of the service."""
 FRAMES_MAX, CAUSES_MAX, PLACES_MAX = 12, 3, 24
 """Places that are kept of each exception, exceptions of which some are kept, and places in all, at most."""
 PLACE_BYTES_MAX = 300

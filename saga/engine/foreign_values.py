@@ -102,8 +102,8 @@ def _from_json(message: Message, library: Library) -> bytes:
         try:
             return _as_version(message.value, newest)
         except BadInput as why:
-            said = f"it says that it is of {message.schema}, which is not in {library.folder}"
-            raise UnknownSchema(b"", f"{why}; {said}") from None
+            claim = f"it says that it is of {message.schema}, which is not in {library.folder}"
+            raise UnknownSchema(b"", f"{why}; {claim}") from None
     said_version = next((each for each in contract.versions if each.path == message.schema), newest)
     with suppress(foreign_values.MoreFields):  # its sender may have added a field, and go on naming the version before
         return _as_version(message.value, said_version)
@@ -122,6 +122,6 @@ def _as_version(value: bytes, version: Version) -> bytes:
 def _content_type(message: Message) -> str | None:
     """Return the content type of JSON that the sender named; `None` if it named none, or another one."""
     for name, value in message.foreign:
-        if name.lower() in ("content-type", f"{FOREIGN}content-type") and is_json(said := media_type(value or b"")):
-            return said
+        if name.lower() in ("content-type", f"{FOREIGN}content-type") and is_json(type_ := media_type(value or b"")):
+            return type_
     return None

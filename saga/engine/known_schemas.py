@@ -45,7 +45,7 @@ class KnownSchemas:
     _read_s: float = float("-inf")
     """Monotonic time of the last reading."""
     _error: str = ""
-    """Error of the last reading, told once."""
+    """Error of the last reading, reported once."""
     _gate: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, id_: int, registry: AskRegistry | None) -> None:

@@ -47,7 +47,7 @@ from saga.telemetry.health import Watch
 
 HAND_ON_S_MAX = 1.0
 """Seconds for which a worker that stops keeps its partitions for what runs: most of it ends, and is not begun again by
-whoever has them next."""
+their next owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class ServiceOptions:
     record: ServiceRecord | None = None
     """Record of the service, where it is known: `None`: its store has it."""
     transitions_topic: Topic | None = None
-    """Topic on which its transitions are told to whoever watches; `None`: they are not."""
+    """Topic on which its transitions are published; `None`: they are not."""
 
 
 async def serve(
@@ -247,7 +247,7 @@ async def open_resources(
             given[resource.gives] = await clock.within(open_s, stack.enter_async_context(_open_resource(resource)))
         except TimeoutError:
             problems.append(f"resource {resource.name} did not open within {open_s:g} s: is what it connects to there?")
-        except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are told at once
+        except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are reported at once
             problems.append(f"resource {resource.name} does not open: {type(why).__name__}: {why}")
     if problems:
         raise ConfigurationError(f"service {declared.name!r} cannot start:", problems)

@@ -1,4 +1,4 @@
-"""Watch store and broker: their load, when they cannot be reached, and when people are told."""
+"""Watch store and broker: their load, when they cannot be reached, and when that is reported."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
 """Seconds between two moments that tell people that store or broker cannot be reached."""
 QUIET_S = 60.0
-"""Seconds without a failure after which nobody waits: it can be reached, as far as anybody knows."""
+"""Seconds without a failure after which nothing waits: it counts as reachable."""
 
 
 class LoadListener(Protocol):
@@ -41,21 +41,21 @@ class OutageWatch:
     service: str
     clock: Clock
     report: Report
-    """Function that is told what happens, for logs and people."""
+    """Receives telemetry events, for logs and alerts."""
     tracing: Tracing | None = None
     """Choice of what is traced; `None`: nothing is."""
     load: LoadListener | None = None
-    """Listener that is told how long each write to the store took, and to the log."""
+    """Listener for how long each write to the store took, and to the log."""
     outages: int = 0
     """Count of `unavailable`. What runs out of time meanwhile has not failed."""
     idle: int = 0
     """Lanes that wait for what is neither store nor log: for the outside, or until they are tried again."""
     _news: dict[str, None] = field(default_factory=dict)
-    """The dead letters of which people were told last, oldest first."""
+    """The dead letters that were reported last, oldest first."""
     _away: dict[str, float] = field(default_factory=dict)
     """Store or broker -> since when it cannot be reached."""
-    _told: dict[str, float] = field(default_factory=dict)
-    """Store or broker -> when people were last told so."""
+    _reported: dict[str, float] = field(default_factory=dict)
+    """When each outage was last reported, by what could not be reached."""
     _failed: dict[str, float] = field(default_factory=dict)
     """Store or broker -> when it last could not be reached."""
 
@@ -65,15 +65,15 @@ class OutageWatch:
             self.load.on_failure()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
-        """Take note that store or broker could not be reached. People are told once a minute."""
+        """Take note that store or broker could not be reached. It is reported once a minute."""
         self.outages += 1
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
         self._failed[what] = now
         self.answer_lost()
-        told = self._told.get(what)
-        if told is None or now - told >= MOMENT_EVERY_S:
-            self._told[what] = now
+        reported_s = self._reported.get(what)
+        if reported_s is None or now - reported_s >= MOMENT_EVERY_S:
+            self._reported[what] = now
             self.report(
                 Unavailable(service=self.service, what=what, operation=operation, error=str(why), since_s=now - since)
             )
@@ -83,9 +83,9 @@ class OutageWatch:
         self.answered(_what(why))
 
     def answered(self, what: What) -> None:
-        """Take note that it can be reached. People are told if they were told that it could not."""
+        """Take note that it can be reached. It is reported if the outage was."""
         since = self._away.pop(what, None)
-        if since is not None and self._told.get(what, since - 1) >= since:
+        if since is not None and self._reported.get(what, since - 1) >= since:
             self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
 
     def away(self) -> dict[str, float]:
@@ -104,7 +104,7 @@ class OutageWatch:
                 self.answered(what)
 
     async def idling(self, what: Awaitable[T]) -> T:
-        """Await something else than store and broker: meanwhile they have one message less to cope with."""
+        """Await something else than store and broker: meanwhile they have one message less in flight."""
         self.idle += 1
         if self.load is not None:
             self.load.eased()

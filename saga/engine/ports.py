@@ -174,7 +174,7 @@ class Ports:
     keys: Keys | None = None
     """Keys of sealed values; `None`: nothing is sealed."""
     transition_listener: TransitionListener | None = None
-    """Told of each transition that is written or loaded; `None`: nobody is."""
+    """Receives each transition that is written or loaded; `None`: none is published."""
     heartbeat: Heartbeat | None = None
     """Notes of when the service works; `None`: its absences are not looked at."""
     make_run_scope: Callable[[], RunScope] = ShieldedRunScope

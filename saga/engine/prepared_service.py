@@ -1,4 +1,4 @@
-"""Prepare the declarations of one service for the engine, once, whoever runs it; and derive its topics from them."""
+"""Prepare the declarations of one service once, for workers and for tools, and derive its topics from them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ class PreparedService:
     """For each handler the exceptions by which its resources answer."""
     bounds: OverflowBounds
     is_all_at_once: bool = False
-    """True if calls that have limits of their own wait for no turn: where no time passes, or nothing is called."""
+    """True if calls that have limits of their own wait for no permit: where no time passes, or nothing is called."""
     version: int = 1
     """Version of the state: one more than there are migrations."""
     is_private: bool = False
@@ -106,9 +106,9 @@ class PreparedService:
         )
         event = codec.decode(value, self.classes[handler][message.type], library)
         contract = self.contracts[message.type]
-        said = str(getattr(event, contract.key))
-        if said != message.saga:
-            raise BadInput(f"its {contract.key} is {said!r}, its key {message.saga!r}: both must be the saga id")
+        key = str(getattr(event, contract.key))
+        if key != message.saga:
+            raise BadInput(f"its {contract.key} is {key!r}, its key {message.saga!r}: both must be the saga id")
         return event
 
     def given(self, handler: str, message: Message) -> Event | Change[Any]:
@@ -132,7 +132,7 @@ class PreparedService:
                 self.given(role.name, message)
             elif (parts := split_encrypted(message.value)) is not None and parts[
                 0
-            ]:  # the rest cannot be told without its key
+            ]:  # without its key nothing else can be read
                 check_schema(parts[0], self.schemas.library, self.schemas.writers.get)
             else:
                 self.decode(role.name, message)
@@ -245,7 +245,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
             expected_errors=_answer_names(declared, compensation),
         )
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
-    # What it takes and alone may say, an earlier version of it has said.
+    # Events that it consumes and alone may emit come from an earlier version of it.
     reacting = (*declared.handlers, *declared.deadlines)
     own = {n for h in reacting for n in _names(h.taken_events) if contracts[n].owner == declared.name}
     ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
@@ -309,10 +309,10 @@ def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
 
 def heard_by(services: Iterable[Declared]) -> list[Contract]:
     """Return the contracts that services consume, by name."""
-    heard = {
+    consumed = {
         e for declared in services for each in declared.reactions for e in each.consumed_events if not is_change(e)
     }
-    return [*{contract.name: contract for contract in map(contract_of, sorted(heard, key=name_of))}.values()]
+    return [*{contract.name: contract for contract in map(contract_of, sorted(consumed, key=name_of))}.values()]
 
 
 def relayed_by(declared: Declared) -> frozenset[str]:
@@ -352,12 +352,12 @@ def writes_of(declared: Declared) -> frozenset[str]:
     return frozenset({*emitted, dead_letter_topic(declared.name), *tiers_of(declared.name)})
 
 
-def needs_of(services: Iterable[Declared], told: Topic | None = None) -> BrokerUse:
+def needs_of(services: Iterable[Declared], transition_topic: Topic | None = None) -> BrokerUse:
     """Return how the workers of these services use the broker, all together.
 
-    `told`: topic on which they publish their transitions.
+    `transition_topic`: topic on which they publish their transitions.
     """
-    several, more = list(services), {told.name} if told else set[str]()
+    several, more = list(services), {transition_topic.name} if transition_topic else set[str]()
     return BrokerUse(
         reads=frozenset(topic for declared in several for topic in reads_of(declared)),
         writes=frozenset(topic for declared in several for topic in writes_of(declared)) | more,

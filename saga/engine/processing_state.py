@@ -13,7 +13,7 @@ from saga.progress.actions import AwaitLog, HeldBack, Trigger
 from saga.progress.document import FailedAttempt, RunKey, SagaProgress, StepRecord, Transition
 
 NOWHERE = Position("(repair)", 0, 0)
-"""Position of a turn that no record set off."""
+"""Position of a processing that no record triggered."""
 
 
 class Measurements(Struct):
@@ -28,7 +28,7 @@ class Measurements(Struct):
     """Handler, outcome and reason of each transition written."""
     attempts: int = 0
     spans: TurnSpans | None = None
-    """Spans of the turn; `None`: it is not traced."""
+    """Spans of the message; `None`: it is not traced."""
 
     def span(
         self, kind: KindOfSpan, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
@@ -46,23 +46,23 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     cas: int = 0
     """Version of the progress; 0: the store holds none."""
     is_current: bool = False
-    """True if the progress was read or written in this turn; one from a cache may be old."""
+    """True if the progress was read or written for this message; one from a cache may be old."""
     unpublished: tuple[Transition, ...] = ()
-    """Transitions whose events are not known as published, and that others bring: they go out if this turn writes."""
+    """Transitions whose events may be unpublished: other messages publish them, or this one before it writes."""
     recalled: dict[str, int] | None = None
-    """Inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
+    """Inbox entries of the message that are in segments of the progress; known together with `paged`."""
     deaths: int = 0
-    """Number of deaths for which the next run is given up: the process dies of it; 0: it is not."""
+    """Number of times that the process died of this message, if its next run is given up for that; else 0."""
     held_back: tuple[HeldBack, ...] = ()
-    """Runs that are kept, and that were parked in this turn, or that people have stopped: in it they are not ready."""
+    """Stored runs that are not ready for this message: it has parked them, or an operator has stopped them."""
     is_complete: bool = False
     """True if nothing is left to do."""
     awaited_log: AwaitLog | None = None
-    """The turn is over for now: the wake in hand is kept until the log has been handled so far."""
+    """The processing ends here for now: its timer is kept until the log has been handled so far."""
     results: tuple[tuple[RunKey, tuple[StepRecord, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
     attempts: tuple[tuple[RunKey, tuple[FailedAttempt, ...]], ...] = ()
-    """Attempts that failed in this turn, by run."""
+    """Attempts that failed for this message, by run."""
     unsent_escalation: Outgoing | None = None
     """Dead letter about a failing compensation that the log has refused up to now; dropped when the run ends."""
     measurements: Measurements

@@ -112,7 +112,7 @@ def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
     """Rebuild the exception by which a call answered. Raises `Permanent` if the recorded arguments do not fit."""
     try:
         return answer(*msgspec.json.decode(call.value))
-    except Exception as why:  # an `__init__` of anybody's may raise anything
+    except Exception as why:  # an `__init__` of the service may raise anything
         by = "" if call.by is None else f", as {call.by} says,"
         raise Permanent(
             f"the recorded answer {call.answer} of {call.name!r}{by} cannot be made of its arguments: "

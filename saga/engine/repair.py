@@ -229,7 +229,7 @@ class _Rebuilding:
             case RecordDecision():
                 return await repository.commit(state, record_decision, action)
             case Abort() | ApplyCommand():
-                raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
+                raise Unknowable("a person has decided about it, or it has calls that cannot be undone")
 
     def _decision_time_ms(self, p: SagaProgress | None) -> int:
         """Return the time of decisions: never after a deadline that has no event in the log.

@@ -48,7 +48,7 @@ class KnownControls:
     """Lets one task read at a time; the others wait for its result, because the copy may be very old."""
     cas: int | None = None
     """Version of the control log that was read; 0: there is none."""
-    told: Mapping[Target, ControlEntry] = field(default_factory=dict)
+    reported: Mapping[Target, ControlEntry] = field(default_factory=dict)
     """Active controls that were reported last."""
 
 
@@ -132,9 +132,9 @@ class ServiceRuntime(PreparedService):
     def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
         """Encode an event to be emitted: type, schema and bytes. Raises `Permanent` for an event of another saga."""
         contract = self.contracts[name_of(type(event))]
-        said = str(getattr(event, contract.key))
-        if said != saga:
-            raise Permanent(f"{contract.name} has {contract.key}={said!r}, but this is saga {saga!r}: emit its own id")
+        key = str(getattr(event, contract.key))
+        if key != saga:
+            raise Permanent(f"{contract.name} has {contract.key}={key!r}, but this is saga {saga!r}: emit its own id")
         try:
             value = codec.encode(event)
         except BadInput as why:

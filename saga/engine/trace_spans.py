@@ -12,7 +12,7 @@ from saga.telemetry.events import Span, Traced
 T = TypeVar("T")
 Kind: TypeAlias = Literal["handler", "step", "store"]
 SPANS_MAX = 500
-"""Spans of one turn, at most: of a handler with thousands of steps the first ones are shown."""
+"""Spans of one message, at most: of a handler with thousands of steps the first ones are shown."""
 UNTRACED = nullcontext("")
 """In the place of `Spans.of` where nothing is traced."""
 
@@ -92,13 +92,13 @@ class TurnSpans:
         """Return the header for a call in this span; `None` as long as its trace is unknown."""
         return None if self.place is None else self.place.header(span, self.tracing.is_sampled(self.place))
 
-    def told(self, message: Message, position: Position) -> Traced | None:
+    def to_traced(self, message: Message, position: Position) -> Traced | None:
         """Return their telemetry event; `None` if they are not sampled, or of a timer that triggered nothing."""
         place = self.place
         if place is None or not self.tracing.is_sampled(place):
             return None
         now_s = self._clock.monotonic_s()
-        turn = Span(id=self.id, parent=None, kind="turn", name=message.type, began_s=self.began_s, ended_s=now_s)
+        root = Span(id=self.id, parent=None, kind="turn", name=message.type, began_s=self.began_s, ended_s=now_s)
         return Traced(
             service=self.service,
             saga=message.saga,
@@ -110,7 +110,7 @@ class TurnSpans:
             trace=place.trace,
             parent=place.span,
             flags=(place.flags or 0) | 1,
-            spans=(turn, *self._spans),
+            spans=(root, *self._spans),
             now_s=now_s,
             now_ms=self._clock.now_ms(),
             principal=message.principal,

@@ -37,7 +37,7 @@ class Worker:
     """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
     sources: WorkerSources
     transition_publisher: TransitionPublisher | None = None
-    """Tells its transitions; `None`: nobody is told."""
+    """Publishes its transitions; `None`: they are not published."""
     log_ids: LogIds | None = None
     """Way to the ids of logs, to be compared with those that the store knows; `None`: they are not."""
     executor: KeyedExecutor = field(init=False)

@@ -110,7 +110,7 @@ async def repair(
                 if (
                     telling is not None
                 ):  # an event that cannot be published now is published by the worker that loads the saga next
-                    await telling.tell()
+                    await telling.publish()
             if is_whole:
                 await note_logs(store, declared.name, log_ids)
     if not is_known:

@@ -328,10 +328,10 @@ def everything_dead() -> list[Outgoing]:
         a_letter(3, "escalation", calls=("step x ran",)),
     ]
     return [
-        *(dead_letters.letter("payment", letter, iso(NOW_MS + i), "here", None) for i, letter in enumerate(dead)),
-        dead_letters.letter("payment", a_letter(1), iso(NOW_MS), "here", None),
-        dead_letters.older_than_memory("payment", late, Position("orders", 0, 3), None),
-        dead_letters.unreadable("payment", record, "nobody can read it", NOW_MS, None),
+        *(dead_letters.to_outgoing("payment", letter, iso(NOW_MS + i), "here", None) for i, letter in enumerate(dead)),
+        dead_letters.to_outgoing("payment", a_letter(1), iso(NOW_MS), "here", None),
+        dead_letters.from_forgotten("payment", late, Position("orders", 0, 3), None),
+        dead_letters.from_unreadable("payment", record, "nobody can read it", NOW_MS, None),
         Outgoing("payment.dead", b"s", b"anything", (("no", b"letter"),)),
     ]
 
@@ -412,7 +412,7 @@ def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr("saga.ops.dead_letters.RECORDS_MAX", 3)
-    say(shop, *(dead_letters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
+    say(shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
     listed = saga("sagas", "list", "--json", "--dead")
     told = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
     assert told == [f"dead-{n}" for n in range(count - 1, count - 4, -1)]
@@ -432,8 +432,8 @@ def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) 
     ours = replace(a_letter(9), message=placed, blame="code")
     say(
         shop,
-        dead_letters.letter("payment", outside, iso(NOW_MS), "here", None),
-        dead_letters.letter("payment", ours, iso(NOW_MS - 7_200_000), "here", contract),
+        dead_letters.to_outgoing("payment", outside, iso(NOW_MS), "here", None),
+        dead_letters.to_outgoing("payment", ours, iso(NOW_MS - 7_200_000), "here", contract),
     )
     everything = listed()
     assert everything >= {"dead-8", "dead-9"}
@@ -450,7 +450,7 @@ def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) 
 def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, saga: Call) -> None:
     evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
     letter = replace(a_letter(1), message=evil)
-    say(shop, dead_letters.letter("payment", letter, iso(NOW_MS), "here", None))
+    say(shop, dead_letters.to_outgoing("payment", letter, iso(NOW_MS), "here", None))
     heading, *rows = saga("sagas", "list", "--dead").stdout.splitlines()
     assert heading.split() == ["TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY"]
     assert len(rows) == 2
@@ -482,7 +482,7 @@ def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Pa
     def said(undoes: str) -> str:
         message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")
         dead = replace(a_letter(1, "escalation"), handler="release", message=message)
-        say(shop, dead_letters.failing("payment", dead, iso(NOW_MS), undoes, "here", None))
+        say(shop, dead_letters.escalation_to_outgoing("payment", dead, iso(NOW_MS), undoes, "here", None))
         found = json.loads(saga("sagas", "list", "--json", "--dead").stdout)["letters"]
         [letter] = [each for each in found if each["what"] == "escalation"]
         return str(letter["now"])

@@ -69,7 +69,9 @@ def escalate(shop: Path) -> None:
                     reason=f"{attempts} attempts failed, the last with OSError: the bank is shut", attempts=attempts,
                 )  # fmt: skip
                 time = f"2026-01-01T00:00:{attempts:02}.000Z"
-                await broker.publish([dead_letters.failing("payment", dead, time, "reserved-1", "-", None)])
+                await broker.publish(
+                    [dead_letters.escalation_to_outgoing("payment", dead, time, "reserved-1", "-", None)]
+                )
 
     asyncio.run(say())
 

@@ -168,13 +168,13 @@ def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
         where="/very/long" * 10_000,
         calls=tuple(f"step {'s' * 1000} {n}" for n in range(10_000)),
     )
-    letter = dead_letters.letter("payment", dead, "2026-01-01T00:00:00.000Z", "-", None)
+    letter = dead_letters.to_outgoing("payment", dead, "2026-01-01T00:00:00.000Z", "-", None)
     size = record_size(letter)
     assert size < 20_000
     headers = texts_of(letter.headers)
     assert headers["dead_reason"].endswith("ü ...")
     assert all(text.isprintable() for name, text in headers.items())
-    assert headers["dead_call"] == f"and {10_000 - 26} more: saga sagas show tells all"
+    assert headers["dead_call"] == f"and {10_000 - 26} more: saga sagas show lists all"
     assert len(letter.value or b"") == len(VALUE)
 
 
@@ -194,8 +194,8 @@ def check_forms(size: int, limit: int, what: str) -> None:
     headers = tuple((f"x{n}", b"y" * 90) for n in range(size // 100)) if what in ("headers", "all") else ()
     headers += (("x", b"y" * size),) if what in ("header", "all") else ()
     record = Record("orders", 3, 17, key, value, headers, 0)
-    whole = dead_letters.unreadable("payment", record, "r" * 5000, 0, None)
-    forms = list(dead_letters.forms(whole, limit))
+    whole = dead_letters.from_unreadable("payment", record, "r" * 5000, 0, None)
+    forms = list(dead_letters.shrink(whole, limit))
     sizes = [record_size(form) for form in forms]
     assert sizes[:-1] == sorted(set(sizes[:-1]), reverse=True)
     assert sizes[-1] < 2200, "whatever a log takes"

@@ -233,18 +233,18 @@ async def test_the_mark_rises_with_what_is_acknowledged_and_not_before(tmp_path:
     telling.on_written(one, last(one), Measurements())
     assert telling.published_below(one) == 0
     desk.log.fails = BrokerUnavailable("it is away")
-    assert not await telling.tell()
+    assert not await telling.publish()
     assert telling.published_below(one) == 0
     desk.log.fails = None
     desk.clock.ahead_ms += 1000
-    assert await telling.tell()
+    assert await telling.publish()
     assert telling.published_below(one) == one.n
     telling.on_written(two, last(two), Measurements())
-    await telling.tell()
+    await telling.publish()
     assert telling.published_below(two) == two.n
     assert [t.number for t in desk.log.told()] == [last(one).n, last(two).n]
     telling.on_loaded(two)  # nothing of it is new
-    await telling.tell()
+    await telling.publish()
     assert len(desk.log.taken) == 2
 
 
@@ -255,13 +255,13 @@ async def test_a_commit_waits_for_a_log_that_is_away_for_ten_seconds_and_no_long
     telling.on_loaded(one)
     waits = []
     for _ in range(24):
-        waits.append(not await telling.tell())
+        waits.append(not await telling.publish())
         desk.clock.ahead_ms += 500
     assert waits[:20] == [True] * 20
     assert waits[22:] == [False, False]
     desk.log.fails = None
     desk.clock.ahead_ms += 1000
-    assert await telling.tell()
+    assert await telling.publish()
     assert [t.number for t in desk.log.told()] == [0]
 
 
@@ -272,20 +272,20 @@ async def test_beyond_the_bound_new_ones_are_let_go_and_told_when_their_saga_is_
     one, two, three = await history_at(tmp_path)
     telling_ = desk.telling()
     telling_.on_written(one, last(one), Measurements())
-    monkeypatch.setattr(transition_publisher, "NOTED_BYTES_MAX", telling_._bytes)
+    monkeypatch.setattr(transition_publisher, "QUEUED_BYTES_MAX", telling_._bytes)
     telling_.on_written(two, last(two), Measurements())
     (moment,) = desk.moments
     assert isinstance(moment, Untold)
     assert moment.count == 1
-    await telling_.tell()
+    await telling_.publish()
     monkeypatch.undo()
     telling_.on_written(three, last(three), Measurements())
-    await telling_.tell()
+    await telling_.publish()
     assert telling_.published_below(three) == 0  # as the progress says: one is missing
     telling_.on_loaded(three)  # as it was left behind by this worker itself: it is not told again while it is known
     again = desk.telling()
     again.on_loaded(three)
-    await again.tell()
+    await again.publish()
     assert [t.number for t in desk.log.told()] == [0, 2, 0, 1, 2]
     assert again.published_below(three) == 3
 
@@ -303,7 +303,7 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
         ((late, soon), ()), ((dead, soon), (late, soon)), ((), ()), ((never,), (never,)), ((held_up,), (held_up, late))
     ):  # fmt: skip
         telling.on_written(replace(one, queue=queue, deadlines=deadlines), last(one), Measurements())
-    await telling.tell()
+    await telling.publish()
     assert [(t.parked_until, t.due, t.open) for t in desk.log.told()] == [
         ("1970-01-01T00:00:09.000Z", None, True),
         (None, "1970-01-01T00:00:05.000Z", True),
@@ -324,7 +324,7 @@ async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_ha
     telling = desk.telling()
     for queue in ((), (replace(dead, handler="capture"),), (dead,)):
         telling.on_written(replace(one, later=(goes_on,), queue=queue), last(one), Measurements())
-    await telling.tell()
+    await telling.publish()
     assert [(each.handler, each.types, each.until) for t in desk.log.told() for each in t.awaits] == [
         ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
         ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
@@ -339,7 +339,7 @@ async def test_what_waits_until_it_is_known_when_its_saga_began_is_told_with_wha
     telling = desk.telling()
     for p in (replace(one, compensating=(outcome,)), replace(one, waiting=(outcome,))):
         telling.on_written(replace(p, started=None), last(one), Measurements())
-    await telling.tell()
+    await telling.publish()
     assert [(each.handler, each.types) for t in desk.log.told() for each in t.awaits] == [
         ("release", ("OrderPlaced",)),
         ("reserve", ("OrderPlaced",)),
@@ -351,10 +351,10 @@ async def test_what_no_log_takes_is_let_go_and_keeps_back_nothing(tmp_path: Path
     one, two, *_ = await history_at(tmp_path)
     telling = desk.telling()
     telling.on_loaded(one)
-    assert await telling.tell()
+    assert await telling.publish()
     desk.log.fails = None
     telling.on_loaded(two)
-    assert await telling.tell()
+    assert await telling.publish()
     assert [t.number for t in desk.log.told()] == [0, 1]
 
 
@@ -364,7 +364,7 @@ async def test_a_saga_that_begins_anew_under_its_id_is_told_from_its_beginning(t
     telling = desk.telling()
     for p in (one, two, one):
         telling.on_written(p, last(p), Measurements())
-    await telling.tell()
+    await telling.publish()
     assert [t.number for t in desk.log.told()] == [0, 1, 0]
     telling.on_written(two, last(two), Measurements())
     assert telling.published_below(two) == 1
@@ -375,7 +375,7 @@ async def test_a_transition_that_was_damaged_is_a_gap_and_stops_nobody(tmp_path:
     *_, three = await history_at(tmp_path)
     telling = desk.telling()
     telling.on_loaded(replace(three, transitions=(three.transitions[0], Raw(b'{"n":"one"}'), three.transitions[2])))
-    await telling.tell()
+    await telling.publish()
     assert [t.number for t in desk.log.told()] == [0, 2]
     assert telling.published_below(three) == 1
 
@@ -398,9 +398,9 @@ async def test_published_transitions_free_their_share(tmp_path: Path, monkeypatc
     one, two, _ = await history_at(tmp_path)
     telling_ = desk.telling()
     telling_.on_written(one, last(one), Measurements())
-    monkeypatch.setattr(transition_publisher, "NOTED_BYTES_MAX", 2 * telling_._bytes - 1)
-    await telling_.tell()
+    monkeypatch.setattr(transition_publisher, "QUEUED_BYTES_MAX", 2 * telling_._bytes - 1)
+    await telling_.publish()
     telling_.on_written(two, last(two), Measurements())
-    await telling_.tell()
+    await telling_.publish()
     assert [t.number for t in desk.log.told()] == [0, 1]
     assert not desk.moments

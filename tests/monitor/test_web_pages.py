@@ -267,7 +267,7 @@ async def act(browser: Browser, *more: tuple[str, str], status: int = 400) -> st
 
 
 def publish_two(shop: Path) -> None:
-    say(shop, *(dead_letters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2)))
+    say(shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2)))
 
 
 async def test_letters_that_are_not_searched_and_readings_that_are_old_are_told(

@@ -28,12 +28,12 @@ LATE = Message(
 
 
 async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: Path) -> None:
-    whole = dead_letters.older_than_memory("payment", LATE, Position("orders", 0, 3), None)
+    whole = dead_letters.from_forgotten("payment", LATE, Position("orders", 0, 3), None)
     cut = dead_letters.cut(
         whole._replace(headers=tuple((n, b"cut" if n == "dead_id" else v) for n, v in whole.headers)), 2500
     )
     empty = whole._replace(value=None, headers=tuple((n, b"empty" if n == "dead_id" else v) for n, v in whole.headers))
-    id_ = dead_letters.id_of_older("payment", LATE)
+    id_ = dead_letters.forgotten_id("payment", LATE)
     url = f"embedded:///{tmp_path / 'broker.db'}"
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([Topic("payment.dead", 1, None)])
@@ -64,7 +64,7 @@ async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: P
     ],
 )
 def test_a_selection_matches_a_dead_letter_if_all_its_fields_do(selection: Selection, *, holds: bool) -> None:
-    whole = dead_letters.older_than_memory("payment", LATE, Position("orders", 0, 3), None)
+    whole = dead_letters.from_forgotten("payment", LATE, Position("orders", 0, 3), None)
     letter = decode_dead_letter("payment", Record("payment.dead", 0, 0, whole.key, whole.value, whole.headers, 0))
     assert letter is not None
     assert selection.matches(letter) is holds

@@ -75,7 +75,7 @@ class Committer:
         """Commit every offset that has moved. Transition events are published first: once an offset is committed, no
         redelivery would publish them."""
         watching = self.assignment.outage_watch
-        if self.transition_publisher is not None and not await self.transition_publisher.tell():
+        if self.transition_publisher is not None and not await self.transition_publisher.publish():
             self.due.set()
             return
         async with self._one_at_a_time:

@@ -135,7 +135,7 @@ class MessageDelivery:
                 principal=message.principal,
             )
         )
-        if stages.spans is not None and (traced := stages.spans.told(message, item.position)) is not None:
+        if stages.spans is not None and (traced := stages.spans.to_traced(message, item.position)) is not None:
             ports.outage_watch.report(traced)
 
     def _start_spans(self, item: WorkItem, tracing: Tracing) -> TurnSpans | None:

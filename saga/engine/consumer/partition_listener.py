@@ -32,7 +32,7 @@ class PartitionListener:
     """Maximum number of messages that a crashed owner may have been handling."""
     lost_timers: LostTimers
     low_priority: LowPriorityBuffer | None = None
-    _anew: set[Partition] = field(default_factory=set)
+    _recreated: set[Partition] = field(default_factory=set)
     """Timer partitions whose log was replaced and whose timers are not republished yet."""
     _looking: set[asyncio.Task[None]] = field(default_factory=set)
     _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class PartitionListener:
         Otherwise the next owner would not guard itself against a message that crashes this process.
         """
         # Partitions whose timers are republished first must not delay the others.
-        anew = {partition: at for partition, at in partitions.items() if partition in self._anew}
-        for some in (anew, {partition: at for partition, at in partitions.items() if partition not in anew}):
+        recreated = {partition: at for partition, at in partitions.items() if partition in self._recreated}
+        for some in (recreated, {partition: at for partition, at in partitions.items() if partition not in recreated}):
             if some:
                 beginning = self.executor.tasks.create_task(self._start_partitions(some), name="begin partitions")
                 self._beginning.update(dict.fromkeys(some, beginning))
@@ -55,9 +55,9 @@ class PartitionListener:
         self.outage_watch.report(Assigned(service=self.outage_watch.service, partitions=tuple(partitions)))
 
     async def _start_partitions(self, partitions: Mapping[Partition, int]) -> None:
-        if lost := {partition.topic for partition in partitions if partition in self._anew}:
+        if lost := {partition.topic for partition in partitions if partition in self._recreated}:
             await self.lost_timers.republish(lost)
-            self._anew.difference_update(partitions)
+            self._recreated.difference_update(partitions)
         task = asyncio.current_task()
 
         def is_current(partition: Partition) -> bool:  # else it was revoked meanwhile, or assigned again
@@ -86,7 +86,7 @@ class PartitionListener:
         try:
             await self.committer.commit()
             # A guarded partition of which nothing was delivered stays open, so that the next owner guards it, too.
-            # Messages in progress make no difference: they crashed nobody.
+            # Messages in progress make no difference: no process crashed of them.
             await self.committer.close_partitions(
                 [p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded_messages_max(p)]
             )
@@ -144,7 +144,7 @@ class PartitionListener:
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         if is_timer_topic(partition.topic):
-            self._anew.add(partition)
+            self._recreated.add(partition)
         self.outage_watch.report(
             LogReplaced(
                 service=self.outage_watch.service, topic=partition.topic, partition=partition.number, first=position
@@ -170,7 +170,7 @@ class PartitionListener:
         for task in dict.fromkeys([self._beginning.pop(p, None) for p in partitions]):
             if task is not None and task not in self._beginning.values():
                 task.cancel()
-        self._anew.difference_update(partitions)
+        self._recreated.difference_update(partitions)
         self.assignment.let_go(partitions)
         self.executor.forget(partitions)
         self.timers.forget(partitions)

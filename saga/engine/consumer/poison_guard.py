@@ -129,7 +129,7 @@ class PoisonGuard:
         service, message = self.service, item.message
         contract = service.contracts.get(message.type)
         kept = await value_codec.encrypt_message(service, message, item.position)
-        letter = dead_letters.deadly(service.name, kept, item.position, deaths, contract)
+        letter = dead_letters.from_poisonous(service.name, kept, item.position, deaths, contract)
         await outbox.send_dead_letter(service, item.position, letter)
         service.ports.outage_watch.report(
             DeadLettered(
@@ -137,7 +137,7 @@ class PoisonGuard:
                 saga=message.saga,
                 message=message.id,
                 type=message.type,
-                reason=dead_letters.of_deaths(deaths),
+                reason=dead_letters.describe_deaths(deaths),
                 remedy=dead_letters.DEADLY,
                 blame="code",
             )

@@ -69,7 +69,7 @@ class PollLoop:
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Poll until `stop` is set."""
         ports, prefixes, yielding = self.service.ports, self.assignment.trackers, self.low_priority
-        away, told, met_s = False, dict[Place, StalledPartition](), -inf
+        away, stalled, met_s = False, dict[Place, StalledPartition](), -inf
         idle_s = POLL_S
         while not stop.is_set():
             open_, room = self.flow.choose_partitions()
@@ -91,7 +91,7 @@ class PollLoop:
                 ports.outage_watch.unavailable("poll", why)
                 await ports.clock.sleep(AGAIN_S)
                 continue
-            told = _report_stalled_partitions(ports.outage_watch, told, membership.stalled_partitions())
+            stalled = _report_stalled_partitions(ports.outage_watch, stalled, membership.stalled_partitions())
             if strangers := membership.disagreeing_members():
                 idle_s, now_s = TELL_EVERY_S, ports.clock.monotonic_s()
                 if now_s - met_s >= TELL_EVERY_S:
@@ -163,9 +163,9 @@ class PollLoop:
         topic, partition, offset = record[:3]
         assert skip.why is not None
         watching.report(PassedOver(service=name, topic=topic, partition=partition, offset=offset, why=skip.why))
-        told = (topic, skip.type)
-        if skip.why == "unknown type" and told not in self._unknown and len(self._unknown) < UNKNOWN_MAX:
-            self._unknown.add(told)
+        skipped = (topic, skip.type)
+        if skip.why == "unknown type" and skipped not in self._unknown and len(self._unknown) < UNKNOWN_MAX:
+            self._unknown.add(skipped)
             watching.report(UnknownType(service=name, topic=topic, partition=partition, offset=offset, type=skip.type))
 
 
@@ -180,9 +180,9 @@ class UnreadableRecords:
     def give_up(self, record: Record, prefix: OffsetTracker, reason: str) -> None:
         """Start publishing the dead letter; other records are handled meanwhile."""
         self.lanes.inflight += 1
-        letter = self.lanes.tasks.create_task(self._send_dead_letter(record, prefix, reason), name="dead letter")
-        self._under_way.add(letter)
-        letter.add_done_callback(self._finish)
+        task = self.lanes.tasks.create_task(self._send_dead_letter(record, prefix, reason), name="dead letter")
+        self._under_way.add(task)
+        task.add_done_callback(self._finish)
 
     async def drain(self, limit_s: float) -> None:
         """Wait until all dead letters are published, at most `limit_s`."""
@@ -195,7 +195,7 @@ class UnreadableRecords:
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
         try:
             kept = await value_codec.encrypt_record(self.service, record)
-            letter = dead_letters.unreadable(self.service.name, kept, reason, now_ms, contract)
+            letter = dead_letters.from_unreadable(self.service.name, kept, reason, now_ms, contract)
             await outbox.send_dead_letter(self.service, position, letter)
         except Draining:
             return
@@ -210,8 +210,8 @@ class UnreadableRecords:
             )
         )
 
-    def _finish(self, letter: asyncio.Task[None]) -> None:
-        self._under_way.discard(letter)
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
         self.lanes.inflight -= 1
         self.lanes.freed.set()
 

@@ -62,7 +62,7 @@ CONTROL = TYPE.rpartition(".")[2]
 """Type header of a control, without its namespace."""
 UNTOUCHED = SkippedRecord("no change of the document: the toolkit's marks in it alone are others")
 UNKNOWN = SkippedRecord("no handler here names its type")
-TOMBSTONE = SkippedRecord("it has no value: the log may forget what has its key, and nobody says anything", "tombstone")
+TOMBSTONE = SkippedRecord("it has no value: the log may forget what has its key, and it says nothing", "tombstone")
 OWN = SkippedRecord("a copy of an own event: the progress has it")
 FORGED = BadRecord(
     "its sender calls itself as this service does, which never makes such an id: it is no copy of an own event; have "
@@ -178,42 +178,42 @@ class Recognition(NamedTuple):
 
 def recognize(record: Record, library: Library) -> Recognition:
     """Recognize a record in binary mode. Raises `BadInput` if neither header nor bytes name a type."""
-    said, value = _get_type_header(record), record.value or b""
-    if said is None:
+    header, value = _get_type_header(record), record.value or b""
+    if header is None:
         content, path = _identify_value(record, library)
         if content is None:
             raise BadInput(_explain_missing_type(record, library))
         return Recognition(content, path, unknown_type=_schema_name(record) if content == "" else "")
-    meant = _resolve_type(said, library)
+    meant = _resolve_type(header, library)
     try:
         content, path = _identify_value(record, library)
     except BadInput:
         if meant is None:
-            return Recognition("", unknown_type=_text(said))
+            return Recognition("", unknown_type=_text(header))
         return Recognition(meant.name)  # decoding reports what is wrong with the schema
     if content:
         if meant is not None and meant.name == content:
-            return Recognition(content, remark="" if meant.is_exact else _describe_near_match(said, content))
+            return Recognition(content, remark="" if meant.is_exact else _describe_near_match(header, content))
         what = path or f"{_schema_name(record)} by their schema"
         return Recognition(
             content,
-            doubt=f"its ce_type is {quote_text(_text(said))}, and its bytes are those of {what}: have its sender "
+            doubt=f"its ce_type is {quote_text(_text(header))}, and its bytes are those of {what}: have its sender "
             "write the "
             "type that it is of",
-            unknown_type=_text(said),
+            unknown_type=_text(header),
         )
     if meant is None or (content == "" and not meant.is_exact):
-        return Recognition("", unknown_type=_text(said))
+        return Recognition("", unknown_type=_text(header))
     if meant.is_exact:
         return Recognition(meant.name)
     if value[:2] == codec.MARKER or foreign_values.schema_id_in(value) is not None:  # decoding checks the schema
-        return Recognition(meant.name, remark=_describe_near_match(said, meant.name))
+        return Recognition(meant.name, remark=_describe_near_match(header, meant.name))
     full_name = library.contracts[meant.name].full_name
     return Recognition(
         meant.name,
-        doubt=f"{_describe_near_match(said, meant.name)}, and nothing in it shows that it is one: have its sender "
+        doubt=f"{_describe_near_match(header, meant.name)}, and nothing in it shows that it is one: have its sender "
         f"write {full_name}",
-        unknown_type=_text(said),
+        unknown_type=_text(header),
     )
 
 
@@ -239,23 +239,23 @@ def _schema_name(record: Record) -> str:
     return foreign_values.record_name_of(record.writer) if record.writer is not None else ""
 
 
-def _resolve_type(said: bytes, library: Library) -> MeantType | None:
+def _resolve_type(header: bytes, library: Library) -> MeantType | None:
     """Return the contract that a type header means, or `None`. Cached, because there are few types."""
     try:
-        return library.types[said]
+        return library.types[header]
     except KeyError:
-        found = _look_up_type(_text(said), library)
+        found = _look_up_type(_text(header), library)
         if len(library.types) < TYPES_MAX:
-            library.types[said] = found
+            library.types[header] = found
         return found
 
 
-def _look_up_type(said: str, library: Library) -> MeantType | None:
-    space, _, last = said.rpartition(".")
+def _look_up_type(header: str, library: Library) -> MeantType | None:
+    space, _, last = header.rpartition(".")
     contract = library.contracts.get(last)
     if contract is not None:
         return MeantType(last, not space or not contract.namespace or space == contract.namespace)
-    words = [word for word in _between.split(said) if word]
+    words = [word for word in _between.split(header) if word]
     while words and _is_version(words[-1].lower()):
         words.pop()
     if words:
@@ -264,13 +264,13 @@ def _look_up_type(said: str, library: Library) -> MeantType | None:
     for count in range(min(len(words), _WORDS_MAX), 0, -1):
         name = names.get("".join(words[-count:]).lower())
         if name is not None:
-            return MeantType(name, _is_exact_but_for_quotes(said, library.contracts[name]))
+            return MeantType(name, _is_exact_but_for_quotes(header, library.contracts[name]))
     return None
 
 
-def _is_exact_but_for_quotes(said: str, contract: Contract) -> bool:
+def _is_exact_but_for_quotes(header: str, contract: Contract) -> bool:
     """Return whether a type is the name of a contract, apart from quotes or blanks around it."""
-    space, _, last = said.strip(" \t\r\n\0\"'").rpartition(".")
+    space, _, last = header.strip(" \t\r\n\0\"'").rpartition(".")
     return last == contract.name and (not space or not contract.namespace or space == contract.namespace)
 
 
@@ -278,12 +278,12 @@ def _normalize(name: str) -> str:
     return _between.sub("", name).lower()
 
 
-def _describe_near_match(said: bytes, name: str) -> str:
-    return f"no contract is called {quote_text(_text(said))}; it comes near {name}"
+def _describe_near_match(header: bytes, name: str) -> str:
+    return f"no contract is called {quote_text(_text(header))}; it comes near {name}"
 
 
-def _text(said: bytes) -> str:
-    return said[:_TYPE_BYTES_MAX].decode("utf-8", "replace")
+def _text(header: bytes) -> str:
+    return header[:_TYPE_BYTES_MAX].decode("utf-8", "replace")
 
 
 def _explain_missing_type(record: Record, library: Library) -> str:
@@ -370,10 +370,10 @@ def _find_saga(changed: DocumentChange, kind: DocumentKind) -> str:
             f"{kind.saga} was: leave out saga=, so that the key is the saga id"
         )
     try:
-        said = _fields.decode(content).get(kind.saga)
+        header = _fields.decode(content).get(kind.saga)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise BadInput(f"the document {changed.key!r} of {kind.collection!r} is no JSON object: {why}") from None
-    saga = str(said) if isinstance(said, int) and not isinstance(said, bool) else said
+    saga = str(header) if isinstance(header, int) and not isinstance(header, bool) else header
     if not isinstance(saga, str) or not 0 < len(saga.encode()) <= SAGA_BYTES_MAX:
         raise BadInput(
             f"the document {changed.key!r} of {kind.collection!r}: its {kind.saga} is no saga id: a text of 1 to "

@@ -24,7 +24,7 @@ from saga.progress.journal import Commit, WriteContext
 
 
 async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action: Abort) -> RunRequest:
-    """Close the documents of a run to it, and make the request to do what it said with `on_abort`."""
+    """Close the documents of a run to it, and make the request for the calls that it named with `on_abort`."""
     intent = action.intent
     remains = await _describe_remains(service, state, intent)
 
@@ -57,16 +57,16 @@ def record_abort(
 async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, intent: Intent) -> list[str]:
     """Make the calls that take a run back, newest first. Return those that could not be made, or were refused."""
     left = []
-    for said in reversed(intent.undo_with):
+    for action in reversed(intent.undo_with):
         try:
-            said = await context.codec.decrypt_abort_call(intent.handler, said)
-            context.hides += secrets_in(said)
-            call, args, named = find_call(service, context, said)
-            await (call(*args, **named) if said.saga else context.step(cast(Any, call), *args, **named))
+            action = await context.codec.decrypt_abort_call(intent.handler, action)
+            context.hides += secrets_in(action)
+            call, args, named = find_call(service, context, action)
+            await (call(*args, **named) if action.saga else context.step(cast(Any, call), *args, **named))
         except NotFound as why:
             left.append(str(why))
         except service.expected_errors[intent.handler] as why:
-            left.append(f"{said.call} was refused: {describe_exception(why)}")
+            left.append(f"{action.call} was refused: {describe_exception(why)}")
     return left
 
 

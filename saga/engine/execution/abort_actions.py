@@ -1,7 +1,7 @@
 """Calls that take a run back, as `saga.on_abort` records them.
 
 Each is recorded so that another process, of a later version perhaps, finds it by its name. The name is looked up in
-what the service declares, and never imported: whoever can write a document of the store could otherwise have the
+what the service declares, and never imported: anyone who can write a document of the store could otherwise have the
 service run any code.
 """
 
@@ -86,11 +86,11 @@ def find_call(
     return call, args, named
 
 
-def secrets_in(said: AbortAction) -> list[str]:
+def secrets_in(action: AbortAction) -> list[str]:
     """Return the texts of the sensitive arguments of a call."""
     return [
         text
-        for value in (*said.args, *said.named.values())
+        for value in (*action.args, *action.named.values())
         for text in sensitive_fields.find_secrets(msgspec.json.decode(value))
     ]
 

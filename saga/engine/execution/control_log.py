@@ -38,22 +38,22 @@ def _apply(service: ServiceRuntime, there: Document | None, now_s: float) -> Non
     known, clock = service.controls, service.ports.clock
     cas = 0 if there is None else there.cas
     if known.cas != cas:
-        book = controls.decode_control_log(service.name, None if there is None else there.content)
-        before, known.in_force, known.cas = known.in_force, controls.read_controls(book), cas
+        log = controls.decode_control_log(service.name, None if there is None else there.content)
+        before, known.in_force, known.cas = known.in_force, controls.read_controls(log), cas
         for kind in known.in_force.unknown:
             if kind not in before.unknown:
                 service.ports.outage_watch.report(ControlUnknown(service=service.name, kind=kind))
     known.until_s = now_s + READ_S
     active = controls.active_entries(known.in_force, clock.now_ms())
-    if active == known.told:
+    if active == known.reported:
         return
-    for target, entry in known.told.items():
+    for target, entry in known.reported.items():
         if target not in active:
             _report_change(service, entry, is_on=False)
     for target, entry in active.items():
-        if known.told.get(target) != entry:
+        if known.reported.get(target) != entry:
             _report_change(service, entry, is_on=True)
-    known.told, known.stops = active, bool(active)
+    known.reported, known.stops = active, bool(active)
     service.limits(active)
 
 
@@ -82,9 +82,9 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
     while True:
         there = await outbox.retry_while_unavailable(service, at, "get", store.get, ARCHIVES, key)
         try:
-            book = controls.decode_control_log(service.name, None if there is None else there.content)
-            refused = controls.why_refused(service.name, control.switch, service.names, controls.read_controls(book))
-            more = controls.append_control(book, control, refused)
+            log = controls.decode_control_log(service.name, None if there is None else there.content)
+            refused = controls.why_refused(service.name, control.switch, service.names, controls.read_controls(log))
+            more = controls.append_control(log, control, refused)
         except BadInput as why:
             await outbox.send_dead_letter(service, at, _dead_letter(service.name, control, str(why)))
             return
@@ -99,7 +99,7 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
                     service, at, "write", store.replace, ARCHIVES, key, content, cas=there.cas
                 )
         except (Conflict, Exists, Ambiguous):
-            continue  # somebody else wrote, or nobody knows: what is in there by now tells
+            continue  # another process wrote, or the answer was lost: read it again
         _apply(service, Document(content, cas), service.ports.clock.monotonic_s())
         return
 
@@ -114,4 +114,4 @@ def _dead_letter(service: str, control: Control, reason: str) -> Outgoing:
         message=control,
         blame="code",
     )
-    return dead_letters.letter(service, dead, control.time, f"{service}.commands", None)
+    return dead_letters.to_outgoing(service, dead, control.time, f"{service}.commands", None)

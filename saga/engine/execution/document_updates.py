@@ -27,7 +27,7 @@ from saga.store.port import Document
 T = TypeVar("T")
 
 PRUNE_FROM = 64
-"""Markers in a document from which on an update first drops those that nobody needs any more."""
+"""Markers in a document from which on an update first drops those that are no longer needed."""
 MARKERS_MAX = 1000
 """Markers of open intents in a document, at most: then an update without one fails, transiently."""
 PAUSE_S = 0.002
@@ -269,7 +269,7 @@ def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
         return refused, None
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as why:  # it would fail whoever acts for this update, too
+    except BaseException as why:  # else it would fail all that wait for this update, too
         raise wrap_base_exception(why, name) from why
     result: object = None
     if isinstance(returned, tuple) and len(returned) == 2:
@@ -344,7 +344,7 @@ async def _is_open(service: ServiceRuntime, position: Position, saga: str, run: 
     """Return whether the run's intent is open in the progress as it is now."""
     intents = await _load_intents(service, position, saga)
     if intents is None:
-        raise StoreError(f"the progress of saga {saga!r} cannot be read any more: nobody knows what it has begun")
+        raise StoreError(f"the progress of saga {saga!r} cannot be read any more: what it has begun is unknown")
     return any((i.kind, i.handler, i.cause) == run for i in intents)
 
 

@@ -1,6 +1,6 @@
 """React to a failed attempt: retry in memory, park the run until its next attempt, or make a dead letter.
 
-`saga.progress.failed_attempts` decides; here the decision is carried out, and people are told. What has to be recorded
+`saga.progress.failed_attempts` decides; here the decision is carried out, and reported. What has to be recorded
 is returned as a `Write`, for the message processor alone commits.
 """
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from saga.engine.errors import NotDeterministic, format_stack
 from saga.engine.execution.runs import AttemptFailed, RunRequest
 from saga.engine.persistence import dead_letters, outbox
-from saga.engine.persistence.dead_letters import DEADLY, of_deaths
+from saga.engine.persistence.dead_letters import DEADLY, describe_deaths
 from saga.engine.persistence.outbox import OFFERING, REFUSED, offer_dead_letter
 from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import NOWHERE, ProcessingState
@@ -46,7 +46,7 @@ from saga.support.clock import iso
 from saga.telemetry.events import Escalated, Failed, Parked, PutOff, Retrying
 
 PAUSE_S_MAX = 30.0
-"""Longest pause in memory where an operator waits for the result, or people are to be told, whatever the rules say."""
+"""Longest pause in memory, whatever the rules say, where an operator waits for the result or has to be alerted."""
 NOT_DETERMINISTIC = (
     "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the version"
     " that began it does, and replay it; or look what the external system did, and say it: saga dead resolve"
@@ -116,11 +116,11 @@ class FailureHandler:
         if verdict.gives_up:
             return self._give_up(state, request, failed, verdict)
         self._report_next_attempt(state, request, failed, verdict)
-        if request.action.undoes:  # it is tried without end, and people are told
+        if request.action.undoes:  # it is tried without end, and that is reported
             state = await self._escalate(state, request, failed, verdict)
         elif isinstance(why, UnknownSchema) and verdict.attempt % verdict.attempts_max == 0:
             self._report_long_wait(request, failed, verdict)
-        if verdict.parks and state.unsent_escalation is None:  # else what people have to be told would be forgotten
+        if verdict.parks and state.unsent_escalation is None:  # else that escalation would be forgotten
             bad = None  # or the fault is in another message of the fan-in
             if isinstance(why, UnknownSchema) and not request.action.undoes:
                 bad = service.why_undecodable(request.action.role, request.action.message)
@@ -178,7 +178,7 @@ class FailureHandler:
         """Make a dead letter of a message on which the process dies, and do nothing else with it."""
         p = state.loaded_progress
         before, _ = count_failures_before(p, request.action)
-        failure = RunFailure(reason=of_deaths(state.deaths), remedy=DEADLY, attempts=before, blame="code")
+        failure = RunFailure(reason=describe_deaths(state.deaths), remedy=DEADLY, attempts=before, blame="code")
         intent = request.open_intent(p)
         return Write(
             replace(state, deaths=0),
@@ -347,7 +347,7 @@ class FailureHandler:
         )
         if not is_due:
             return None
-        return dead_letters.failing(
+        return dead_letters.escalation_to_outgoing(
             self.service.name,
             replace(letter, calls=tuple(f"{call.in_words} ran" for call in failed.reusable_answers)),
             iso(ports.clock.now_ms()),
@@ -359,7 +359,8 @@ class FailureHandler:
     async def _publish_escalation(self, state: ProcessingState, due: Outgoing | None) -> ProcessingState:
         """Offer the log the record that is due, or the last one that it has refused.
 
-        While the log refuses it, people are told, and it is offered again after the next attempt: attempts do not wait.
+        While the log refuses it, that is reported, and it is offered again after the next attempt.
+        Attempts do not wait.
         """
         ports, letter = self.service.ports, due or state.unsent_escalation
         if letter is None:
@@ -416,7 +417,7 @@ class FailureHandler:
         )
         is_processed = message.id == state.message.id
         whole = state.position.place if is_processed else f"the progress of saga {saga} in {service.name}"
-        letter = dead_letters.letter(service.name, dead, message.time, whole, service.contracts.get(message.type))
+        letter = dead_letters.to_outgoing(service.name, dead, message.time, whole, service.contracts.get(message.type))
         await outbox.send_dead_letter(service, state.position, letter)
         if service.ports.outage_watch.is_news(f"too large {saga} {name}"):
             outbox.report_dead_letter(service, saga, dead)
@@ -480,9 +481,7 @@ def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, UpcasterFailed):
         return "mend the upcaster and deploy it, then have it tried again: saga dead replay"
     if isinstance(why, KeyMissing):
-        return (
-            "restore the key, then have it tried again: saga dead replay; or discard it: whoever sent it has forged it"
-        )
+        return "restore the key, then have it tried again: saga dead replay; or discard it: its sender has forged it"
     if isinstance(why, BadInput):
         return "mend its sender; this dead letter has the original, or says where it is"
     if isinstance(why, TooLarge):

@@ -5,7 +5,7 @@
 | before the write | redelivered; steps and updates that finished are not repeated, their results are recorded |
 | after the write, before publishing | redelivered; its events are published then, or before the saga's next write |
 | after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
-| two workers own the partition | the second write is refused, and decided again by whoever owns it now |
+| two workers own the partition | the second write is refused, and decided again by the owner of the partition |
 | the write's answer is lost | never written again blindly: reload and decide again |
 | the publish's answer is lost | publish again; same ids |
 """

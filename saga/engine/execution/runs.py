@@ -90,7 +90,7 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def blame(self) -> Blame | None:
-        """Who can mend it; `None`: what a rollout brings by itself is nobody's to mend."""
+        """Who can mend it; `None`: the rollout that is under way mends it."""
         if isinstance(self.error, UnknownSchema | NewerHandler):
             return None
         return self.blame_of_error

@@ -55,8 +55,8 @@ REMEMBERED = "remembered"
 """Way by which an answer came that was given before."""
 
 UNDEPLOYED = FailureRule(UnknownSchema.__name__, Retry(attempts_max=10, delay_s_first=READ_S_MIN, in_place_s=0))
-"""Rules for a message of a schema that is not deployed here, whatever others say. It is tried without end: people are
-told after each so many attempts."""
+"""Rules for a message of a schema that is not deployed here, whatever others say. It is tried without end, and
+reported after each so many attempts."""
 NEWER = FailureRule(NewerHandler.__name__, RETRY)
 """Rules for a run that a newer version of its handler began, whatever others say: it waits for a release."""
 
@@ -84,7 +84,7 @@ class SagaContext(Saga[Any]):
     postponed_s: float | None = None
     """Seconds after which to try again, if that step was not admitted: the attempt does not count."""
     _refused_answer: tuple[int, float] | None = None
-    """Number of the call that the handler was told to be refused, and seconds after which to try it again."""
+    """Number of the call that was refused to the handler, and seconds after which to try it again."""
     _scope: RunScope | None = None
     _state: Any = None
     _time_ms = 0
@@ -219,12 +219,12 @@ class SagaContext(Saga[Any]):
                     f"{self.handler.name} says how to take back what it did, but has no compensation, so nothing ever "
                     f"would: declare one, or leave out saga.on_abort"
                 )
-            said = abort_actions.record_action(self.service, self, call, args, kwargs)
+            action = abort_actions.record_action(self.service, self, call, args, kwargs)
         except Permanent as why:
             self.failure = self.failure or why
             raise
         self._abort_actions += (
-            with_(self.codec.encrypt_abort_call(self.handler.name, said), after=self.replay.position),
+            with_(self.codec.encrypt_abort_call(self.handler.name, action), after=self.replay.position),
         )
 
     @property
@@ -324,8 +324,8 @@ class SagaContext(Saga[Any]):
                 value = await self._or_halt(
                     document_updates.read(self.service, self.processing.position, declared, key)
                 )
-            said = encode_recorded(value, declared.collection, "the document read by", declared.kind | None)
-            answered = with_(asked, value=self._encrypt_answer(asked, said))
+            content = encode_recorded(value, declared.collection, "the document read by", declared.kind | None)
+            answered = with_(asked, value=self._encrypt_answer(asked, content))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
             self.replay.calls.append(await self._store_claim(answered) if large else answered)
         return answered, declared.kind | None

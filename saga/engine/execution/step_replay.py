@@ -57,11 +57,11 @@ class StepReplay:
     def load(self, intent: Intent, carried: tuple[StepRecord, ...]) -> None:
         """Load what an earlier attempt has got: what its intent holds, or what this message's processing carries on."""
         known = intent.calls
-        if said := {identify_call(call): call for call in known if call.by is not None}:
+        if answered := {identify_call(call): call for call in known if call.by is not None}:
             # One overrides what is carried on, and all that came of it.
-            self._resolved = said
+            self._resolved = answered
             known = tuple(call for call in known if call.by is None)
-            carried = tuple(takewhile(lambda call: identify_call(call) not in said, carried))
+            carried = tuple(takewhile(lambda call: identify_call(call) not in answered, carried))
         self.recorded, self.open_call = len(known), intent.open_call
         # What is recorded wins: another worker may have gone on from other answers meanwhile.
         self.calls = list(carried if carried and carried[: len(known)] == known else known)
@@ -88,8 +88,8 @@ class StepReplay:
 
         `digest`: of the arguments, made without a key.
         """
-        if self._resolved and (said := self._resolved.get(identify_call(asked))) is not None:
-            return said
+        if self._resolved and (answered := self._resolved.get(identify_call(asked))) is not None:
+            return answered
         expected = self._expected()
         if expected is None:
             self._next += 1

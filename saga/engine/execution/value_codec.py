@@ -170,7 +170,7 @@ class ValueCodec:
     # ------------------------------------------------------------ digests
 
     def digest(self, plain: str) -> str:
-        """Return the digest of arguments for the record. With keys nobody can find out by trying what was digested."""
+        """Return the digest of arguments for the record. With keys the arguments cannot be found by trying."""
         if self.own is None:
             return plain
         return _KEYED + blake2b(plain.encode(), key=self.own.digest, digest_size=12).hexdigest()
@@ -234,28 +234,31 @@ class ValueCodec:
         await self._unlock(_names_in(recorded))
         return Raw(_encoder.encode(self.decrypt(recorded, what)))
 
-    def encrypt_abort_call(self, handler: str, said: AbortAction) -> AbortAction:
+    def encrypt_abort_call(self, handler: str, action: AbortAction) -> AbortAction:
         """Encrypt the sensitive arguments of a call that takes a run back."""
-        args = [self.encrypt_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
-        named = {name: self.encrypt_raw(value, _argument(handler, said, name)) for name, value in said.named.items()}
-        return replace(said, args=tuple(args), named=named)
+        args = [self.encrypt_raw(value, _argument(handler, action, n)) for n, value in enumerate(action.args)]
+        named = {
+            name: self.encrypt_raw(value, _argument(handler, action, name)) for name, value in action.named.items()
+        }
+        return replace(action, args=tuple(args), named=named)
 
     async def decrypt_call(self, run: RunKey, call: StepRecord) -> StepRecord:
         """Decrypt the answer to a call of a run."""
         value = await self.decrypt_raw(call.value, place_of_call(run, call))
         return call if value is call.value else replace(call, value=value)
 
-    async def decrypt_abort_call(self, handler: str, said: AbortAction) -> AbortAction:
+    async def decrypt_abort_call(self, handler: str, action: AbortAction) -> AbortAction:
         """Decrypt the arguments of a call that takes a run back."""
-        args = [await self.decrypt_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
+        args = [await self.decrypt_raw(value, _argument(handler, action, n)) for n, value in enumerate(action.args)]
         named = {
-            name: await self.decrypt_raw(value, _argument(handler, said, name)) for name, value in said.named.items()
+            name: await self.decrypt_raw(value, _argument(handler, action, name))
+            for name, value in action.named.items()
         }
-        return replace(said, args=tuple(args), named=named)
+        return replace(action, args=tuple(args), named=named)
 
     async def decrypt_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
         """Decrypt the fields of a state of that version. A field that cannot hold `erased` gets its default."""
-        await self._unlock(_names_in(fields))  # of a state that is migrated nobody has asked before
+        await self._unlock(_names_in(fields))  # keys of a migrated state were not asked for before
         if not self._known:
             return dict(fields)
         older = self._service.migrations[version - 1 : version]
@@ -304,10 +307,10 @@ def _may_be_encrypted(intent: Intent) -> bool:
     return bool(intent.state or intent.calls) or any(find_key_names(part.value) for part in intent.parts)
 
 
-def _argument(handler: str, said: AbortAction, place: int | str) -> str:
+def _argument(handler: str, action: AbortAction, place: int | str) -> str:
     """Return the place of an argument of a call that takes a run back. It is the same in all turns of a run, and in its
     abort."""
-    return repr(("undo_with", handler, said.call, place))
+    return repr(("undo_with", handler, action.call, place))
 
 
 def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> bytes:
@@ -371,7 +374,7 @@ async def _encrypt_value(
 ) -> bytes:
     """Encrypt everything in a value that is not encrypted.
 
-    The fields of a value with an unknown schema cannot be told apart, nor its subject, and a newer version may mark
+    The fields of a value with an unknown schema are not known, nor its subject, and a newer version may mark
     more fields as sensitive. So it is encrypted as a whole, with the key of its saga. Its header stays as it came, so
     that it can be read once its schema is deployed, or a registry has it.
     """

@@ -39,7 +39,7 @@ LEAST_BYTES_MAX = 120
 _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")
 
 
-def letter(service: str, dead: DeadLetterRecord, time: str, whole: str, contract: Contract | None) -> Outgoing:
+def to_outgoing(service: str, dead: DeadLetterRecord, time: str, whole: str, contract: Contract | None) -> Outgoing:
     """Make the dead letter of a handler. `whole`: where all of the original lies, if the log does not accept it."""
     message = dead.message
     headers = (
@@ -51,22 +51,22 @@ def letter(service: str, dead: DeadLetterRecord, time: str, whole: str, contract
         _header("dead_attempts", str(dead.attempts)),
         *((_header("dead_where", dead.where, WHERE_BYTES_MAX),) if dead.where else ()),
         *(_header("dead_stack", place, STACK_BYTES_MAX) for place in dead.stack),
-        *_whose(dead.blame, contract),
+        *_blame_headers(dead.blame, contract),
         *((_header("dead_state", dead.state, STATE_BYTES_MAX),) if dead.state else ()),
-        *_calls(dead.calls),
+        *_call_headers(dead.calls),
     )
     return Outgoing(dead_letter_topic(service), message.saga.encode(), message.value, headers)
 
 
-def failing(
+def escalation_to_outgoing(
     service: str, dead: DeadLetterRecord, time: str, undoes: str, whole: str, contract: Contract | None
 ) -> Outgoing:
     """Make the escalation of a compensation that keeps failing. `undoes`: the event that it cannot undo."""
-    said = letter(service, dead, time, whole, contract)
-    return said._replace(headers=(*said.headers, _header("dead_undoes", undoes)))
+    record = to_outgoing(service, dead, time, whole, contract)
+    return record._replace(headers=(*record.headers, _header("dead_undoes", undoes)))
 
 
-def moment(
+def to_telemetry(
     service: str, saga: str, dead: DeadLetterRecord, contract: Contract | None
 ) -> DeadLettered | Escalated | None:
     """Make the telemetry event of a dead letter; `None` for the end of one."""
@@ -91,7 +91,7 @@ def moment(
     )
 
 
-def unreadable(service: str, record: Record, reason: str, now_ms: int, contract: Contract | None) -> Outgoing:
+def from_unreadable(service: str, record: Record, reason: str, now_ms: int, contract: Contract | None) -> Outgoing:
     """Make the dead letter of a record whose saga is unknown, with its bytes and headers. `contract`: of its declared
     type."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
@@ -101,12 +101,12 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int, contract:
         *((rename_foreign(name), value) for name, value in record.headers),
         *_headers(service, id_, "dead letter", Explanation(reason, remedy), iso(now_ms), where),
         _header("dead_position", where),
-        *_whose("data", contract),
+        *_blame_headers("data", contract),
     )
     return Outgoing(dead_letter_topic(service), record.key or b"", record.value, headers)
 
 
-def older_than_memory(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
+def from_forgotten(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
     """Make the dead letter of a message whose saga is forgotten here: it must not be taken for the first of a new
     saga."""
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
@@ -114,23 +114,25 @@ def older_than_memory(service: str, message: Message, position: Position, contra
         "look why it comes so late, or whether this worker's clock is ahead; "
         f"a longer retention= of the service would know its saga; {HANDLED_AS_NEW}"
     )
-    id_, where = id_of_older(service, message), position.place
+    id_, where = forgotten_id(service, message), position.place
     headers = (
         *envelope.headers_of(message, contract),
         *message.foreign,
         *_headers(service, id_, "dead letter", Explanation(reason, remedy), message.time, where),
         _header("dead_message", message.id),
-        *_whose("data", contract),
+        *_blame_headers("data", contract),
     )
     return Outgoing(dead_letter_topic(service), message.saga.encode(), message.value, headers)
 
 
-def of_deaths(deaths: int) -> str:
+def describe_deaths(deaths: int) -> str:
     """Return the reason of the dead letter for a message that kills processes."""
-    return f"the process died {deaths} times with this message in hand"
+    return f"the process died {deaths} times while it processed this message"
 
 
-def deadly(service: str, message: Message, position: Position, deaths: int, contract: Contract | None) -> Outgoing:
+def from_poisonous(
+    service: str, message: Message, position: Position, deaths: int, contract: Contract | None
+) -> Outgoing:
     """Make the dead letter of a message that kills the process before any handler runs: no progress mentions it."""
     where = position.place
     headers = (
@@ -140,22 +142,22 @@ def deadly(service: str, message: Message, position: Position, deaths: int, cont
             service,
             ids.dead_letter_id(service, message.saga, "-", message.id, 0),
             "dead letter",
-            Explanation(of_deaths(deaths), "find out of what the process dies; then have its sender repeat it"),
+            Explanation(describe_deaths(deaths), "find out of what the process dies; then have its sender repeat it"),
             message.time,
             where,
         ),
         _header("dead_message", message.id),
-        *_whose("code", contract),
+        *_blame_headers("code", contract),
     )
     return Outgoing(dead_letter_topic(service), message.saga.encode(), message.value, headers)
 
 
-def id_of_older(service: str, message: Message) -> str:
+def forgotten_id(service: str, message: Message) -> str:
     """Return the id of a dead letter for a message older than the retention."""
     return ids.dead_letter_id(service, message.saga, "-", message.id, 0)
 
 
-def _whose(blame: Blame | None, contract: Contract | None) -> Headers:
+def _blame_headers(blame: Blame | None, contract: Contract | None) -> Headers:
     """Return the class of the failure, and the service that owns the contract."""
     of_class = (_header("dead_class", blame),) if blame else ()
     return (*of_class, _header("dead_owner", contract.owner)) if contract is not None else of_class
@@ -184,13 +186,13 @@ def _header(name: str, text: str, bytes_max: int = 4 * envelope.SAGA_BYTES_MAX) 
     return name, shorten(printable(text), bytes_max).encode()
 
 
-def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def _call_headers(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     left = CALLS_BYTES_MAX
     for n, call in enumerate(calls):
         header = _header("dead_call", call, CALL_BYTES_MAX)
         left -= len(header[1])
         if left < 0:
-            yield _header("dead_call", f"and {len(calls) - n} more: saga sagas show tells all")
+            yield _header("dead_call", f"and {len(calls) - n} more: saga sagas show lists all")
             return
         yield header
 
@@ -198,7 +200,7 @@ def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 # ---------------------------------------------------------------- what a log takes
 
 
-def forms(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
+def shrink(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
     """Yield a dead letter whole, or with as much of the original as the log accepts; then with ever less of it.
 
     The topic may accept less than the log.
@@ -224,20 +226,20 @@ def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
     ours = [header for header in whole.headers if header[0].startswith("dead_")]
     theirs = [header for header in whole.headers if not header[0].startswith("dead_")]
     place = (dict(ours).get("dead_whole") or b"").decode()
-    told = [_told("key", whole.key), _told("value", whole.value or b"")]
-    room = bytes_max - FRAME_BYTES - envelope.size_of((*ours, *told, _CUT))
+    digests = [_digest("key", whole.key), _digest("value", whole.value or b"")]
+    room = bytes_max - FRAME_BYTES - envelope.size_of((*ours, *digests, _CUT))
     if room < 0:
         return _least(whole)
     key = whole.key[: room // 4]
     kept = envelope.bound_headers(theirs, max(0, (room - len(key)) // 2 - 300), place)
     value = whole.value and whole.value[: room - len(key) - envelope.size_of(kept)]
-    return Outgoing(whole.topic, key, value, (*kept, *ours, *told, _CUT))
+    return Outgoing(whole.topic, key, value, (*kept, *ours, *digests, _CUT))
 
 
 _CUT = ("dead_cut", b"the original is larger than the log takes: dead_whole says where all of it lies")
 
 
-def _told(what: str, content: bytes) -> tuple[str, bytes]:
+def _digest(what: str, content: bytes) -> tuple[str, bytes]:
     return f"dead_{what}", f"{len(content)} bytes, sha256 {sha256(content).hexdigest()}".encode()
 
 
@@ -247,5 +249,5 @@ def _least(whole: Outgoing) -> Outgoing:
     ours = tuple(
         (name, shorten((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given
     )
-    told = (_told("key", whole.key), _told("value", whole.value or b""), _CUT)
-    return Outgoing(whole.topic, whole.key[:LEAST_BYTES_MAX], None, (*ours, *told))
+    digests = (_digest("key", whole.key), _digest("value", whole.value or b""), _CUT)
+    return Outgoing(whole.topic, whole.key[:LEAST_BYTES_MAX], None, (*ours, *digests))

@@ -72,7 +72,7 @@ def send(service: ServiceRuntime, position: Position, outgoing: Sequence[Outgoin
 async def send_dead_letter(service: ServiceRuntime, position: Position, whole: Outgoing) -> None:
     """Publish a dead letter whole, or with as much of the original as the log accepts; return when it is acknowledged.
 
-    While the log rejects it in every form it waits, and people are told.
+    While the log rejects it in every form it waits, and that is reported.
     """
     ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
     while (
@@ -94,7 +94,7 @@ async def offer_dead_letter(
     Returns `None` once it is acknowledged, or why it is not.
     """
     refusal = REFUSED
-    for form in dead_letters.forms(whole, service.ports.publisher.record_bytes_max):
+    for form in dead_letters.shrink(whole, service.ports.publisher.record_bytes_max):
         try:
             await publish(form)
         except BrokerUnavailable as why:  # for a smaller one, too
@@ -108,7 +108,7 @@ async def offer_dead_letter(
 
 def report_dead_letter(service: ServiceRuntime, saga: str, letter: DeadLetterRecord) -> None:
     """Report a dead letter or an escalation to people."""
-    moment = dead_letters.moment(service.name, saga, letter, service.contracts.get(letter.message.type))
+    moment = dead_letters.to_telemetry(service.name, saga, letter, service.contracts.get(letter.message.type))
     if moment is not None:
         service.ports.outage_watch.report(moment)
 
@@ -125,14 +125,14 @@ def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) 
     All of it is built from what the progress holds, so a repetition has the same bytes.
     """
     contracts = service.contracts
-    said = build_messages(p, entry)
+    messages = build_messages(p, entry)
     if (tracing := service.ports.outage_watch.tracing) is not None:
-        said = [replace(m, trace=tracing.outgoing_header(m)) for m in said]
-    records = [envelope.to_record(m, contracts[m.type]) for m in said]
+        messages = [replace(m, trace=tracing.outgoing_header(m)) for m in messages]
+    records = [envelope.to_record(m, contracts[m.type]) for m in messages]
     if not entry.letters:  # nearly always
         return records
     return records + [
-        dead_letters.letter(
+        dead_letters.to_outgoing(
             service.name,
             letter,
             entry.time,

@@ -213,7 +213,7 @@ class OverflowStore:
         except Ambiguous as why:
             report_refused_write(self.service, saga, "archive", why)
             raise Superseded from why
-        if new.page.of not in ("results", "own"):  # nobody asks which messages they are of
+        if new.page.of not in ("results", "own"):  # no decision looks up their messages
             ports.overflow_cache.learn(key, overflow.decode_segment(new.content).entries)
 
     async def _entries_of(self, state: ProcessingState, page: OverflowSegment) -> bytes:

@@ -116,8 +116,8 @@ class ProgressRepository:
         entries = [*await self._load_archives(state.position, p), *map(decode_transition, p.transitions)]
         if p.pages:
             p = await self.overflow.restore_results(state, p)
-            said = [event for entry in entries for event in build_messages(p, entry)]
-            had = await self.overflow.find_in_segments(state, p, said)
+            emitted = [event for entry in entries for event in build_messages(p, entry)]
+            had = await self.overflow.find_in_segments(state, p, emitted)
             p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
         return takeover.take_over(p, self.service.roles, entries, self.service.decision_time())
 
@@ -137,7 +137,7 @@ class ProgressRepository:
     def _check_declared(self, p: SagaProgress, unpublished: Sequence[Transition]) -> None:
         """Check that the progress needs nothing that this version of the service does not declare.
 
-        Raises `SagaError`: the saga waits, and people are told, until a version that declares it takes the message.
+        Raises `SagaError`: the saga waits, and that is reported, until a version that declares it takes the message.
         """
         if p.version > self.service.version:
             raise SagaError(
@@ -156,7 +156,7 @@ class ProgressRepository:
     async def _give_up_old(self, state: ProcessingState) -> None:
         """Make a dead letter of a message whose saga is older than the retention, without a progress."""
         message = state.message
-        letter = dead_letters.older_than_memory(
+        letter = dead_letters.from_forgotten(
             self.service.name, message, state.position, self.service.contracts[message.type]
         )
         await outbox.send_dead_letter(self.service, state.position, letter)
@@ -215,10 +215,10 @@ class ProgressRepository:
         """Report the end of what a person had tried again, if this transition is it."""
         result = operator_commands.find_replay_result(p, entry)
         if result is not None:
-            said = ReplayEnded(
+            ended = ReplayEnded(
                 service=self.service.name, saga=p.saga, handler=entry.handler, message=entry.message, result=result
             )
-            self.service.ports.outage_watch.report(said)
+            self.service.ports.outage_watch.report(ended)
 
     async def checkpoint(self, state: ProcessingState, written: Commit) -> ProcessingState:
         """Write the progress alone. An ambiguous write counts as refused: it is never repeated, for it may still land.
@@ -287,7 +287,7 @@ class ProgressRepository:
                     f"the archive {key!r} was there and is gone: somebody removes documents by hand"
                 ) from None
             earlier = _decode_archive(key, there)
-            if history.is_of_another_saga(p, earlier):  # it had this id before the memory: nobody knows it any more
+            if history.is_of_another_saga(p, earlier):  # of a saga that had this id, and is forgotten
                 await self._replace_archive(position, p.saga, key, content, there.cas)
             else:
                 archive = earlier
@@ -344,6 +344,7 @@ class ProgressRepository:
             and not is_message_known(p, self.service.roles, message)
         )
         is_new = is_new and state.position != NOWHERE
+        listener = self.service.ports.transition_listener
         return WriteContext(
             message=message,
             position=state.position if is_new else None,
@@ -353,5 +354,7 @@ class ProgressRepository:
             now_ms=self.service.ports.clock.now_ms(),
             retention_s=self.service.retention_s,
             before=p,
-            told=p.told if (telling := self.service.ports.transition_listener) is None else telling.published_below(p),
+            told=p.told
+            if (listener := self.service.ports.transition_listener) is None
+            else listener.published_below(p),
         )

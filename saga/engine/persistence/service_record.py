@@ -71,7 +71,7 @@ def record_key(service: str) -> str:
 
 
 def decode(service: str, document: Document) -> ServiceRecord:
-    """Decode the record. Raises `StoreError`: without it nobody knows whether this is the store of the service."""
+    """Decode the record. Raises `StoreError`: without it the store may be that of another service."""
     try:
         return msgspec.json.decode(document.content, type=ServiceRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
@@ -241,7 +241,7 @@ class WorkTimes:
     async def record(self) -> None:
         """Record that the service works. Raises `StoreError`.
 
-        If somebody has removed the record, this worker goes by what it knows until it ends.
+        If the record was removed, this worker uses what it knows until it ends.
         """
 
         def extend(known: ServiceRecord) -> ServiceRecord:
@@ -253,7 +253,7 @@ class WorkTimes:
 async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: OutageWatch) -> ServiceRecord:
     """Return the record of a service, made or extended if necessary: durable before anything is read from the log.
 
-    While the store cannot be reached it waits, and people are told. Raises `ConfigurationError` for a service that was
+    While the store cannot be reached it waits, and that is reported. Raises `ConfigurationError` for a service that was
     probably renamed.
     """
     service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST

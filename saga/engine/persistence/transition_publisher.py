@@ -1,9 +1,9 @@
-"""Publish transition events for whoever watches: in the background, in batches, and never in the way of a message.
+"""Publish transition events in the background, in batches: no message waits for them.
 
 A transition is published soon after its write, and before the offset of its message is committed: so if a worker dies
 first, the message is redelivered, and the next worker loads the progress and publishes what is not known as published.
 If the log accepts none for long, commits go on, and the backlog is bounded: the rest is dropped. The progress holds
-from where on transitions are unpublished, and whoever loads it next publishes them.
+from where on transitions are unpublished, and the next worker that loads it publishes them.
 """
 
 import asyncio
@@ -36,38 +36,39 @@ from saga.progress.timers import find_timed_runs
 from saga.support.clock import LATEST_MS, Clock, iso
 from saga.telemetry.events import Untold
 
-TELL_S = 0.1
-"""Pause before what is noted is told, so that it goes with what many lanes have written."""
+PUBLISH_S = 0.1
+"""Pause before queued transitions are published, so that a batch has those of many lanes."""
 WITHIN_S = 2.0
 """Seconds for one batch, at most."""
 AGAIN_S = 0.5
-"""Pause after a batch that could not be told."""
+"""Pause after a batch that could not be published."""
 HOLDS_S_MAX = 10.0
-"""Seconds for which commits wait for what cannot be told; then they go on without."""
+"""Seconds for which commits wait for transitions that cannot be published; then they go on without."""
 BATCH_MAX = 1000
-NOTED_BYTES_MAX = 8 << 20
-"""Bytes of transitions that wait to be told; beyond it new ones are let go."""
+QUEUED_BYTES_MAX = 8 << 20
+"""Bytes of transitions that wait to be published; new ones beyond that are dropped."""
 SAGAS_MAX = 20_000
-"""Sagas of which is remembered how far they are told. Of others the progress knows; some is told twice then."""
+"""Sagas of which the worker remembers what is published. For others it asks the progress, and some transitions are
+published twice."""
 _CLASS = re.compile(r"([A-Za-z_]\w{0,99})(?=:)")
 
 
 @dataclass(slots=True)
-class _Known:
-    """What this worker knows of one saga's published transitions."""
+class _PublishedSaga:
+    """How far the transitions of one saga are published, as far as this worker knows."""
 
-    told: int
-    """All transitions below this number are told."""
-    noted: int
+    published: int
+    """All transitions below this number are published."""
+    queued: int
     """Number of the next transition that is new to this worker."""
 
 
-class Noted(NamedTuple):
+class QueuedTransition(NamedTuple):
     """A transition event that waits to be published."""
 
     saga: str
-    known: _Known
-    """Knowledge of its saga, in the life that it is of."""
+    known: _PublishedSaga
+    """What is known of its saga; another one of the same id has an entry of its own."""
     number: int
     line: TransitionLine
 
@@ -81,17 +82,17 @@ class TransitionPublisher:
     log: EventPublisher
     watching: OutageWatch
     worker: str = ""
-    _waiting: deque[Noted] = field(default_factory=deque)
+    _waiting: deque[QueuedTransition] = field(default_factory=deque)
     _bytes: int = 0
     _due: asyncio.Event = field(default_factory=asyncio.Event)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _sagas: OrderedDict[str, _Known] = field(default_factory=OrderedDict)
+    _sagas: OrderedDict[str, _PublishedSaga] = field(default_factory=OrderedDict)
     _rests_until_s: float = -inf
     _fails_since_s: float | None = None
-    """Time since which nothing can be told; `None`: it can."""
-    _let_go: int = 0
-    """Transitions let go since people were told of any."""
-    _said_s: float = -inf
+    """Time since which nothing can be published; `None`: publishing works."""
+    _dropped: int = 0
+    """Transitions dropped since the last report of any."""
+    _reported_s: float = -inf
 
     @property
     def clock(self) -> Clock:
@@ -100,62 +101,62 @@ class TransitionPublisher:
     def published_below(self, p: SagaProgress) -> int:
         """Return the number of the first transition that is not known as published."""
         known = self._sagas.get(p.saga)
-        return p.told if known is None else min(max(p.told, known.told), p.n)
+        return p.told if known is None else min(max(p.told, known.published), p.n)
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements) -> None:
         """Queue the event of a transition that was written. One that is too large for the log is dropped."""
         number, known = entry.n, self._sagas.get(p.saga)
-        if known is None or number < known.noted:  # unknown, or another saga of the same id
-            known = self._known(p.saga, min(p.told, number))
-        known.noted = number + 1
+        if known is None or number < known.queued:  # unknown, or another saga of the same id
+            known = self._remember(p.saga, min(p.told, number))
+        known.queued = number + 1
         queued, took = (stages.begun_s - stages.received_s) * 1000, stages.handler_s * 1000
-        told = make_transition_event(
+        event = make_transition_event(
             self.service, self.worker, p, entry, p.hash, (max(0, round(queued)), max(0, round(took)))
         )
-        self._note(p, known, told)
+        self._queue(p, known, event)
 
     def on_loaded(self, p: SagaProgress) -> None:
         """Queue all transitions of a progress read from the store that are not known as published."""
         known = self._sagas.get(p.saga)
-        if known is not None and known.noted == p.n:
+        if known is not None and known.queued == p.n:
             return
-        if known is None or known.noted > p.n:
-            known = self._known(p.saga, p.told)
-        first = max(p.told, known.noted, p.first)
-        known.told, known.noted = max(p.told, known.told), p.n
+        if known is None or known.queued > p.n:
+            known = self._remember(p.saga, p.told)
+        first = max(p.told, known.queued, p.first)
+        known.published, known.queued = max(p.told, known.published), p.n
         for raw in p.transitions[first - p.first :]:
             try:
                 entry = decode_transition(raw)
             except UNREADABLE:  # `saga sagas verify` names it: the saga goes on
                 continue
-            self._note(
+            self._queue(
                 p, known, make_transition_event(self.service, self.worker, p, entry, sha256(bytes(raw)).hexdigest())
             )
 
-    def _known(self, saga: str, told: int) -> _Known:
-        known = self._sagas[saga] = _Known(told, told)
+    def _remember(self, saga: str, published: int) -> _PublishedSaga:
+        known = self._sagas[saga] = _PublishedSaga(published, published)
         if len(self._sagas) > SAGAS_MAX:
             self._sagas.popitem(last=False)
         return known
 
-    def _note(self, p: SagaProgress, known: _Known, told: TransitionEvent) -> None:
-        line = make_line(told)
+    def _queue(self, p: SagaProgress, known: _PublishedSaga, event: TransitionEvent) -> None:
+        line = make_line(event)
         size = len(line.text)
-        if self._bytes + size > NOTED_BYTES_MAX:
-            self._lost(p.saga, BrokerUnavailable(f"{NOTED_BYTES_MAX >> 20} MiB of them wait for the log"))
+        if self._bytes + size > QUEUED_BYTES_MAX:
+            self._drop(p.saga, BrokerUnavailable(f"{QUEUED_BYTES_MAX >> 20} MiB of them wait for the log"))
             return
         self._bytes += size
-        self._waiting.append(Noted(p.saga, known, told.number, line))
+        self._waiting.append(QueuedTransition(p.saga, known, event.number, line))
         self._due.set()
 
     async def run(self) -> None:
         """Publish what is queued, until cancelled."""
         while True:
             await self._due.wait()
-            await self.clock.sleep(max(TELL_S, self._rests_until_s - self.clock.monotonic_s()))
-            await self.tell()
+            await self.clock.sleep(max(PUBLISH_S, self._rests_until_s - self.clock.monotonic_s()))
+            await self.publish()
 
-    async def tell(self) -> bool:
+    async def publish(self) -> bool:
         """Publish everything queued, as far as possible. Returns whether offsets may be committed."""
         async with self._one_at_a_time:
             left = len(self._waiting)
@@ -164,47 +165,47 @@ class TransitionPublisher:
                 left -= len(batch)
                 try:
                     await self.clock.within(
-                        WITHIN_S, self.log.publish(transitions_to_records(noted.line for noted in batch))
+                        WITHIN_S, self.log.publish(transitions_to_records(queued.line for queued in batch))
                     )
-                except (BrokerUnavailable, TimeoutError):  # kept: it is told when the log is there again
+                except (BrokerUnavailable, TimeoutError):  # kept: published when the log can be reached again
                     now = self.clock.monotonic_s()
                     self._rests_until_s = now + AGAIN_S
                     if self._fails_since_s is None:
                         self._fails_since_s = now
                     break
-                except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be told is in nobody's way
-                    self._taken(batch)
-                    for noted in batch:
-                        self._lost(noted.saga, why)
+                except Exception as why:  # noqa: BLE001 - whatever it is: no message waits for it
+                    self._remove(batch)
+                    for queued in batch:
+                        self._drop(queued.saga, why)
                     continue
                 self._fails_since_s = None
-                self._taken(batch)
-                self._acknowledged(batch)
+                self._remove(batch)
+                self._record_published(batch)
             if not self._waiting:
                 self._due.clear()
             return self._fails_since_s is None or self.clock.monotonic_s() - self._fails_since_s > HOLDS_S_MAX
 
-    def _taken(self, batch: Sequence[Noted]) -> None:
-        """Take a batch from the queue."""
-        for noted in batch:
+    def _remove(self, batch: Sequence[QueuedTransition]) -> None:
+        """Remove a batch from the queue."""
+        for queued in batch:
             self._waiting.popleft()
-            self._bytes -= len(noted.line.text)
+            self._bytes -= len(queued.line.text)
 
-    def _acknowledged(self, batch: Sequence[Noted]) -> None:
-        for noted in batch:
-            if noted.known.told == noted.number:
-                noted.known.told += 1
+    def _record_published(self, batch: Sequence[QueuedTransition]) -> None:
+        for queued in batch:
+            if queued.known.published == queued.number:
+                queued.known.published += 1
 
-    def _lost(self, saga: str, why: Exception) -> None:
+    def _drop(self, saga: str, why: Exception) -> None:
         """Drop a transition: forget the saga, so that its transitions are published when its progress is loaded
         again."""
         self._sagas.pop(saga, None)
-        self._let_go += 1
+        self._dropped += 1
         now = self.clock.monotonic_s()
-        if now - self._said_s >= MOMENT_EVERY_S:
+        if now - self._reported_s >= MOMENT_EVERY_S:
             error = f"{type(why).__name__}: {why}"
-            self.watching.report(Untold(service=self.service.name, count=self._let_go, error=error))
-            self._said_s, self._let_go = now, 0
+            self.watching.report(Untold(service=self.service.name, count=self._dropped, error=error))
+            self._reported_s, self._dropped = now, 0
 
 
 def make_transition_event(
@@ -241,11 +242,11 @@ def make_transition_event(
         queued_ms=times_ms[0],
         handler_ms=times_ms[1],
         open=is_open,
-        awaits=_awaited(service, p) if p.waiting or p.later or p.compensating else (),
+        awaits=_list_awaited(service, p) if p.waiting or p.later or p.compensating else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,
         due=iso(min(LATEST_MS, *map(_due_ms, p.deadlines))) if p.deadlines else None,
         kept_s=None if is_open else service.retention_s,
-        result=_decided(service, entry) if events else None,
+        result=_find_outcome(service, entry) if events else None,
         hash=hash_,
         previous=entry.previous,
     )
@@ -263,10 +264,10 @@ def _blame_of(entry: Transition) -> str | None:
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
-def _awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage, ...]:
+def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage, ...]:
     """List what the saga waits for: missing event types of pending messages, and times and events of suspended runs.
 
-    While no message has told when the saga began, everything waits for one that does.
+    While no message has named the time at which the saga began, everything waits for one that does.
     """
     found = dict[WaitingMessage, None]()
     if p.started is None:
@@ -303,7 +304,7 @@ def _due_ms(kept: PendingMessage) -> int:
     return LATEST_MS if kept.put_off else kept.due_ms
 
 
-def _decided(service: PreparedService, entry: Transition) -> Result | None:
+def _find_outcome(service: PreparedService, entry: Transition) -> Result | None:
     outcomes = service.roles.outcomes
     for event in entry.events:
         if event.type in outcomes:

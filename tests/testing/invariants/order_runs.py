@@ -180,7 +180,7 @@ class Shop:
             return
         taken = route_record(record, service)
         if isinstance(taken, BadRecord):
-            self.append(dead_letters.unreadable(service.name, record, taken.reason, self.clock.now, None))
+            self.append(dead_letters.from_unreadable(service.name, record, taken.reason, self.clock.now, None))
         elif isinstance(taken, Message):
             position = Position(record.topic, record.partition, record.offset)
             if isinstance(taken, SagaTimer):
