@@ -81,7 +81,7 @@ def test_a_message_that_ends_the_process_is_a_dead_letter_after_some_deaths(
     assert lives_until_it_is_given_up(name, saga, lives_max=6) in (3, 4)
     (letter,) = dead_letters(saga)
     assert letter["saga"] == DEADLY
-    assert "the process died 3 times with this message in hand" in str(letter)
+    assert "the process died 3 times while it processed this message" in str(letter)
     mend(embedded_pottery, DEADLY)
     with running(name):
         assert saga("dead", "replay", embedded_pottery.service, "--saga", DEADLY, *SAID).exit_code == 0
