@@ -9,9 +9,8 @@ import pytest
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.messages import Record
 from saga.support.clock import SystemClock
-from saga.testing.conformance.broker import BrokerConformance
+from saga.testing.conformance.broker import BrokerConformance, Damage
 from saga.testing.conformance.broker_suite import Connect, Remove
-from saga.testing.conformance.damaged_logs import Damage
 from tests.broker.removal import removal_from
 
 

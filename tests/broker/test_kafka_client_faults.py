@@ -44,7 +44,7 @@ async def test_a_member_whose_client_breaks_gets_another_one(settings: KafkaSett
             await membership.commit({place: 0})
             owner, _, task = broken.partition(".")
             getattr(getattr(membership._consumer, owner), task).cancel()
-            await until(lambda: listening.heard("lost"))
+            await until(lambda: listening.partitions_of("lost"))
             await until(lambda: listening.has)
             await broker.publish([event(topic, "k", "after")])
             found: list[str] = []
@@ -73,7 +73,7 @@ async def test_a_consumer_that_is_cancelled_inside_while_it_ends_does_not_end_it
             assert first is not None
             first._fetcher.close = cancelled_inside
             first._fetcher._fetch_task.cancel()
-            await until(lambda: listening.heard("lost"))
+            await until(lambda: listening.partitions_of("lost"))
             await until(lambda: listening.has)
             assert membership._consumer is not first
 
@@ -181,7 +181,7 @@ async def test_records_that_were_removed_before_they_were_read_are_told(settings
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert values(await membership.poll(list(listening.has), records_max=1, timeout_s=WITHIN_S)) == ["5"]
-            assert listening.gone == {Partition(topic, 0): [range(2, 5)]}
+            assert listening.expired == {Partition(topic, 0): [range(2, 5)]}
 
 
 async def test_a_topic_is_made_as_it_has_to_be(settings: KafkaSettings, topic: str) -> None:

@@ -13,9 +13,8 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.messages import Partition
 from saga.support.clock import SystemClock
-from saga.testing.conformance.broker import BrokerConformance
+from saga.testing.conformance.broker import BrokerConformance, Damage
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
-from saga.testing.conformance.damaged_logs import Damage
 from tests.servers.damage import WAYS, spoil
 from tests.servers.plain_clients import begun, created_again
 

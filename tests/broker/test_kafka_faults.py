@@ -130,7 +130,7 @@ async def test_a_broker_that_is_frozen_for_a_moment_is_waited_for(
             await reader.until({"during"})
             reading.cancel()
         assert values(reader.records) == ["before", "during"]
-        assert not listening.heard("lost")
+        assert not listening.partitions_of("lost")
 
 
 async def test_what_is_not_acknowledged_in_time_is_unavailable_and_may_land_later(
@@ -182,7 +182,7 @@ async def test_leaving_and_disconnecting_end_although_the_broker_answers_nothing
             began_s = CLOCK.monotonic_s()
     try:
         assert CLOCK.monotonic_s() - began_s < 15
-        assert listening.heard("revoked") == {Partition(topic, 0)}
+        assert listening.partitions_of("revoked") == {Partition(topic, 0)}
     finally:
         kafka.resume()
 
@@ -230,7 +230,7 @@ async def test_a_group_that_is_ahead_of_a_log_that_lost_its_end_reads_it_again(
             reading = asyncio.gather(reader.read())
             await reader.until({"0", "1", "2"})
             reading.cancel()
-            assert listening.told[-2:] == [("lost", frozenset({place})), ("assigned", frozenset({place}))]
+            assert listening.calls[-2:] == [("lost", frozenset({place})), ("assigned", frozenset({place}))]
             assert listening.has == {place: 0}
         async with broker.join(Subscription("payment", [topic]), listening := RecordingListener()):
             while not listening.has:
@@ -346,4 +346,4 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()):
             while not listening.has:
                 await CLOCK.sleep(0.02)
-            assert (listening.has, listening.begun_anew) == ({Partition(topic, 0): 30}, {})
+            assert (listening.has, listening.replaced) == ({Partition(topic, 0): 30}, {})

@@ -173,7 +173,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
                 membership._prefetch.request([place], 5)
                 await CLOCK.sleep(0.01)
             async with other.join(Subscription(topic, [topic]), second := RecordingListener()):
-                await until(lambda: listening.heard("revoked"))
+                await until(lambda: listening.partitions_of("revoked"))
                 await until(lambda: listening.has or second.has)
             await until(lambda: listening.has)
             offsets: list[int] = []
@@ -195,16 +195,16 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
         async with asyncio.TaskGroup() as tasks:
             staying = tasks.create_task(stay())
             await until(lambda: len(first.has) == 2)
-            first.may_end.clear()
+            first.may_let_go.clear()
             async with other.join(Subscription(topic, [topic]), second := RecordingListener()):
-                await until(lambda: first.heard("revoked"))
+                await until(lambda: first.partitions_of("revoked"))
                 leave.set()
                 await CLOCK.sleep(0.2)
                 assert not staying.done()
                 assert not second.has
-                first.may_end.set()
+                first.may_let_go.set()
                 await until(lambda: len(second.has) == 2)
-        assert [what for what, _ in first.told] == ["assigned", "revoked"]
+        assert [what for what, _ in first.calls] == ["assigned", "revoked"]
 
 
 async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
@@ -225,12 +225,14 @@ async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings:
         await until(lambda: len(first.has) == 3)
         async with other.join(Subscription(topic, [topic]), slow):
             await until(lambda: first.has and slow.has)
-            slow.may_end.clear()
+            slow.may_let_go.clear()
             async with other.join(Subscription(topic, [topic]), third):
-                await until(lambda: slow.heard("revoked") and not first.has)  # the first has to wait for the slow one
+                await until(
+                    lambda: slow.partitions_of("revoked") and not first.has
+                )  # the first has to wait for the slow one
                 leave.set()
                 await CLOCK.within(10, asyncio.wait([staying]))
-                slow.may_end.set()
+                slow.may_let_go.set()
                 began_s = CLOCK.monotonic_s()
                 await until(lambda: len(slow.has) + len(third.has) == 3)
                 assert CLOCK.monotonic_s() - began_s < 5  # and not as long as somebody is waited for who is away
@@ -269,12 +271,12 @@ async def test_a_listener_that_does_not_let_go_in_time_loses_what_it_has(setting
         await broker.ensure_topics([Topic(topic, 2)])
         async with broker.join(Subscription(topic, [topic]), slow := RecordingListener()):
             await until(lambda: len(slow.has) == 2)
-            slow.may_end.clear()
+            slow.may_let_go.clear()
             async with other.join(Subscription(topic, [topic]), second := RecordingListener()):
                 await until(lambda: second.has)
-                assert slow.heard("lost") == {Partition(topic, 0), Partition(topic, 1)}
+                assert slow.partitions_of("lost") == {Partition(topic, 0), Partition(topic, 1)}
                 await until(lambda: len(slow.has) == 1)
-            slow.may_end.set()
+            slow.may_let_go.set()
 
 
 async def test_how_far_behind_a_member_is(settings: KafkaSettings, topic: str) -> None:
@@ -302,10 +304,10 @@ async def test_partitions_that_a_topic_gets_are_told_read_and_written_by_who_is_
             await broker.publish([event(topic, "k", "before")])
             await admin.add_partitions(topic, 4)
             await until(lambda: len(listening.has) == 4)
-            await until(lambda: listening.raises == [(topic, 1, 4)])
+            await until(lambda: listening.added == [(topic, 1, 4)])
             keys, read = [f"k{n}" for n in range(40)], list[Record]()
             while len({record.partition for record in read}) < 4:
                 await broker.publish([event(topic, key, "after") for key in keys])
                 read += await membership.poll(list(listening.has), records_max=500, timeout_s=1)
-            assert listening.raises == [(topic, 1, 4)]
+            assert listening.added == [(topic, 1, 4)]
     assert KafkaSettings(servers=("kafka:9092",)).metadata_s <= 15, "seen within 30 s, with a rebalance"

@@ -35,7 +35,7 @@ async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_tol
             async with two.join(Subscription(kafka_topic, [kafka_topic], identity=THEIRS), second) as theirs:
                 with pytest.raises(ConfigurationError, match="belongs to another service or store"):
                     await theirs.poll([Partition(kafka_topic, n) for n in range(4)], records_max=1, timeout_s=20)
-                assert not second.heard("assigned")
+                assert not second.partitions_of("assigned")
                 await until(
                     lambda: ours.disagreeing_members() == ("service 'payment' in process 'there:2' with store '2'",)
                 )

@@ -101,23 +101,23 @@ async def test_who_restarts_has_the_same_partitions_and_the_others_hear_nothing(
     monkeypatch.setattr("saga.broker.kafka.membership.LEAVE_S", leave_s)
     async with two(settings, topic, ["one-0", "one-1"], goes=goes) as (first, going, other):
         had, generation = set(first.listening.has), first.generation
-        heard = list(other.listening.told)
+        heard = list(other.listening.calls)
         await going.aclose()
-        what, last = first.listening.told[-1]
+        what, last = first.listening.calls[-1]
         assert (what, set(last)) == ("revoked", had)  # what ran there could end
         async with running(settings, f"one-{goes}", topic) as again:
             await until(lambda: again.listening.has)
             assert set(again.listening.has) == had
             assert again.generation == other.generation == generation
             await other.member.commit({next(iter(other.listening.has)): 0})
-            assert other.listening.told == heard
+            assert other.listening.calls == heard
 
 
 async def test_without_an_id_the_others_have_the_partitions_of_who_stops(settings: KafkaSettings, topic: str) -> None:
     async with two(settings, topic, ["", ""], goes=0) as (_, going, other):
         await going.aclose()
         await CLOCK.within(settings.session_s / 2, until(lambda: len(other.listening.has) == 4))
-        assert other.listening.heard("revoked")
+        assert other.listening.partitions_of("revoked")
 
 
 async def test_what_is_published_while_a_member_is_away_is_read_once_by_who_comes_back(
@@ -150,14 +150,14 @@ async def test_a_client_that_breaks_is_replaced_without_the_others_hearing_of_it
     settings: KafkaSettings, topic: str, broken: str
 ) -> None:
     async with two(settings, topic, ["one-0", "one-1"], goes=0) as (first, _, other):
-        had, generation, heard = set(first.listening.has), first.generation, list(other.listening.told)
+        had, generation, heard = set(first.listening.has), first.generation, list(other.listening.calls)
         owner, _, task = broken.partition(".")
         getattr(getattr(first.member._consumer, owner), task).cancel()
-        await until(lambda: first.listening.heard("lost"))
+        await until(lambda: first.listening.partitions_of("lost"))
         await until(lambda: first.listening.has)
         assert set(first.listening.has) == had
         assert first.generation == other.generation == generation
-        assert other.listening.told == heard
+        assert other.listening.calls == heard
 
 
 # -------------------------------------------------------------------- not coming back, or as another

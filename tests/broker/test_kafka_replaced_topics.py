@@ -28,7 +28,7 @@ async def begins(broker: KafkaAdministration, topic: str) -> tuple[int, list[int
     """Where a member of the group named like the topic begins, and the positions that do not count."""
     async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()):
         await until(lambda: listening.has)
-        return listening.has[Partition(topic, 0)], listening.begun_anew.get(Partition(topic, 0), [])
+        return listening.has[Partition(topic, 0)], listening.replaced.get(Partition(topic, 0), [])
 
 
 async def committed(settings: KafkaSettings, topic: str, offset: int, metadata: str) -> None:

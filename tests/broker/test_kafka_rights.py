@@ -204,7 +204,7 @@ async def test_what_may_not_be_read_any_more_is_waited_for(
             await membership.commit({place: 2})
         await guarded.allow(may_read)
         await read(membership, place, ["meanwhile"])
-        assert not listening.heard("lost")
+        assert not listening.partitions_of("lost")
 
 
 async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
@@ -275,7 +275,7 @@ async def test_a_group_that_may_not_be_joined_any_more_is_waited_for(
         await guarded.take(may_join)
         await other.publish([event(kafka_name, "k", "meanwhile")])
         assert "allowed Read on the group" in await refusal(membership, place)
-        await until(lambda: listening.heard("lost"))
+        await until(lambda: listening.partitions_of("lost"))
         await guarded.allow(may_join)
         await until(lambda: listening.has)
         assert listening.has == {place: 1}

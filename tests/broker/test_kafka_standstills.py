@@ -148,7 +148,7 @@ async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_f
     member._prefetch.start({place: 5})
     fetching.out_of_range[PLACE] = 5
     await member._resolve_out_of_range(consumer, fetching)
-    assert listening.gone == ({place: [range(5, 9)]} if begin else {})
+    assert listening.expired == ({place: [range(5, 9)]} if begin else {})
     assert listening.has == ({} if begin else {place: 0})
     assert consumer._subscription.subscription.assignment.state_value(PLACE).position == begin
     member._prefetch.request([place], 10)

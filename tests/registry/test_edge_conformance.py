@@ -94,7 +94,7 @@ class TestBehindRegistry(BrokerConformance):
     def remove(self) -> Remove:
         pytest.skip("what was removed is told by the broker behind it, which has this test itself")
 
-    async def test_the_largest_record_is_taken_and_a_larger_one_refused_with_all_that_came_with_it(
+    async def test_the_largest_record_is_published_and_a_larger_one_refused_with_its_whole_batch(
         self, broker: Broker, topic: str
     ) -> None:
         pytest.skip("here values get longer on their way; how large one may be is said by the broker behind it")

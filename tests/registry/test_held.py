@@ -64,4 +64,4 @@ async def test_what_is_held_goes_with_its_partition_and_comes_again_to_whoever_h
     held.pass_ready([record(0, 1), record(0, 1, OTHER)])
     await goes(RegistryListener(inner, held))
     assert list(held.records) == [OTHER]
-    assert inner.heard(goes.__name__) == {SALES}
+    assert inner.partitions_of(goes.__name__) == {SALES}

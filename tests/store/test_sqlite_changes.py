@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from saga.errors import Conflict, StoreError
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.testing.conformance.changes import OVER_S, ChangesConformance, OpenChangeStore, changes
+from saga.testing.conformance.store import OVER_S, ChangesConformance, OpenChangeStore, list_changes
 
 INSERT = "INSERT INTO business_documents (collection, key, content) VALUES (?, ?, ?)"
 UPDATE = "UPDATE business_documents SET content = ? WHERE collection = ? AND key = ?"
@@ -53,13 +53,13 @@ async def test_another_program_writes_documents_with_sql_and_each_is_a_change(st
     assert found.content == b'{"n":2}'
     program(file, DELETE, "orders", "o-1")
     program(file, INSERT, "orders", "o-1", '{"n":3}')
-    assert [(c.kind, c.before, c.after) for c in changes(store)] == [
+    assert [(c.kind, c.before, c.after) for c in list_changes(store)] == [
         ("insert", None, b'{"n":1}'),
         ("update", b'{"n":1}', b'{"n":2}'),
         ("delete", b'{"n":2}', None),
         ("insert", None, b'{"n":3}'),
     ]
-    versions = [c.version for c in changes(store)]
+    versions = [c.version for c in list_changes(store)]
     assert versions == sorted(versions)
     assert len(set(versions)) == 3, "a removal has the version that it removes"
 
@@ -79,7 +79,7 @@ async def test_what_a_program_rolls_back_is_no_change(store: SqliteStore, file: 
     with closing(sqlite3.connect(file, timeout=30)) as connection:
         connection.execute(INSERT, ("orders", "o-1", "{}"))
         connection.rollback()
-    assert changes(store) == []
+    assert list_changes(store) == []
 
 
 async def test_the_toolkits_marks_stay_and_are_not_seen(store: SqliteStore, file: Path) -> None:
@@ -98,8 +98,8 @@ async def test_a_document_that_has_expired_is_not_there_and_makes_room(store: Sq
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("SELECT * FROM business_documents").fetchall() == []
     program(file, INSERT, "orders", "o-1", '{"n":2}')
-    assert [c.kind for c in changes(store)] == ["insert", "expiry", "insert"]
-    assert len({c.version for c in changes(store)}) == 2
+    assert [c.kind for c in list_changes(store)] == ["insert", "expiry", "insert"]
+    assert len({c.version for c in list_changes(store)}) == 2
 
 
 async def test_documents_of_the_toolkit_are_not_seen(store: SqliteStore, file: Path) -> None:
@@ -136,7 +136,7 @@ async def test_what_is_no_document_is_refused(
         program(file, UPDATE, "7", "orders", "taken")
     with pytest.raises(sqlite3.IntegrityError, match="a document stay as they are: delete it"):
         program(file, "UPDATE business_documents SET key = 'other'")
-    assert len(changes(store)) == 1
+    assert len(list_changes(store)) == 1
 
 
 @pytest.mark.parametrize("collection", ["saga", "saga-archive"])
@@ -221,7 +221,7 @@ def test_whatever_statement_a_program_uses_each_change_is_noted_once_under_a_ver
                     expected.append(("update", now))
                 found = await store.get("orders", "o-1")
                 assert (found and found.content.decode()) == now
-            noted = changes(store)
+            noted = list_changes(store)
             assert [(c.kind, (c.after or b"").decode()) for c in noted] == expected
             versions = [(c.version, c.kind == "delete") for c in noted]
             assert versions == sorted(set(versions)), "they only grow"
@@ -257,4 +257,4 @@ async def test_a_replaced_document_that_has_expired_is_a_new_one(store: SqliteSt
     await store.insert("orders", "o-1", b'{"n":1}', expiry_s=0)
     await SystemClock().sleep(OVER_S)
     program(file, "REPLACE INTO business_documents (collection, key, content) VALUES ('orders', 'o-1', '{\"n\":2}')")
-    assert [c.kind for c in changes(store)] == ["insert", "expiry", "insert"]
+    assert [c.kind for c in list_changes(store)] == ["insert", "expiry", "insert"]

@@ -191,7 +191,7 @@ def simulated_with(seed: int, asked: Faults) -> SimulatedWorld:
 
 
 @SOURCES
-def test_a_document_whose_time_is_over_has_expired(connector: bool) -> None:
+def test_a_document_past_its_expiry_is_noted_as_expired(connector: bool) -> None:
     with simulated(0) as world:
         if connector:
             world.use_connector()

@@ -1,4 +1,4 @@
-"""Tests of the promises of `saga.broker.port`, one each: subclass `BrokerConformance` and give it your broker.
+"""Tests of the promises of `saga.broker.port`, one for each: subclass `BrokerConformance` and give it your broker.
 
     class TestMine(BrokerConformance):
         @pytest.fixture
@@ -9,28 +9,43 @@
         def remove(self) -> Remove:
             ...
 
-Each call of `connect` gives a broker that is not open yet; all of one test are of the same log, as different processes
-would be. Runs with pytest-asyncio in its automatic mode.
+Each call of `connect` returns a broker that is not open yet. All brokers of one test share a log, as different
+processes would. Runs with pytest-asyncio in its automatic mode.
+
+The suite is composed of smaller ones: ends of the log, marks of partitions in progress, refusals, and logs that lose
+records, are replaced or become unreadable. The records of other producers are in
+`saga.testing.conformance.foreign_records`.
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack, suppress
+from typing import TypeAlias
 
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.port import Broker, MemberIdentity, Subscription, record_size
+from saga.broker.port import Broker, MemberIdentity, Membership, Subscription, record_size
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, BrokerSuite, Connect, RecordingListener, event, values
-from saga.testing.conformance.damaged_logs import RemovalConformance, ReplacementConformance, UnreadableConformance
+from saga.testing.conformance.broker_suite import (
+    CLOCK,
+    LOOK_S,
+    BrokerSuite,
+    Connect,
+    RecordingListener,
+    Recreate,
+    Remove,
+    event,
+    values,
+)
 from saga.testing.conformance.foreign_records import ForeignConformance
 
 
 class EndsConformance(BrokerSuite):
     """Tests that a member can tell whether everything that the log holds has been read."""
 
-    async def test_the_ends_of_the_log_count_what_was_published_before_they_were_asked_for(
+    async def test_the_ends_of_the_log_count_everything_published_before_the_request(
         self, broker: Broker, connect: Connect, topic: str, group: str
     ) -> None:
         async with self.member(broker, group, topic) as (membership, listener):
@@ -64,37 +79,35 @@ class EndsConformance(BrokerSuite):
             async with connect() as other, self.member(other, group, topic) as (second, beside):
                 await self.until(lambda: len(listener.has) + len(beside.has) == self.partitions and bool(listener.has))
                 theirs, ours = set(beside.has), set(listener.has)
-                assert await second.fetch_ends() == ends, "whoever has them"
+                assert await second.fetch_ends() == ends, "also those of partitions of others"
                 await membership.commit({partition: ends[partition] for partition in ours})
-                told = await second.fetch_positions(ends)
-                assert {p: told.get(p, 0) for p in ours} == {p: ends[p] for p in ours}
-                assert not any(told.get(p, 0) for p in theirs)
+                positions = await second.fetch_positions(ends)
+                assert {p: positions.get(p, 0) for p in ours} == {p: ends[p] for p in ours}
+                assert not any(positions.get(p, 0) for p in theirs)
                 assert set(await second.fetch_positions(theirs)) <= theirs
 
 
 class LeavingConformance(BrokerSuite):
-    """Tests of the note that messages of a partition may be in hand."""
+    """Tests of the mark that messages of a partition are in progress: the next owner finds it if nothing cleared it."""
 
-    async def test_nothing_is_noted_of_partitions_that_nobody_has_begun(
-        self, broker: Broker, topic: str, group: str
-    ) -> None:
+    async def test_partitions_that_nothing_has_begun_have_no_mark(self, broker: Broker, topic: str, group: str) -> None:
         async with self.member(broker, group, topic) as (membership, listener):
             await self.complete(listener)
             assert not await membership.mark_in_progress(listener.has)
 
-    async def test_what_was_begun_and_not_ended_is_told_to_the_next_owner(
+    async def test_the_next_owner_finds_the_marks_of_partitions_that_were_not_finished(
         self, broker: Broker, topic: str, group: str
     ) -> None:
         async with self.member(broker, group, topic) as (membership, listener):
             await self.complete(listener)
             begun = dict(list(listener.has.items())[:2])
             assert not await membership.mark_in_progress(begun)
-        for _ in range(2):  # until somebody ends it
+        for _ in range(2):  # until it is cleared
             async with self.member(broker, group, topic) as (membership, listener):
                 await self.complete(listener)
                 assert set(await membership.mark_in_progress(listener.has)) >= set(begun)
 
-    async def test_a_position_that_moves_takes_the_note_along(self, broker: Broker, topic: str, group: str) -> None:
+    async def test_a_commit_keeps_the_mark(self, broker: Broker, topic: str, group: str) -> None:
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
         async with self.member(broker, group, topic) as (membership, listener):
             await self.complete(listener)
@@ -107,7 +120,7 @@ class LeavingConformance(BrokerSuite):
             assert listener.has[place] == record.offset
             assert place in await membership.mark_in_progress(listener.has)
 
-    async def test_what_was_ended_is_as_if_it_had_never_begun(self, broker: Broker, topic: str, group: str) -> None:
+    async def test_a_cleared_mark_is_gone(self, broker: Broker, topic: str, group: str) -> None:
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
         async with self.member(broker, group, topic) as (membership, listener):
             await self.complete(listener)
@@ -116,7 +129,7 @@ class LeavingConformance(BrokerSuite):
             place = Partition(record.topic, record.partition)
             offsets = {**listener.has, place: record.offset}
             await membership.commit({place: record.offset})
-            listener.commits = lambda: membership.clear_in_progress(offsets)
+            listener.before_letting_go = lambda: membership.clear_in_progress(offsets)
         async with self.member(broker, group, topic) as (membership, listener):
             await self.complete(listener)
             assert listener.has[place] == record.offset
@@ -124,13 +137,13 @@ class LeavingConformance(BrokerSuite):
 
 
 class RefusalsConformance:
-    """One test per promise."""
+    """Tests that a broker refuses what it cannot publish."""
 
     async def test_publishing_to_a_topic_that_is_not_there_is_refused(self, broker: Broker) -> None:
         with pytest.raises(SagaError, match="nowhere"):
             await broker.publish([event("nowhere", "k")])
 
-    async def test_the_largest_record_is_taken_and_a_larger_one_refused_with_all_that_came_with_it(
+    async def test_the_largest_record_is_published_and_a_larger_one_refused_with_its_whole_batch(
         self, broker: Broker, topic: str
     ) -> None:
         beside = (("ce_id", b"1"), ("many", bytes(1000)))
@@ -143,6 +156,236 @@ class RefusalsConformance:
         assert [len(record.value or b"") async for record in broker.scan(topic)] == [room, len("after")]
 
 
+# ---------------------------------------------------------------- damaged logs
+
+
+class RemovalConformance(BrokerSuite):
+    """Tests that removed records are reported, and that nothing else is lost."""
+
+    async def test_records_that_were_removed_unread_are_reported_per_partition_and_nothing_else_is_lost(
+        self, broker: Broker, topic: str, group: str, remove: Remove
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await broker.publish([event(topic, f"{n}", "before") for n in range(100)])
+            before = await self.read(membership, 100, listener=listener)
+            keys = {Partition(topic, record.partition): (record.key or b"").decode() for record in before}
+            begins = {partition: 1 + sum(r.partition == partition.number for r in before) for partition in keys}
+            await broker.publish([event(topic, key, f"{n}") for key in keys.values() for n in range(5)])
+            await self.read(membership, 5 * len(keys), listener=listener)
+            await membership.commit(begins)  # of each, the first of the five is handled
+        some, all_, handled, untouched = sorted(begins)
+        await remove({some: begins[some] + 2, all_: begins[all_] + 4, handled: begins[handled]})
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            left = await self.read(membership, 10, listener=listener)
+            await self.read_until(membership, listener, lambda: len(listener.expired) == 2)
+            assert listener.expired == {
+                some: [range(begins[some], begins[some] + 2)],
+                all_: [range(begins[all_], begins[all_] + 4)],
+            }
+            wanted = {some: ["3", "4"], all_: [], handled: ["1", "2", "3", "4"], untouched: ["1", "2", "3", "4"]}
+            assert {p: values([r for r in left if r.partition == p.number]) for p in wanted} == wanted
+            assert not any((membership.lag() or {}).values())
+            await broker.publish([event(topic, keys[all_], "next")])
+            assert values(await self.read(membership, 1, listener=listener)) == ["next"]
+            assert len(listener.expired[all_]) == 1
+
+
+OLD, NEW = 40, 120
+"""Numbers of records in the old log and in the new one: all positions of the old log also exist in the new one."""
+
+
+class ReplacementConformance(BrokerSuite):
+    """Tests that a position belongs to one log: a topic that is created again is read from its beginning."""
+
+    async def test_a_topic_keeps_its_log_and_each_record_names_it(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, "k", "old")])
+        ids = dict(await broker.fetch_log_ids([topic, f"{topic}.missing"]))
+        assert list(ids) == [topic]
+        assert ids[topic]
+        async with connect() as other, self.member(other, group, topic) as (membership, listener):
+            await self.complete(listener)
+            assert dict(await other.fetch_log_ids([topic])) == ids
+            assert {membership.log_id(partition) for partition in listener.has} == {ids[topic]}
+            (record,) = await self.read(membership, 1, listener=listener)
+            assert record.log_id == ids[topic]
+        assert [record.log_id async for record in broker.scan(topic)] == [ids[topic]]
+
+    async def test_a_topic_that_is_created_again_is_read_from_its_beginning(
+        self, broker: Broker, topic: str, group: str, recreate: Recreate
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await broker.publish([event(topic, f"{n}", f"old {n}") for n in range(OLD)])
+            await self.read(membership, OLD, listener=listener)
+            before = {partition: membership.log_id(partition) for partition in listener.has}
+            await recreate(topic, self.partitions)
+            await broker.publish([event(topic, f"{n}", f"new {n}") for n in range(NEW)])
+            came = await self.read_all(membership, listener, {f"new {n}" for n in range(NEW)})
+            assert not any(value.startswith("old") for value in values(came))
+            after = {partition: membership.log_id(partition) for partition in listener.has}
+            assert before.keys() == after.keys()
+            assert not {*before.values()} & {*after.values()}
+            await membership.commit(
+                {p: 1 + max(r.offset for r in came if r.partition == p.number) for p in listener.has}
+            )
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            assert sum(listener.has.values()) == NEW
+
+    async def test_a_late_commit_for_the_old_log_does_not_count_in_the_new_one(
+        self, broker: Broker, topic: str, group: str, recreate: Recreate
+    ) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await broker.publish([event(topic, f"{n}", f"old {n}") for n in range(OLD)])
+            read = await self.read(membership, OLD, listener=listener)
+            ends = {p: sum(r.partition == p.number for r in read) for p in listener.has}
+            before = list(listener.calls)
+            await recreate(topic, self.partitions)
+            if listener.calls == before:  # otherwise it was assigned the new log, and a commit counts there
+                with suppress(Fenced):
+                    await membership.commit(ends)
+            await broker.publish([event(topic, f"{n}", f"new {n}") for n in range(NEW)])
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            await self.read_all(membership, listener, {f"new {n}" for n in range(NEW)})
+        assert all(listener.replaced.get(partition, [at]) == [at] for partition, at in ends.items())
+
+    async def test_only_the_topic_that_is_created_again_is_read_from_its_beginning(
+        self, broker: Broker, topic: str, group: str, recreate: Recreate
+    ) -> None:
+        other = f"{topic}.other"
+        await broker.ensure_topics([Topic(other, self.partitions)])
+        async with self.member(broker, group, topic, other) as (membership, listener):
+            await self.until(lambda: len(listener.has) == 2 * self.partitions)
+            await broker.publish([event(each, f"{n}", f"old {n}") for n in range(OLD) for each in (topic, other)])
+            await self.read(membership, 2 * OLD, listener=listener)
+            await recreate(topic, self.partitions)
+            await broker.publish([event(topic, f"{n}", f"new {n}") for n in range(NEW)])
+            await self.read_all(membership, listener, {f"new {n}" for n in range(NEW)})
+            await broker.publish([event(other, "k", "last")])
+            came = await self.read_all(membership, listener, {"last"})
+            assert values([record for record in came if record.topic == other]) == ["last"]
+            assert {partition.topic for partition in listener.replaced} <= {topic}
+
+
+Damage: TypeAlias = Callable[[Record], Callable[[], None]]
+"""Makes a stored record unreadable; returns a function that makes it readable again."""
+
+
+KEYS = 24
+
+
+class UnreadableConformance(BrokerSuite):
+    """Tests that an unreadable record stalls only its partition, is reported, and is read once it is repaired."""
+
+    no_damage_reason = "give the fixture `damage`, or say here why no record of this broker can become unreadable"
+    damaged_topic_partitions = 12
+
+    @pytest.fixture
+    def damage(self) -> Damage:
+        """Provide a function that damages a stored record; a fixture with parameters where there are several ways."""
+        pytest.skip(self.no_damage_reason)
+
+    async def test_an_unreadable_record_stalls_only_its_partition_and_once_repaired_nothing_is_lost(
+        self, connect: Connect, topic: str, group: str, damage: Damage
+    ) -> None:
+        topic = f"{topic}.damaged"
+        async with connect() as broker:
+            await broker.ensure_topics([Topic(topic, self.damaged_topic_partitions)])
+            await self._publish(broker, topic, 8)
+            stored = [record async for record in broker.scan(topic)]
+            hurt = self._pick_middle_record(stored)
+            place, count = Partition(topic, hurt.partition), [r.partition for r in stored].count(hurt.partition)
+            mend = damage(hurt)
+            try:
+                async with self.member(broker, group, topic) as (membership, listener):
+                    before = DamagedPartitionReader(membership, listener, place, self.within_s)
+                    await before.until(lambda: before.others == len(stored) - count and membership.stalled_partitions())
+                    await self._publish(broker, topic, 8)
+                    await before.until(lambda: before.others == 2 * (len(stored) - count))
+                    (stalled,) = membership.stalled_partitions()
+                    at = len(before.ours)
+                    assert at <= hurt.offset
+                    assert (stalled.topic, stalled.partition, stalled.offset) == (*place, at)
+                    assert f"{topic}/{hurt.partition} is stalled at offset {at}" in stalled.reason
+                    await membership.commit(before.ends)
+                found, why = await self._scan(broker, topic)
+                assert f"{topic}/{hurt.partition} is stalled at offset {at}" in why
+                assert [r.offset for r in found if r.partition == hurt.partition] == list(range(at))
+                async with self.member(broker, group, topic) as (membership, listener):
+                    after = DamagedPartitionReader(membership, listener, place, self.within_s)
+                    await after.until(membership.stalled_partitions)
+                    assert after.ours == []
+                    mend()
+                    await after.until(lambda: at + len(after.ours) == 2 * count and not membership.stalled_partitions())
+            finally:
+                mend()
+            stored = [record async for record in broker.scan(topic)]
+        assert [r.offset for r in before.ours + after.ours] == list(range(2 * count))
+        assert sorted(before.records + after.records) == stored
+
+    async def _scan(self, broker: Broker, topic: str) -> tuple[list[Record], str]:
+        """Return the records that a scan gave, and the error that ended it."""
+        found: list[Record] = []
+        try:
+            async for record in broker.scan(topic):
+                found.append(record)  # noqa: PERF401 - what came before the error counts
+        except SagaError as why:
+            return found, str(why)
+        return found, ""
+
+    async def _publish(self, broker: Broker, topic: str, rounds: int) -> None:
+        for _ in range(rounds):
+            await broker.publish([event(topic, f"k{number}", "a value of some length") for number in range(KEYS)])
+
+    def _pick_middle_record(self, records: Collection[Record]) -> Record:
+        """Return a record from the middle of the partition that has most of them."""
+        numbers = [record.partition for record in records]
+        most = max(numbers, key=numbers.count)
+        of_it = [record for record in records if record.partition == most]
+        return of_it[len(of_it) // 2]
+
+
+class DamagedPartitionReader:
+    """Reader that separates the records of one partition from the others."""
+
+    def __init__(
+        self, membership: Membership, listener: RecordingListener, partition: Partition, within_s: float
+    ) -> None:
+        self.records: list[Record] = []
+        self._membership, self._listener = membership, listener
+        self._partition, self._within_s = partition, within_s
+
+    @property
+    def ours(self) -> list[Record]:
+        return [record for record in self.records if record.partition == self._partition.number]
+
+    @property
+    def others(self) -> int:
+        return len(self.records) - len(self.ours)
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        return {Partition(record.topic, record.partition): record.offset + 1 for record in self.records}
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Read until the condition holds."""
+
+        async def read() -> None:
+            while not holds():
+                self.records += await self._membership.poll(list(self._listener.has), records_max=100, timeout_s=0.1)
+
+        await CLOCK.within(self._within_s, read())
+
+
+# ---------------------------------------------------------------- the whole suite
+
+
 class BrokerConformance(
     LeavingConformance,
     RemovalConformance,
@@ -152,7 +395,7 @@ class BrokerConformance(
     ForeignConformance,
     EndsConformance,
 ):
-    """One test per promise. Abilities that honestly differ are attributes of `BrokerSuite`."""
+    """All tests. Abilities in which brokers may differ are attributes of `BrokerSuite`."""
 
     # ---------------------------------------------------------------- publish and read
 
@@ -169,9 +412,7 @@ class BrokerConformance(
             assert len({r.partition for r in of_key}) == 1
             assert values(of_key) == [f"{n}" for n in range(20) if n % 3 == key]
 
-    async def test_what_is_published_at_once_keeps_its_order_per_key(
-        self, broker: Broker, topic: str, group: str
-    ) -> None:
+    async def test_a_batch_keeps_its_order_per_key(self, broker: Broker, topic: str, group: str) -> None:
         await broker.publish([event(topic, f"k{n % 5}", f"{n}") for n in range(50)])
         records = [record async for record in broker.scan(topic)]
         for key in range(5):
@@ -202,7 +443,7 @@ class BrokerConformance(
         await broker.publish([event(topic, "k", None), event(topic, "k", "")])
         assert [record.value async for record in broker.scan(topic)] == [None, b""]
 
-    async def test_what_was_published_is_there_for_those_who_connect_later(
+    async def test_published_records_are_there_for_later_connections(
         self, connect: Connect, topic: str, group: str
     ) -> None:
         async with connect() as broker:
@@ -211,7 +452,9 @@ class BrokerConformance(
         async with connect() as broker:
             assert values([record async for record in broker.scan(topic)]) == ["kept"]
 
-    async def test_disconnecting_waits_for_what_was_handed_over(self, connect: Connect, topic: str, group: str) -> None:
+    async def test_disconnecting_waits_for_records_that_are_being_published(
+        self, connect: Connect, topic: str, group: str
+    ) -> None:
         async with connect() as broker:
             await broker.ensure_topics([Topic(topic, self.partitions)])
             publishing = asyncio.gather(*(broker.publish([event(topic, f"k{n}", f"{n}")]) for n in range(50)))
@@ -231,7 +474,7 @@ class BrokerConformance(
         with pytest.raises(SagaError, match=f"{topic}.*{self.partitions} partitions"):
             await broker.ensure_topics([Topic(topic, self.partitions + 1)])
 
-    async def test_topics_are_found_with_their_partitions_and_asking_makes_none(
+    async def test_topics_are_found_with_their_partitions_and_asking_creates_none(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         wanted = [topic, f"{topic}.missing"]
@@ -241,7 +484,7 @@ class BrokerConformance(
             await broker.ensure_topics([Topic(f"{topic}.missing", 2)])
             assert await other.count_partitions(wanted) == {topic: self.partitions, f"{topic}.missing": 2}
 
-    async def test_who_may_everything_is_forbidden_nothing(self, broker: Broker, topic: str, group: str) -> None:
+    async def test_a_client_with_all_rights_misses_none(self, broker: Broker, topic: str, group: str) -> None:
         assert list(await broker.find_missing_rights([topic, f"{topic}.missing"], [topic], [group])) == []
 
     # ---------------------------------------------------------------- polling
@@ -323,7 +566,7 @@ class BrokerConformance(
             assert listener.has == {Partition(topic, 0): 3}
             assert values(await self.read(membership, 2, listener=listener)) == ["3", "4"]
 
-    async def test_what_is_not_committed_comes_again(self, broker: Broker, topic: str, group: str) -> None:
+    async def test_records_that_are_not_committed_come_again(self, broker: Broker, topic: str, group: str) -> None:
         await broker.publish([event(topic, "k", "again")])
         for _ in range(2):
             async with self.member(broker, group, topic) as (membership, listener):
@@ -341,7 +584,9 @@ class BrokerConformance(
 
     # ---------------------------------------------------------------- how far behind
 
-    async def test_the_lag_is_what_has_not_been_given_yet(self, broker: Broker, topic: str, group: str) -> None:
+    async def test_the_lag_is_the_number_of_records_not_yet_polled(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
         await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(40)])
         async with self.member(broker, group, topic) as (membership, listener):
             await self.complete(listener)
@@ -364,12 +609,12 @@ class BrokerConformance(
 
     # ---------------------------------------------------------------- where a group begins
 
-    async def test_a_group_begins_at_the_time_that_it_is_told_and_goes_on_where_it_committed(
+    async def test_a_group_begins_at_its_given_time_and_continues_at_its_commit(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         await broker.publish([event(topic, f"k{n}", f"old {n}") for n in range(20)])
         begins_ms = 1 + max([record.time_ms async for record in broker.scan(topic)])
-        await CLOCK.sleep(0.01)  # what comes from here on has a later time
+        await CLOCK.sleep(0.01)  # later records have a later time
         starts, listener = {topic: begins_ms}, RecordingListener()
         async with broker.join(Subscription(group, [topic], starts=starts), listener) as membership:
             await self.complete(listener)
@@ -378,7 +623,7 @@ class BrokerConformance(
             assert sorted(values(await self.read(membership, 20, listener=listener))) == sorted(
                 f"new {n}" for n in range(20)
             )
-        listener = RecordingListener()  # what was read and not committed comes again, and nothing of before
+        listener = RecordingListener()  # records that were read and not committed come again, and nothing from before
         async with (
             connect() as other,
             other.join(Subscription(group, [topic], starts={topic: CLOCK.now_ms()}), listener) as again,
@@ -390,7 +635,7 @@ class BrokerConformance(
 
     # ---------------------------------------------------------------- members
 
-    async def test_a_member_that_works_for_somebody_else_is_refused_and_takes_nothing(
+    async def test_a_member_of_another_service_or_store_is_refused_and_gets_no_partition(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         ours = MemberIdentity(service="payment", store="1", worker="here:1")
@@ -403,10 +648,10 @@ class BrokerConformance(
                 async with connect() as elsewhere:
                     with pytest.raises(
                         ConfigurationError, match=f"group '{group}' belongs to another service or store"
-                    ) as told:
+                    ) as refused:
                         async with elsewhere.join(Subscription(group, [topic], identity=other), listener):
                             raise AssertionError("it has joined")
-                assert told.value.problems == ("service 'payment' in process 'here:1' with store '1'",)
+                assert refused.value.problems == ("service 'payment' in process 'here:1' with store '1'",)
                 assert not listener.has
             assert not membership.disagreeing_members()
             async with connect() as elsewhere:
@@ -416,7 +661,7 @@ class BrokerConformance(
                     assert not membership.disagreeing_members()
                     assert not beside.disagreeing_members()
 
-    async def test_who_comes_after_the_others_have_left_may_work_for_somebody_else(
+    async def test_a_member_of_another_store_may_join_after_the_others_have_left(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         for store in ("1", "2"):
@@ -427,7 +672,7 @@ class BrokerConformance(
                 await self.complete(listener)
                 assert not membership.disagreeing_members()
 
-    async def test_members_share_the_partitions_and_none_has_two_members(
+    async def test_members_share_the_partitions_and_no_partition_has_two_members(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         all_ = {Partition(topic, number) for number in range(self.partitions)}
@@ -454,22 +699,22 @@ class BrokerConformance(
                 numbers = [{p.number for p in listener.has if p.topic == t} for t in topics]
                 assert numbers[0] == numbers[1]
 
-    async def test_nobody_gets_a_partition_before_its_member_has_brought_it_to_an_end(
+    async def test_a_partition_moves_only_after_its_member_has_let_go_of_it(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         async with connect() as other, self.member(broker, group, topic) as (membership, first):
             await self.complete(first)
-            first.may_end.clear()
+            first.may_let_go.clear()
             second = RecordingListener()
             async with other.join(Subscription(group, [topic]), second):
-                await self.until(lambda: bool(first.heard("revoked")))
-                leaving = first.heard("revoked")
+                await self.until(lambda: bool(first.partitions_of("revoked")))
+                leaving = first.partitions_of("revoked")
                 await CLOCK.sleep(min(0.3, self.drain_s / 4))  # it would have come by then
                 assert not second.has
                 await membership.commit(dict.fromkeys(leaving, 0))  # still ours
-                first.may_end.set()
+                first.may_let_go.set()
                 await self.until(lambda: bool(second.has) and second.has.keys() <= leaving)
-                assert not first.heard("lost")
+                assert not first.partitions_of("lost")
 
     async def test_leaving_revokes_and_hands_over(
         self, connect: Connect, broker: Broker, topic: str, group: str
@@ -481,7 +726,7 @@ class BrokerConformance(
                 await staying.enter_async_context(other.join(Subscription(group, [topic]), second))
                 await self.until(lambda: bool(second.has))
             assert not first.has
-            assert first.heard("revoked") == {Partition(topic, number) for number in range(self.partitions)}
+            assert first.partitions_of("revoked") == {Partition(topic, number) for number in range(self.partitions)}
             await self.complete(second)
 
     async def test_a_commit_of_a_partition_that_went_to_another_member_is_fenced(
@@ -513,7 +758,7 @@ class BrokerConformance(
                 await self.complete(second)
                 assert values(await self.read(membership, 1, listener=second)) == ["new"]
 
-    async def test_what_lay_ready_when_a_member_left_and_was_not_given_comes_to_the_next(
+    async def test_records_fetched_but_not_polled_when_a_member_leaves_come_to_the_next(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         await broker.publish([event(topic, "k", "0")])
@@ -523,10 +768,10 @@ class BrokerConformance(
             partition = Partition(record.topic, record.partition)
             others = [other for other in listener.has if other != partition]
             await broker.publish([event(topic, "k", "1"), event(topic, "k", "2")])
-            # It is asked for, and when it has come nobody asks any more, as while a worker has no room.
+            # The client fetches the records; then only other partitions are polled, as by a worker without capacity.
             given = len(await membership.poll([partition], records_max=1, timeout_s=0))
             assert not await membership.poll(others, records_max=1, timeout_s=0.5)
-            listener.commits = lambda: membership.commit({partition: 1 + given})
+            listener.before_letting_go = lambda: membership.commit({partition: 1 + given})
         async with connect() as other, self.member(other, group, topic) as (membership, listener):
             await self.complete(listener)
             left = await self.read(membership, 2 - given, [partition], listener=listener)

@@ -1,4 +1,4 @@
-"""Base of every suite for brokers: fixtures that an adapter gives, and actions that tests share."""
+"""Base of every suite for brokers: fixtures that an adapter provides, and actions that the tests share."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -15,103 +15,105 @@ from saga.support.clock import SystemClock
 
 @dataclass
 class RecordingListener:
-    """A listener that remembers what it was told, and does not let go of a partition before `may_end` is set."""
+    """A listener that records its calls, and lets go of a partition only when `may_let_go` is set."""
 
     has: dict[Partition, int] = field(default_factory=dict)
-    told: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
-    raises: list[tuple[str, int, int]] = field(default_factory=list)
-    """Topics that have got more partitions, with how many before and now."""
-    gone: dict[Partition, list[range]] = field(default_factory=dict)
+    calls: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
+    added: list[tuple[str, int, int]] = field(default_factory=list)
+    """Topics that got more partitions, with their number before and now."""
+    expired: dict[Partition, list[range]] = field(default_factory=dict)
     """Offsets that were removed before they were read."""
-    begun_anew: dict[Partition, list[int]] = field(default_factory=dict)
-    """Positions that counted in a log that was replaced."""
-    may_end: asyncio.Event = field(default_factory=asyncio.Event)
-    commits: Callable[[], Awaitable[None]] | None = None
-    """Called before a partition is let go, as a worker commits its work then."""
+    replaced: dict[Partition, list[int]] = field(default_factory=dict)
+    """Positions at which reading went on in a log that replaced another one."""
+    may_let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    before_letting_go: Callable[[], Awaitable[None]] | None = None
+    """Called before a partition is let go: a worker commits its work then."""
 
     def __post_init__(self) -> None:
-        self.may_end.set()
+        self.may_let_go.set()
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
-        self.told.append(("assigned", frozenset(partitions)))
+        self.calls.append(("assigned", frozenset(partitions)))
         self.has.update(partitions)
 
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
-        self.told.append(("revoked", frozenset(partitions)))
-        await self.may_end.wait()
-        if self.commits is not None:
-            await self.commits()
+        self.calls.append(("revoked", frozenset(partitions)))
+        await self.may_let_go.wait()
+        if self.before_letting_go is not None:
+            await self.before_letting_go()
         for partition in partitions:
             self.has.pop(partition, None)
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
-        unwarned = frozenset(self.has).intersection(partitions)
-        self.told.append(("lost", unwarned) if unwarned else ("gone", frozenset(partitions)))
-        for partition in unwarned:
+        without_warning = frozenset(self.has).intersection(partitions)
+        self.calls.append(("lost", without_warning) if without_warning else ("gone", frozenset(partitions)))
+        for partition in without_warning:
             del self.has[partition]
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        self.gone.setdefault(partition, []).append(range(first, after))
+        self.expired.setdefault(partition, []).append(range(first, after))
 
     def on_replaced(self, partition: Partition, position: int) -> None:
-        self.begun_anew.setdefault(partition, []).append(position)
+        self.replaced.setdefault(partition, []).append(position)
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
-        self.raises.append((topic, before, now))
+        self.added.append((topic, before, now))
 
-    def heard(self, what: str) -> frozenset[Partition]:
-        """All partitions that were told with this word: `assigned`, `revoked`, then `gone`, or `lost` without it."""
-        return frozenset().union(*(partitions for told, partitions in self.told if told == what))
+    def partitions_of(self, what: str) -> frozenset[Partition]:
+        """Return all partitions of one kind of call.
+
+        Kinds are `assigned`, `revoked`, `gone` (lost after it was revoked) and `lost` (without).
+        """
+        return frozenset().union(*(partitions for kind, partitions in self.calls if kind == what))
 
 
 def event(topic: str, key: str, value: str | None = "") -> Outgoing:
-    """A record to append, written shortly."""
+    """Return a record to publish."""
     return Outgoing(topic, key.encode(), None if value is None else value.encode(), ())
 
 
 def values(records: Collection[Record]) -> list[str]:
-    """Values of these records as text, in order."""
+    """Return the values of these records as text, in order."""
     return [(record.value or b"").decode() for record in records]
 
 
 Connect: TypeAlias = Callable[[], Broker]
 Remove: TypeAlias = Callable[[Mapping[Partition, int]], Awaitable[None]]
-"""Removes from the log what lies below these offsets, handled or not."""
+"""Removes all records below these offsets from the log, handled or not."""
 Recreate: TypeAlias = Callable[[str, int], Awaitable[None]]
-"""Deletes a topic and creates it again, with so many partitions."""
+"""Deletes a topic and creates it again with this number of partitions."""
 
 CLOCK = SystemClock()
 LOOK_S = 0.005
 
 
 class BrokerSuite:
-    """A log of one topic, and members of groups on it. Its attributes are abilities in which brokers honestly
-    differ."""
+    """A log of one topic, and members of groups on it. Its attributes are the abilities in which brokers may differ."""
 
     partitions = 4
     within_s = 10.0
-    """Time within which anything that has to happen must happen."""
+    """Time within which everything that a test waits for must happen."""
     drain_s = 5.0
-    """Time, at least, that a partition waits for `revoked` of the member that is to lose it."""
+    """Minimum time for which a partition waits until its member has returned from `on_revoked`."""
 
     @pytest.fixture
     def connect(self) -> Connect:
-        """A new, closed broker on this test's log."""
+        """Provide a function that creates a broker on this test's log, not open yet."""
         raise NotImplementedError("give the fixture `connect` in the subclass")
 
     @pytest.fixture
     def remove(self) -> Remove:
-        """Function that removes records of this test's log, as retention or a person does."""
+        """Provide a function that removes records of this test's log, as retention or an operator does."""
         raise NotImplementedError("give the fixture `remove` in the subclass")
 
     @pytest.fixture
     def recreate(self) -> Recreate:
-        """Function that deletes a topic of this test's log and creates it again, as people do."""
+        """Provide a function that deletes a topic of this test's log and creates it again, as operators do."""
         pytest.skip("no topic of this log is ever deleted")
 
     @pytest.fixture
     def prefix(self) -> str:
-        """Prefix that keeps this test's names apart from others, where the log outlives the test."""
+        """Provide a prefix that separates this test's names from others, where the log outlives the test."""
         return ""
 
     @pytest.fixture
@@ -147,7 +149,7 @@ class BrokerSuite:
     async def member(
         self, broker: Broker, group: str, *topics: str
     ) -> AsyncIterator[tuple[Membership, RecordingListener]]:
-        """A member that has joined and has got all partitions that are free."""
+        """Join a group, and yield the member once it has a partition."""
         listener = RecordingListener()
         async with broker.join(Subscription(group, topics), listener) as membership:
             await self.until(lambda: bool(listener.has))
@@ -161,7 +163,7 @@ class BrokerSuite:
         *,
         listener: RecordingListener,
     ) -> list[Record]:
-        """Read the next `count` records, and no more than come with them."""
+        """Read at least the next `count` records, and return them with any others of the same poll."""
         records: list[Record] = []
 
         async def fill() -> None:
@@ -173,21 +175,21 @@ class BrokerSuite:
         return records
 
     async def read_all(self, membership: Membership, listener: RecordingListener, wanted: set[str]) -> list[Record]:
-        """Read until each of these values has come, at least once; what came last of each place."""
-        came: dict[tuple[object, ...], Record] = {}
+        """Read until each of these values has come at least once; return the last record of each position."""
+        latest: dict[tuple[object, ...], Record] = {}
 
         async def all_came() -> None:
-            while not wanted <= {*values(came.values())}:
+            while not wanted <= {*values(latest.values())}:
                 for record in await membership.poll(list(listener.has), records_max=100, timeout_s=0.1):
-                    came[record[:3]] = record
+                    latest[record[:3]] = record
 
         await CLOCK.within(self.within_s, all_came())
-        return list(came.values())
+        return list(latest.values())
 
     async def read_until(
         self, membership: Membership, listener: RecordingListener, condition: Callable[[], bool]
     ) -> None:
-        """Poll until the condition holds; no record is to come."""
+        """Poll until the condition holds; fail if a record comes."""
 
         async def holds() -> None:
             while not condition():

@@ -1,10 +1,10 @@
-"""Records as other people's producers write them, each with what a service has to make of it: for `BrokerConformance`,
-which sends all of them through its broker.
+"""Records as producers of other projects write them, each with the verdict that a service must reach.
+`BrokerConformance` sends all of them through its broker.
 
 A row is one record: the family of producers, what is odd about it, its value and headers, the verdict and the reason.
-All mean one order, `{"order_id": "o-1", "total": 9.80, "quantity": 3, "at": 2026-11-21T14:06:40.123Z}`, of a contract
-`com.shop.OrderPlaced`; or something that no order can be made of. What we do not need of a record is no reason to
-refuse it; what is refused or passed over has a reason; no value is guessed.
+Every row means one order, `{"order_id": "o-1", "total": 9.80, "quantity": 3, "at": 2026-11-21T14:06:40.123Z}`, of the
+contract `com.shop.OrderPlaced`, or something that is no order. Parts of a record that we do not need are no reason to
+refuse it. A record that is refused or skipped has a reason. No value is guessed.
 """
 
 import base64
@@ -27,8 +27,8 @@ from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
 
 Verdict: TypeAlias = Literal["handled", "waits", "refused", "letter", "passed"]
-"""`handled`: as that order. `waits`: its saga is parked, until a version is deployed that explains it. `refused`: a dead
-letter that blocks its saga and can be replayed. `letter`: a dead letter that blocks nobody. `passed`: passed over, and
+"""`handled`: as that order. `waits`: its saga is parked until a release that knows its version is deployed. `refused`: a
+dead letter that blocks its saga and can be replayed. `letter`: a dead letter that blocks no saga. `passed`: skipped, and
 counted unless it is certainly not for us."""
 
 KEY: Final = b"o-1"
@@ -59,7 +59,7 @@ CONTRACTS: Final[tuple[dict[str, Any], ...]] = tuple(
 
 
 def _schema(name: str = "OrderPlaced", space: str | None = "com.shop", **types: Any) -> dict[str, Any]:
-    """Schema of a sender: ours, with other types of some fields, or more fields, or without some (`None`)."""
+    """Return a sender's schema: ours, with other types for some fields, with more fields, or without some (`None`)."""
     fields = {field["name"]: field["type"] for field in CONTRACTS[0]["fields"]} | types
     named = [{"name": field, "type": type_} for field, type_ in fields.items() if type_ is not None]
     return {"type": "record", "name": name, **({"namespace": space} if space else {}), "fields": named}
@@ -83,7 +83,7 @@ def _long(number: int) -> bytes:
 
 
 def _avro(schema: Any, value: Any) -> bytes:
-    """Bytes of a value, for the few types of these schemas: written here, so that no library agrees with itself."""
+    """Encode a value, for the few types of these schemas: written by hand, so that no library is tested against itself."""
     match schema:
         case "null" | {"type": "null"}:
             return b""
@@ -118,12 +118,12 @@ def _body(schema: Any, **values: Any) -> bytes:
 
 
 def _single(name: str = "OrderPlaced") -> bytes:
-    """Avro's single object of one of our contracts."""
+    """Return an Avro single object of one of our contracts."""
     return b"\xc3\x01" + FINGERPRINTS[name] + _body(_schema(name))
 
 
 def _unknown() -> bytes:
-    """Avro's single object of a schema that nobody here knows."""
+    """Return an Avro single object of a schema that is unknown here."""
     return b"\xc3\x01unknown!" + _body(_schema(more=STRING), more="x")
 
 
@@ -131,8 +131,8 @@ SCHEMAS: Final[dict[int, str]] = {}
 """Schemas of the registry, by id."""
 
 
-def _framed(schema: Any = None, **values: Any) -> bytes:
-    """Wire format of a registry, which has the schema."""
+def _frame(schema: Any = None, **values: Any) -> bytes:
+    """Return a value in the wire format of a schema registry, and add the schema to the registry."""
     given = _schema() if schema is None else schema
     id_ = len(SCHEMAS) + 1
     SCHEMAS[id_] = json.dumps(given)
@@ -147,13 +147,13 @@ def _json(**fields: Any) -> bytes:
 
 
 def _event(**attributes: Any) -> bytes:
-    """CloudEvent in structured mode."""
+    """Return a CloudEvent in structured mode."""
     event = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "com.shop.OrderPlaced", "data": _FIELDS}
     return json.dumps({name: value for name, value in (event | attributes).items() if value is not ...}).encode()
 
 
 def _ce(type_: str = "com.shop.OrderPlaced", **more: str | bytes | None) -> Headers:
-    """Headers of a CloudEvent in binary mode; `content` is its content type."""
+    """Return the headers of a CloudEvent in binary mode; `content` is its content type."""
     named = {"type": type_, "id": "7", "source": "/shop", "specversion": "1.0", **more}
     content = named.pop("content", None)
     made = [(f"ce_{name}", _bytes(value)) for name, value in named.items() if value is not None]
@@ -169,13 +169,13 @@ STRUCTURED: Final[Headers] = (("content-type", b"application/cloudevents+json; c
 NONE: Final[Headers] = ()
 
 
-def _typed(type_: str) -> Headers:
+def _type_header(type_: str) -> Headers:
     return (("ce_type", type_.encode()),)
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignRecord:
-    """A record of somebody else's, and the right verdict of it."""
+    """A record of another project, and the right verdict on it."""
 
     family: str
     what: str
@@ -188,54 +188,54 @@ class ForeignRecord:
 
 
 # fmt: off
-def _java() -> tuple[ForeignRecord, ...]:
-    said = "Java, Avro and CloudEvents"
+def _java_records() -> tuple[ForeignRecord, ...]:
+    sender = "Java, Avro and CloudEvents"
     uuid = {"type": "string", "avro.java.string": "String"}
     ours, newer = _single(), _unknown()
     return (
-        ForeignRecord(said, "BinaryMessageEncoder, CloudEvents in binary mode", ours, _ce(content="application/avro")),
-        ForeignRecord(said, "no header at all", ours, NONE),
-        ForeignRecord(said, "no content type", ours, _ce()),
-        ForeignRecord(said, "a type without its namespace", ours, _ce("OrderPlaced")),
-        ForeignRecord(said, "java.lang.String in the schema", _framed(_schema(order_id=uuid)), _ce()),
-        ForeignRecord(said, "fields in another order", _framed(dict(_schema(), fields=_schema()["fields"][::-1])), _ce()),
-        ForeignRecord(said, "an int where we have a long", _framed(_schema(quantity="int")), _ce()),
-        ForeignRecord(said, "a quantity that may be absent", _framed(_schema(quantity=["null", LONG])), _ce(), "waits", "has the fingerprint"),
-        ForeignRecord(said, "no note", _framed(_schema(note=None)), _ce()),
-        ForeignRecord(said, "a field more", _framed(_schema(more="double"), more=0.5), _ce()),
-        ForeignRecord(said, "a fixed more", _framed(_schema(trace=_fixed_schema(16)), trace=b"t" * 16), _ce()),
-        ForeignRecord(said, "an optional fixed more", _framed(_schema(trace=["null", _fixed_schema(16)]), trace=None), _ce()),
-        ForeignRecord(said, "a union of three more", _framed(_schema(more=["null", STRING, LONG]), more=3), _ce()),
-        ForeignRecord(said, "an Instant in nanoseconds more", _framed(_schema(more=_logical(LONG, "timestamp-nanos")), more=1), _ce()),
-        ForeignRecord(said, "a LocalDateTime more", _framed(_schema(more=_logical(LONG, "local-timestamp-micros")), more=1), _ce()),
-        ForeignRecord(said, "a LocalTime more", _framed(_schema(more=_logical("int", "time-millis")), more=1), _ce()),
-        ForeignRecord(said, "a Duration more", _framed(_schema(more=_fixed_schema(12, "duration")), more=b"d" * 12), _ce()),
-        ForeignRecord(said, "a recursive record more", _framed(_schema(more=NODE), more={"next": None}), _ce()),
-        ForeignRecord(said, "a reserved word of Python as a field", _framed(_schema(**{"class": "int"}), **{"class": 1}), _ce()),
-        ForeignRecord(said, "a BigDecimal as big-decimal", _framed(_schema(total=_logical("bytes", "big-decimal"))), _ce(), "refused", "total is written as bytes with the logical type 'big-decimal'"),
-        ForeignRecord(said, "a decimal with three places", _framed(_schema(total=dict(TOTAL, scale=3))), _ce(), "refused", "would be misread: total"),
-        ForeignRecord(said, "a decimal on a fixed", _framed(_schema(total=_fixed_schema(2, "decimal")), total=b"\x03\xd4"), _ce(), "refused", "fixed of 2 bytes with the logical type 'decimal'"),
-        ForeignRecord(said, "plain bytes for a decimal", _framed(_schema(total="bytes")), _ce(), "refused", "would be misread: total"),
-        ForeignRecord(said, "a double for a decimal", _framed(_schema(total="double"), total=9.8), _ce(), "waits", "has the fingerprint"),
-        ForeignRecord(said, "an Instant in microseconds", _framed(_schema(at=_logical(LONG, "timestamp-micros"))), _ce(), "refused", "would be misread: at"),
-        ForeignRecord(said, "an Instant in nanoseconds", _framed(_schema(at=_logical(LONG, "timestamp-nanos"))), _ce(), "refused", "logical type 'timestamp-nanos'"),
-        ForeignRecord(said, "a LocalDateTime", _framed(_schema(at=_logical(LONG, "local-timestamp-millis"))), _ce(), "refused", "logical type 'local-timestamp-millis'"),
-        ForeignRecord(said, "a time as a plain long", _framed(_schema(at=LONG)), _ce(), "refused", "would be misread: at"),
-        ForeignRecord(said, "an unknown logical type on a string", _framed(_schema(order_id=_logical(STRING, "order-no"))), _ce()),
-        ForeignRecord(said, "a union of three that is read", _framed(_schema(note=["null", STRING, "int"]), note="x"), _ce(), "refused", "note is written as one of"),
-                ForeignRecord(said, "a record of another namespace", _framed(_schema(space="com.other")), _ce(), "refused", "is a 'com.other.OrderPlaced' by its schema"),
-        ForeignRecord(said, "the same without a type", _framed(_schema(space="com.other")), NONE, "passed", "com.other.OrderPlaced"),
-        ForeignRecord(said, "another event of ours, which nobody consumes", _single("OrderPacked"), NONE, "passed", "no handler"),
-        ForeignRecord(said, "a newer version that is not here", newer, _ce(), "waits", "has the fingerprint"),
-        ForeignRecord(said, "the same without a type", newer, NONE, "letter", "has the fingerprint"),
-        ForeignRecord(said, "bytes behind the end", ours + b"!", _ce(), "refused", "1 bytes behind the end"),
-        ForeignRecord(said, "cut off", ours[:-3], _ce(), "refused", "cannot be read as com.shop.OrderPlaced"),
-        ForeignRecord(said, "no value, as the log may forget its key", None, _ce(), "passed", "no value"),
-        ForeignRecord(said, "no value and no header", None, NONE, "passed", "no value"),
-        ForeignRecord(said, "an empty value", b"", _ce(), "letter", "empty"),
-        ForeignRecord(said, "no key", ours, _ce(), "letter", "no key", None),
-        ForeignRecord(said, "another key", ours, _ce(), "refused", "both must be the saga id", b"o-2"),
-        ForeignRecord(said, "the subject is not the key", ours, _ce(subject="o-2"), "letter", "not its subject"),
+        ForeignRecord(sender, "BinaryMessageEncoder, CloudEvents in binary mode", ours, _ce(content="application/avro")),
+        ForeignRecord(sender, "no header at all", ours, NONE),
+        ForeignRecord(sender, "no content type", ours, _ce()),
+        ForeignRecord(sender, "a type without its namespace", ours, _ce("OrderPlaced")),
+        ForeignRecord(sender, "java.lang.String in the schema", _frame(_schema(order_id=uuid)), _ce()),
+        ForeignRecord(sender, "fields in another order", _frame(dict(_schema(), fields=_schema()["fields"][::-1])), _ce()),
+        ForeignRecord(sender, "an int where we have a long", _frame(_schema(quantity="int")), _ce()),
+        ForeignRecord(sender, "a quantity that may be absent", _frame(_schema(quantity=["null", LONG])), _ce(), "waits", "has the fingerprint"),
+        ForeignRecord(sender, "no note", _frame(_schema(note=None)), _ce()),
+        ForeignRecord(sender, "a field more", _frame(_schema(more="double"), more=0.5), _ce()),
+        ForeignRecord(sender, "a fixed more", _frame(_schema(trace=_fixed_schema(16)), trace=b"t" * 16), _ce()),
+        ForeignRecord(sender, "an optional fixed more", _frame(_schema(trace=["null", _fixed_schema(16)]), trace=None), _ce()),
+        ForeignRecord(sender, "a union of three more", _frame(_schema(more=["null", STRING, LONG]), more=3), _ce()),
+        ForeignRecord(sender, "an Instant in nanoseconds more", _frame(_schema(more=_logical(LONG, "timestamp-nanos")), more=1), _ce()),
+        ForeignRecord(sender, "a LocalDateTime more", _frame(_schema(more=_logical(LONG, "local-timestamp-micros")), more=1), _ce()),
+        ForeignRecord(sender, "a LocalTime more", _frame(_schema(more=_logical("int", "time-millis")), more=1), _ce()),
+        ForeignRecord(sender, "a Duration more", _frame(_schema(more=_fixed_schema(12, "duration")), more=b"d" * 12), _ce()),
+        ForeignRecord(sender, "a recursive record more", _frame(_schema(more=NODE), more={"next": None}), _ce()),
+        ForeignRecord(sender, "a reserved word of Python as a field", _frame(_schema(**{"class": "int"}), **{"class": 1}), _ce()),
+        ForeignRecord(sender, "a BigDecimal as big-decimal", _frame(_schema(total=_logical("bytes", "big-decimal"))), _ce(), "refused", "total is written as bytes with the logical type 'big-decimal'"),
+        ForeignRecord(sender, "a decimal with three places", _frame(_schema(total=dict(TOTAL, scale=3))), _ce(), "refused", "would be misread: total"),
+        ForeignRecord(sender, "a decimal on a fixed", _frame(_schema(total=_fixed_schema(2, "decimal")), total=b"\x03\xd4"), _ce(), "refused", "fixed of 2 bytes with the logical type 'decimal'"),
+        ForeignRecord(sender, "plain bytes for a decimal", _frame(_schema(total="bytes")), _ce(), "refused", "would be misread: total"),
+        ForeignRecord(sender, "a double for a decimal", _frame(_schema(total="double"), total=9.8), _ce(), "waits", "has the fingerprint"),
+        ForeignRecord(sender, "an Instant in microseconds", _frame(_schema(at=_logical(LONG, "timestamp-micros"))), _ce(), "refused", "would be misread: at"),
+        ForeignRecord(sender, "an Instant in nanoseconds", _frame(_schema(at=_logical(LONG, "timestamp-nanos"))), _ce(), "refused", "logical type 'timestamp-nanos'"),
+        ForeignRecord(sender, "a LocalDateTime", _frame(_schema(at=_logical(LONG, "local-timestamp-millis"))), _ce(), "refused", "logical type 'local-timestamp-millis'"),
+        ForeignRecord(sender, "a time as a plain long", _frame(_schema(at=LONG)), _ce(), "refused", "would be misread: at"),
+        ForeignRecord(sender, "an unknown logical type on a string", _frame(_schema(order_id=_logical(STRING, "order-no"))), _ce()),
+        ForeignRecord(sender, "a union of three that is read", _frame(_schema(note=["null", STRING, "int"]), note="x"), _ce(), "refused", "note is written as one of"),
+                ForeignRecord(sender, "a record of another namespace", _frame(_schema(space="com.other")), _ce(), "refused", "is a 'com.other.OrderPlaced' by its schema"),
+        ForeignRecord(sender, "the same without a type", _frame(_schema(space="com.other")), NONE, "passed", "com.other.OrderPlaced"),
+        ForeignRecord(sender, "another event of ours, which nobody consumes", _single("OrderPacked"), NONE, "passed", "no handler"),
+        ForeignRecord(sender, "a newer version that is not here", newer, _ce(), "waits", "has the fingerprint"),
+        ForeignRecord(sender, "the same without a type", newer, NONE, "letter", "has the fingerprint"),
+        ForeignRecord(sender, "bytes behind the end", ours + b"!", _ce(), "refused", "1 bytes behind the end"),
+        ForeignRecord(sender, "cut off", ours[:-3], _ce(), "refused", "cannot be read as com.shop.OrderPlaced"),
+        ForeignRecord(sender, "no value, as the log may forget its key", None, _ce(), "passed", "no value"),
+        ForeignRecord(sender, "no value and no header", None, NONE, "passed", "no value"),
+        ForeignRecord(sender, "an empty value", b"", _ce(), "letter", "empty"),
+        ForeignRecord(sender, "no key", ours, _ce(), "letter", "no key", None),
+        ForeignRecord(sender, "another key", ours, _ce(), "refused", "both must be the saga id", b"o-2"),
+        ForeignRecord(sender, "the subject is not the key", ours, _ce(subject="o-2"), "letter", "not its subject"),
     )
 
 
@@ -251,32 +251,32 @@ def _fixed_schema(size: int, logical: str | None = None) -> dict[str, Any]:
     return {"type": "fixed", "name": f"Fixed{size}", "size": size, **more}
 
 
-def _types() -> tuple[ForeignRecord, ...]:
-    """The type in the header, written a bit differently."""
+def _records_of_odd_types() -> tuple[ForeignRecord, ...]:
+    """Return records whose type in the header is spelled a bit differently."""
     ours, at_end = _single(), "OrderPlaced comes near"
     return (
-        ForeignRecord("Go, watermill", "a version behind the type", ours, _typed("com.shop.OrderPlaced.v1")),
-        ForeignRecord("Go, watermill", "a date behind the type", ours, _typed("com.shop.OrderPlaced.2024-01")),
-        ForeignRecord("Go, watermill", "dots in a word", ours, _typed("com.shop.order.placed")),
-        ForeignRecord("Go, watermill", "a slash and a version", ours, _typed("shop/OrderPlaced/1.0")),
-        ForeignRecord("Node, kafkajs", "small letters", ours, _typed("orderplaced")),
-        ForeignRecord("Node, kafkajs", "with hyphens", ours, _typed("order-placed")),
-        ForeignRecord("Node, kafkajs", "with a version in the word", ours, _typed("OrderPlacedV2")),
-        ForeignRecord("Spring", "in JSON's quotes", ours, _typed('"OrderPlaced"')),
-        ForeignRecord("Spring", "in JSON's quotes, with the namespace", ours, _typed('"com.shop.OrderPlaced"')),
-        ForeignRecord(".NET", "a blank behind it", ours, _typed("OrderPlaced ")),
-        ForeignRecord("librdkafka, C", "a zero byte behind it", ours, _typed("OrderPlaced\0")),
+        ForeignRecord("Go, watermill", "a version behind the type", ours, _type_header("com.shop.OrderPlaced.v1")),
+        ForeignRecord("Go, watermill", "a date behind the type", ours, _type_header("com.shop.OrderPlaced.2024-01")),
+        ForeignRecord("Go, watermill", "dots in a word", ours, _type_header("com.shop.order.placed")),
+        ForeignRecord("Go, watermill", "a slash and a version", ours, _type_header("shop/OrderPlaced/1.0")),
+        ForeignRecord("Node, kafkajs", "small letters", ours, _type_header("orderplaced")),
+        ForeignRecord("Node, kafkajs", "with hyphens", ours, _type_header("order-placed")),
+        ForeignRecord("Node, kafkajs", "with a version in the word", ours, _type_header("OrderPlacedV2")),
+        ForeignRecord("Spring", "in JSON's quotes", ours, _type_header('"OrderPlaced"')),
+        ForeignRecord("Spring", "in JSON's quotes, with the namespace", ours, _type_header('"com.shop.OrderPlaced"')),
+        ForeignRecord(".NET", "a blank behind it", ours, _type_header("OrderPlaced ")),
+        ForeignRecord("librdkafka, C", "a zero byte behind it", ours, _type_header("OrderPlaced\0")),
         ForeignRecord("librdkafka, C", "no text", ours, (("ce_type", b"\xff\xfe"),), "letter", "its bytes are those of orders/OrderPlaced.v1"),
         ForeignRecord(".NET", "CE_TYPE, and bytes that say it", ours, (("CE_TYPE", b"OrderPlaced"),)),
         ForeignRecord(".NET", "CE_TYPE, and JSON", _json(), (("CE_TYPE", b"OrderPlaced"), ("content-type", b"application/json")), "letter", "'CE_TYPE' is not looked at"),
         ForeignRecord("Knative", "ce-type, as over HTTP", _json(), (("ce-type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "'ce-type' is not looked at"),
         ForeignRecord("Azure", "cloudEvents:type, as over AMQP", _json(), (("cloudEvents:type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "only its header ce_type"),
-        ForeignRecord("Java, Avro and CloudEvents", "a namespace of somebody else, and our bytes", ours, _typed("com.other.OrderPlaced")),
-        ForeignRecord("Java, Avro and CloudEvents", "another type than its bytes", ours, _typed("com.shop.BasketEmptied"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
-        ForeignRecord("Java, Avro and CloudEvents", "another event of ours than its bytes", ours, _typed("com.shop.OrderPacked"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        ForeignRecord("Java, Avro and CloudEvents", "a namespace of somebody else, and our bytes", ours, _type_header("com.other.OrderPlaced")),
+        ForeignRecord("Java, Avro and CloudEvents", "another type than its bytes", ours, _type_header("com.shop.BasketEmptied"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        ForeignRecord("Java, Avro and CloudEvents", "another event of ours than its bytes", ours, _type_header("com.shop.OrderPacked"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
         ForeignRecord("Java, Avro and CloudEvents", "the type of an order, and other bytes", _single("OrderPacked"), _ce(), "refused", "it is a OrderPacked"),
-        ForeignRecord("Java, Avro and CloudEvents", "another type, of a registry's bytes", _framed(), _typed("com.shop.BasketEmptied"), "letter", "by their schema"),
-        ForeignRecord("Java, Avro and CloudEvents", "a type of somebody else", _unknown(), _typed("com.shop.BasketEmptied"), "passed", "BasketEmptied"),
+        ForeignRecord("Java, Avro and CloudEvents", "another type, of a registry's bytes", _frame(), _type_header("com.shop.BasketEmptied"), "letter", "by their schema"),
+        ForeignRecord("Java, Avro and CloudEvents", "a type of somebody else", _unknown(), _type_header("com.shop.BasketEmptied"), "passed", "BasketEmptied"),
         ForeignRecord("Go, watermill", "JSON with a version behind the type", _json(), _ce("com.shop.OrderPlaced.v1", content=JSON), "letter", at_end[:11]),
         ForeignRecord("Node, kafkajs", "JSON with a type in small letters", _json(), _ce("orderplaced", content=JSON), "letter", "OrderPlaced"),
         ForeignRecord("Knative", "JSON with dots in the type", _json(), _ce("com.shop.order.placed", content=JSON), "letter", "com.shop.OrderPlaced"),
@@ -288,18 +288,18 @@ def _types() -> tuple[ForeignRecord, ...]:
     )
 
 
-def _as_json() -> tuple[ForeignRecord, ...]:
-    """Data as JSON, in binary mode."""
-    head, said = _ce(content=JSON), "Node, CloudEvents SDK"
+def _json_records() -> tuple[ForeignRecord, ...]:
+    """Return CloudEvents in binary mode with JSON data."""
+    head, sender = _ce(content=JSON), "Node, CloudEvents SDK"
 
-    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **fields: Any) -> ForeignRecord:
+    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = sender, **fields: Any) -> ForeignRecord:
         return ForeignRecord(family, what, _json(**fields), head, verdict, reason)
 
     return (
         row("as it is"),
-        ForeignRecord(said, "another content type of JSON", _json(), _ce(content="application/vnd.shop+json")),
-        ForeignRecord(said, "text/json", _json(), _ce(content="text/json; charset=UTF-8")),
-        ForeignRecord(said, "a byte order mark", b"\xef\xbb\xbf" + _json(), head),
+        ForeignRecord(sender, "another content type of JSON", _json(), _ce(content="application/vnd.shop+json")),
+        ForeignRecord(sender, "text/json", _json(), _ce(content="text/json; charset=UTF-8")),
+        ForeignRecord(sender, "a byte order mark", b"\xef\xbb\xbf" + _json(), head),
         ForeignRecord("Python, json", "in UTF-16", _json().decode().encode("utf-16"), head, "refused", "not UTF-8"),
         row("no note", note=...),
         row("nine digits of a second", at="2026-11-21T14:06:40.123456789Z", family="Java, Jackson"),
@@ -331,14 +331,14 @@ def _as_json() -> tuple[ForeignRecord, ...]:
         row("a field more: a newer version may have it", "waits", "coupon: OrderPlaced has no such field", coupon="x"),
         row("a field more, and one that is wrong", "refused", "coupon", coupon="x", total=1),
         row("a field more, and one that is missing", "refused", "total: is missing", coupon="x", total=...),
-        ForeignRecord(said, "a field twice", _json()[:-1] + b', "quantity": 4}', head, "refused", "comes twice"),
-        ForeignRecord(said, "a list", b"[]", head, "refused", "must be an object"),
-        ForeignRecord(said, "two lines", _json() + b"\n" + _json(), head, "refused", "cannot be read"),
-        ForeignRecord(said, "cut off", _json()[:-3], head, "refused", "cannot be read"),
-        ForeignRecord(said, "text of JSON", json.dumps(_json().decode()).encode(), head, "refused", "must be an object"),
-        ForeignRecord(said, "our version by ce_dataschema", _json(), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v1")),
-        ForeignRecord(said, "a version that is not here", _json(coupon="x"), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v2"), "waits", "OrderPlaced.v2"),
-        ForeignRecord(said, "a schema of theirs", _json(), _ce(content=JSON, dataschema="https://s.example/schemas/17")),
+        ForeignRecord(sender, "a field twice", _json()[:-1] + b', "quantity": 4}', head, "refused", "comes twice"),
+        ForeignRecord(sender, "a list", b"[]", head, "refused", "must be an object"),
+        ForeignRecord(sender, "two lines", _json() + b"\n" + _json(), head, "refused", "cannot be read"),
+        ForeignRecord(sender, "cut off", _json()[:-3], head, "refused", "cannot be read"),
+        ForeignRecord(sender, "text of JSON", json.dumps(_json().decode()).encode(), head, "refused", "must be an object"),
+        ForeignRecord(sender, "our version by ce_dataschema", _json(), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v1")),
+        ForeignRecord(sender, "a version that is not here", _json(coupon="x"), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v2"), "waits", "OrderPlaced.v2"),
+        ForeignRecord(sender, "a schema of theirs", _json(), _ce(content=JSON, dataschema="https://s.example/schemas/17")),
         ForeignRecord("Debezium", "schema and payload in JSON", json.dumps({"schema": {}, "payload": _FIELDS}).encode(), head, "refused", "is missing"),
         ForeignRecord("Debezium", "before and after in JSON", json.dumps({"before": None, "after": _FIELDS, "op": "c"}).encode(), head, "refused", "is missing"),
         ForeignRecord("Node, kafkajs", "our bytes called JSON", _single(), head),
@@ -349,11 +349,11 @@ def _as_json() -> tuple[ForeignRecord, ...]:
     )
 
 
-def _structured() -> tuple[ForeignRecord, ...]:
-    """CloudEvents in structured mode."""
-    said = "Knative"
+def _structured_records() -> tuple[ForeignRecord, ...]:
+    """Return CloudEvents in structured mode."""
+    sender = "Knative"
 
-    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **more: Any) -> ForeignRecord:
+    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = sender, **more: Any) -> ForeignRecord:
         return ForeignRecord(family, what, _event(**more), STRUCTURED, verdict, reason)
 
     packed = base64.b64encode(_single()).decode()
@@ -389,42 +389,42 @@ def _structured() -> tuple[ForeignRecord, ...]:
         row("nine digits of a second in its data", data=_FIELDS | {"at": "2026-11-21T14:06:40.123456789Z"}, family="Java, Jackson"),
         row("nine digits of a second in its time", time="2026-11-21T14:06:40.123456789Z"),
         row("a time that is none", "letter", "no RFC 3339 time", time="yesterday"),
-        ForeignRecord(said, "a batch", b"[]", (("content-type", b"application/cloudevents-batch+json"),), "letter", "one event a record"),
-        ForeignRecord(said, "as Avro", b"\0", (("content-type", b"application/cloudevents+avro"),), "letter", "which is not read"),
-        ForeignRecord(said, "the header's name in capitals", _event(), (("Content-Type", b"application/cloudevents+json"),)),
-        ForeignRecord(said, "its content type missing", _event(), NONE, "letter", "it looks like JSON"),
+        ForeignRecord(sender, "a batch", b"[]", (("content-type", b"application/cloudevents-batch+json"),), "letter", "one event a record"),
+        ForeignRecord(sender, "as Avro", b"\0", (("content-type", b"application/cloudevents+avro"),), "letter", "which is not read"),
+        ForeignRecord(sender, "the header's name in capitals", _event(), (("Content-Type", b"application/cloudevents+json"),)),
+        ForeignRecord(sender, "its content type missing", _event(), NONE, "letter", "it looks like JSON"),
     )
 
 
-def _registries() -> tuple[ForeignRecord, ...]:
-    """Values with the id of a schema in a registry, or in a header."""
+def _registry_records() -> tuple[ForeignRecord, ...]:
+    """Return values with the id of a registry's schema, before the value or in a header."""
     body = _body(_schema())
     elsewhere = "which is not read"
     debezium = [("MicroTimestamp", LONG), ("Timestamp", LONG), ("NanoTimestamp", LONG)]
     return (
-        ForeignRecord("Confluent", "an id before the value", _framed(), _ce()),
-        ForeignRecord("Confluent", "the same without headers", _framed(), NONE),
+        ForeignRecord("Confluent", "an id before the value", _frame(), _ce()),
+        ForeignRecord("Confluent", "the same without headers", _frame(), NONE),
         ForeignRecord("Confluent", "an id that the registry does not have", b"\0\0\0\x27\x0f" + body, _ce(), "refused", "has none of that id"),
         ForeignRecord("Confluent", "the same without headers", b"\0\0\0\x27\x0f" + body, NONE, "letter", "has none of that id"),
         ForeignRecord("Confluent", "a GUID in a header", body, (*_ce(), ("__value_schema_id", b"\1" + bytes(16))), "refused", elsewhere),
         ForeignRecord("Confluent", "the same without a type", body, (("__value_schema_id", b"\1" + bytes(16)),), "letter", elsewhere),
-        ForeignRecord("Confluent", "the id of the key in a header, too", _framed(), (*_ce(), ("__key_schema_id", b"\1" + bytes(16)))),
+        ForeignRecord("Confluent", "the id of the key in a header, too", _frame(), (*_ce(), ("__key_schema_id", b"\1" + bytes(16)))),
         ForeignRecord("Confluent", "JSON Schema with an id", b"\0\0\0\x27\x0e" + _json(), _ce(), "refused", "has none of that id"),
         ForeignRecord("Apicurio", "an id of 8 bytes", b"\0" + (7).to_bytes(8, "big") + body, _ce(), "refused", "an id of 8 bytes"),
         ForeignRecord("Apicurio", "the same without a type", b"\0" + (7).to_bytes(8, "big") + body, NONE, "letter", "an id of 8 bytes"),
         ForeignRecord("Apicurio", "an id in a header", body, (*_ce(), ("apicurio.value.globalId", (7).to_bytes(8, "big"))), "refused", elsewhere),
         ForeignRecord("Apicurio", "another one", body, (("apicurio.value.contentId", (7).to_bytes(8, "big")),), "letter", elsewhere),
         ForeignRecord("Azure", "an id in the content type", body, _ce(content=f"avro/binary+{'0' * 32}"), "refused", "no Avro single object"),
-        ForeignRecord("Debezium", "a change of a table", _framed(ENVELOPE, before=None, after=None, op="c"), NONE, "passed", "Envelope"),
-        ForeignRecord("Debezium", "an enum as text, an integer with connect's name", _framed(_schema(order_id=_connect(STRING, "io.debezium.data.Enum"))), _ce()),
-        ForeignRecord("Debezium", "connect.version on a number", _framed(_schema(quantity={"type": LONG, "connect.version": 1, "connect.type": "int64"})), _ce()),
+        ForeignRecord("Debezium", "a change of a table", _frame(ENVELOPE, before=None, after=None, op="c"), NONE, "passed", "Envelope"),
+        ForeignRecord("Debezium", "an enum as text, an integer with connect's name", _frame(_schema(order_id=_connect(STRING, "io.debezium.data.Enum"))), _ce()),
+        ForeignRecord("Debezium", "connect.version on a number", _frame(_schema(quantity={"type": LONG, "connect.version": 1, "connect.type": "int64"})), _ce()),
         *(
-            ForeignRecord("Debezium", f"a time as {name}", _framed(_schema(at=_connect(kind, f"io.debezium.time.{name}"))), _ce(), "refused", f"io.debezium.time.{name}")
+            ForeignRecord("Debezium", f"a time as {name}", _frame(_schema(at=_connect(kind, f"io.debezium.time.{name}"))), _ce(), "refused", f"io.debezium.time.{name}")
             for name, kind in debezium
         ),
-        ForeignRecord("Debezium", "a ZonedTimestamp", _framed(_schema(at=_connect(STRING, "io.debezium.time.ZonedTimestamp")), at="x"), _ce(), "refused", "io.debezium.time.ZonedTimestamp"),
-        ForeignRecord("Debezium", "a VariableScaleDecimal", _framed(_schema(total=VARIABLE), total={"scale": 2, "value": b"\x03\xd4"}), _ce(), "waits", "has the fingerprint"),
-        ForeignRecord("Debezium", "a time as connect's Timestamp", _framed(_schema(at={**AT, "connect.name": "org.apache.kafka.connect.data.Timestamp"})), _ce()),
+        ForeignRecord("Debezium", "a ZonedTimestamp", _frame(_schema(at=_connect(STRING, "io.debezium.time.ZonedTimestamp")), at="x"), _ce(), "refused", "io.debezium.time.ZonedTimestamp"),
+        ForeignRecord("Debezium", "a VariableScaleDecimal", _frame(_schema(total=VARIABLE), total={"scale": 2, "value": b"\x03\xd4"}), _ce(), "waits", "has the fingerprint"),
+        ForeignRecord("Debezium", "a time as connect's Timestamp", _frame(_schema(at={**AT, "connect.name": "org.apache.kafka.connect.data.Timestamp"})), _ce()),
         ForeignRecord("Debezium, outbox", "an id header, no envelope", _single("OrderRelayed"), (("id", b"uuid-1"), ("eventType", b"OrderRelayed"))),
         ForeignRecord("Debezium, outbox", "the same, as JSON with a type", _json(), (("id", b"uuid-1"), *_ce("OrderRelayed", id=None, source=None, content=JSON))),
         ForeignRecord("Debezium, outbox", "an id that is binary", _single("OrderRelayed"), (("id", b"\xff" * 16),)),
@@ -449,19 +449,19 @@ def _connect(type_: str, name: str) -> dict[str, Any]:
     return {"type": type_, "connect.version": 1, "connect.name": name}
 
 
-def _headers() -> tuple[ForeignRecord, ...]:
-    """Headers beside, which nobody needs; and those that are needed."""
-    said, ours = "librdkafka, C", _single()
+def _records_with_headers() -> tuple[ForeignRecord, ...]:
+    """Return records with headers that we need, and with others."""
+    sender, ours = "librdkafka, C", _single()
     return (
-        ForeignRecord(said, "a header without a value", ours, (*_ce(), ("x-none", None))),
-        ForeignRecord(said, "a type without a value", ours, (("ce_type", None),)),
-        ForeignRecord(said, "a header that is no text", ours, (*_ce(), ("x-signature", bytes(range(256))))),
-        ForeignRecord(said, "a header without a name", ours, (*_ce(), ("", b"x"))),
-        ForeignRecord(said, "a name of 5,000 characters", ours, (*_ce(), ("n" * 5000, b"x"))),
-        ForeignRecord(said, "headers of 40,000 bytes", ours, (*_ce(), *((f"x-{n}", b"x" * 1000) for n in range(40)))),
-        ForeignRecord(said, "a header of 100,000 bytes", ours, (*_ce(), ("x-large", b"x" * 100_000))),
-        ForeignRecord(said, "its id twice", ours, (*_ce(), ("ce_id", b"8"))),
-        ForeignRecord(said, "a name of a dead letter's", ours, (*_ce(), ("dead_reason", b"x"), ("foreign_x", b"x"))),
+        ForeignRecord(sender, "a header without a value", ours, (*_ce(), ("x-none", None))),
+        ForeignRecord(sender, "a type without a value", ours, (("ce_type", None),)),
+        ForeignRecord(sender, "a header that is no text", ours, (*_ce(), ("x-signature", bytes(range(256))))),
+        ForeignRecord(sender, "a header without a name", ours, (*_ce(), ("", b"x"))),
+        ForeignRecord(sender, "a name of 5,000 characters", ours, (*_ce(), ("n" * 5000, b"x"))),
+        ForeignRecord(sender, "headers of 40,000 bytes", ours, (*_ce(), *((f"x-{n}", b"x" * 1000) for n in range(40)))),
+        ForeignRecord(sender, "a header of 100,000 bytes", ours, (*_ce(), ("x-large", b"x" * 100_000))),
+        ForeignRecord(sender, "its id twice", ours, (*_ce(), ("ce_id", b"8"))),
+        ForeignRecord(sender, "a name of a dead letter's", ours, (*_ce(), ("dead_reason", b"x"), ("foreign_x", b"x"))),
         ForeignRecord("Go, OpenTelemetry", "a trace that is none", ours, (*_ce(), ("traceparent", b"x"))),
         ForeignRecord("Go, OpenTelemetry", "a trace and its state", ours, (*_ce(), ("traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"), ("tracestate", b"x=1"))),
         ForeignRecord("Spring", "its own headers", ours, (*_ce(), ("spring_json_header_types", b"{}"), ("b3", b"0"))),
@@ -487,7 +487,14 @@ def _headers() -> tuple[ForeignRecord, ...]:
 
 
 # fmt: on
-CORPUS: Final = (*_java(), *_types(), *_as_json(), *_structured(), *_registries(), *_headers())
+CORPUS: Final = (
+    *_java_records(),
+    *_records_of_odd_types(),
+    *_json_records(),
+    *_structured_records(),
+    *_registry_records(),
+    *_records_with_headers(),
+)
 
 
 def _writer(id_: int) -> Writer:
@@ -495,7 +502,7 @@ def _writer(id_: int) -> Writer:
 
 
 class ConsumingService:
-    """A service that consumes orders, and what it makes of records."""
+    """A service that consumes orders, to find out what happens to a record."""
 
     def __init__(self, folder: Path) -> None:
         for contract in CONTRACTS:
@@ -505,10 +512,10 @@ class ConsumingService:
         library = Library.load(folder / "contracts")
         service, self.orders = Service("payment"), dict[str, Event]()
         for name in ("OrderPlaced", "OrderRelayed"):
-            service.handler(self._handler(make_event_class(library.contracts[name], library)))
+            service.handler(self._make_handler(make_event_class(library.contracts[name], library)))
         self.prepared: PreparedService = prepare(service.declared)
 
-    def _handler(self, event: type[Event]) -> Any:
+    def _make_handler(self, event: type[Event]) -> Any:
         async def take(order) -> None:  # type: ignore[no-untyped-def]  # its class is made here
             """Take an order."""
 
@@ -518,8 +525,8 @@ class ConsumingService:
         self.orders[event.__name__] = order(order_id="o-1", total=Decimal("9.80"), quantity=3, at=at)
         return take
 
-    def verdict(self, record: Record) -> tuple[Verdict, str]:
-        """What the service makes of a record, as it comes from a broker, and why."""
+    def judge(self, record: Record) -> tuple[Verdict, str]:
+        """Return the service's verdict on a record, as a broker delivers it, and the reason."""
         id_ = schema_id_of(record)
         if id_ is not None:
             record = record._replace(writer=_writer(id_))
@@ -529,15 +536,15 @@ class ConsumingService:
         if not isinstance(taken, Message):
             return "passed", taken.reason
         try:
-            event = self._decoded(taken)
+            event = self._decode(taken)
         except UnknownSchema as why:
             return "waits", str(why)
         except BadInput as why:
             return "refused", str(why)
         return ("handled", "") if event == self.orders[taken.type] else ("refused", f"it became {event}")
 
-    def _decoded(self, message: Message) -> Event:
-        """The event in a message, after the registry was asked, if it has to be."""
+    def _decode(self, message: Message) -> Event:
+        """Return the event in a message; ask the registry for its schema if necessary."""
         handler = f"take_{message.type}"
         try:
             return self.prepared.decode(handler, message)
@@ -547,17 +554,17 @@ class ConsumingService:
 
 
 class ForeignConformance:
-    """One test per promise."""
+    """Test that records of other producers survive the broker unchanged, so that they get their verdict."""
 
     async def test_each_record_of_other_producers_gets_its_verdict(
         self, broker: Broker, topic: str, tmp_path: Path
     ) -> None:
-        """All lie under one key, so that they come in their order; the row's own is judged."""
+        """Publish all records under one key, to keep their order, and judge each with the key of its row."""
         seen, wrong = ConsumingService(tmp_path), list[str]()
         await broker.publish([Outgoing(topic, KEY, row.value, row.headers) for row in CORPUS])
         records = [record async for record in broker.scan(topic)]
         for row, record in zip(CORPUS, records, strict=True):
-            verdict, reason = seen.verdict(record._replace(key=row.key))
+            verdict, reason = seen.judge(record._replace(key=row.key))
             if verdict != row.verdict or row.reason not in reason:
                 wrong.append(f"{row.family}: {row.what}: {verdict} ({reason}), not {row.verdict} ({row.reason})")
         assert not wrong, "\n".join(wrong)

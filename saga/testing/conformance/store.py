@@ -1,42 +1,47 @@
-"""Tests of the promises of `saga.store.port`, one each, for every store.
+"""Tests of the promises of `saga.store.port` and of `saga.change`, one for each.
 
-An adapter's test subclasses `StoreConformance` and gives two fixtures:
+An adapter's test subclasses `StoreConformance` and provides two fixtures:
 
     class TestSqliteStore(StoreConformance):
         @pytest.fixture
-        def opens(self, tmp_path: Path, clock: SettableClock) -> Opens: ...
+        def opens(self, tmp_path: Path, clock: SettableClock) -> OpenStore: ...
         @pytest.fixture
-        def passes(self, clock: SettableClock) -> Passes: ...
+        def passes(self, clock: SettableClock) -> PassTime: ...
 
-A death of the process and faults of the medium differ from store to store: the adapter's own tests show those.
+A store that also notes changes subclasses `ChangesConformance`, with the fixture `opens`.
+
+A crash of the process and faults of the medium differ from store to store: the adapter's own tests cover those.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pytest
 
+from saga.change import ChangeSource, DocumentChange, RecordedChange
 from saga.errors import ConfigurationError, Conflict, Exists, SagaError, StoreError, TooLarge
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Document, Store
+from saga.support.clock import SystemClock
 
 OpenStore: TypeAlias = Callable[[], Store]
-"""Function that gives another store object, not yet entered, on the same empty place."""
+"""Function that creates another store on the same place, not open yet. The place is empty at first."""
 PassTime: TypeAlias = Callable[[float], Awaitable[None]]
-"""Let so many seconds pass, for expiry; a negative number takes them back."""
+"""Lets this number of seconds pass, for expiry; a negative number takes them back."""
 
 DAY_S = 86_400.0
 
 
 class StoreConformance:
-    """Tests of the promises. `store` and `other` are two open stores on one place, as two processes would have them."""
+    """Tests of a store. `store` and `other` are two open stores on one place, as two processes would have them."""
 
     expiry_grain_s: float = 1.0
-    """Exactness of the store's expiry, in seconds."""
+    """Precision of the store's expiry, in seconds."""
     expiries_s: Sequence[float] = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 40 * 365 * DAY_S)
-    """Times to expiry that it must take: around those where a store may change how it writes them, and a longest
-    memory."""
+    """Expiry times that it must accept: around those where a store may write them in another way, and a very long
+    one."""
 
     @pytest.fixture
     def opens(self) -> OpenStore:
@@ -163,7 +168,7 @@ class StoreConformance:
     async def test_a_version_never_comes_again_not_even_after_a_removal(self, opens: OpenStore) -> None:
         seen: list[int] = []
         for _ in range(3):
-            async with opens() as store:  # a new object each time: the memory is in the place, not in the object
+            async with opens() as store:  # a new object each time: versions are stored, not remembered by the object
                 cas = await store.insert("saga", "a", b"0")
                 seen.append(cas)
                 for _ in range(3):
@@ -212,7 +217,7 @@ class StoreConformance:
         with pytest.raises(Conflict):
             await store.remove("saga", "a", cas=cas)
 
-    async def test_an_expired_document_can_be_inserted_anew(self, store: Store, passes: PassTime) -> None:
+    async def test_an_expired_document_can_be_inserted_again(self, store: Store, passes: PassTime) -> None:
         old = await store.insert("saga", "a", b"0", expiry_s=5)
         old = await store.replace("saga", "a", b"1", cas=old, expiry_s=5)
         await passes(5 + self.expiry_grain_s)
@@ -222,7 +227,7 @@ class StoreConformance:
         with pytest.raises(Conflict):
             await store.replace("saga", "a", b"late", cas=old)
 
-    async def test_a_replace_sets_the_expiry_anew(self, store: Store, passes: PassTime) -> None:
+    async def test_a_replace_sets_a_new_expiry(self, store: Store, passes: PassTime) -> None:
         later = await store.insert("saga", "later", b"0", expiry_s=5)
         never = await store.insert("saga", "never", b"0", expiry_s=5)
         sooner = await store.insert("saga", "sooner", b"0")
@@ -254,7 +259,7 @@ class StoreConformance:
             early_s = expiry_s - self.expiry_grain_s - 5
             try:
                 for key in (inserted, replaced):
-                    assert await store.get("saga", key) is not None, f"{expiry_s} s: gone as it was written"
+                    assert await store.get("saga", key) is not None, f"{expiry_s} s: gone as soon as it was written"
                 await passes(early_s)
                 for key in (inserted, replaced):
                     assert await store.get("saga", key) is not None, f"{expiry_s} s: gone before its time"
@@ -265,7 +270,7 @@ class StoreConformance:
             finally:
                 await passes(-early_s)
 
-    async def test_what_is_to_stay_as_long_as_it_can_is_found_to_stay(self, store: Store) -> None:
+    async def test_the_longest_expiry_passes_the_check(self, store: Store) -> None:
         await store.check_expiry(["saga", "stock"], max(self.expiries_s))
         assert [key async for key, _ in store.scan("saga")] == []
 
@@ -285,7 +290,7 @@ class StoreConformance:
 
     # ---------------------------------------------------------------- durability, cancellation
 
-    async def test_what_was_written_is_there_when_the_store_is_opened_again(self, opens: OpenStore) -> None:
+    async def test_written_documents_are_there_when_the_store_is_opened_again(self, opens: OpenStore) -> None:
         async with opens() as store:
             kept = await store.insert("saga", "kept", b"0")
             kept = await store.replace("saga", "kept", b"1", cas=kept)
@@ -301,13 +306,13 @@ class StoreConformance:
             await asyncio.wait(writes, timeout=0)  # let them begin
         assert [isinstance(result, int) for result in await asyncio.gather(*writes)] == [True] * 20
 
-    async def test_a_write_whose_caller_went_away_has_happened_or_not(self, store: Store) -> None:
+    async def test_a_cancelled_write_has_happened_completely_or_not_at_all(self, store: Store) -> None:
         cas = await store.insert("saga", "a", b"0")
         write = asyncio.ensure_future(store.replace("saga", "a", b"1", cas=cas))  # noqa: TID251
         await asyncio.wait([write], timeout=0)
         write.cancel()
         await asyncio.wait([write])
-        await store.insert("saga", "b", b"0")  # whatever was before it has come to its end now
+        await store.insert("saga", "b", b"0")  # all writes before it have ended now
         document = await store.get("saga", "a")
         assert document is not None
         assert document.content in (b"0", b"1")
@@ -339,3 +344,200 @@ class StoreConformance:
         for key in ("a%b", "a_b", "axb"):
             await store.insert("saga", key, b"0")
         assert [key async for key, _ in store.scan("saga", "a_")] == ["a_b"]
+
+
+# ---------------------------------------------------------------- stores that note changes
+
+
+BAG, BOX = "bags", "boxes"
+CLOCK = SystemClock()
+OVER_S = 0.01
+"""Pause after which a time that is over here is over by the clock of the store, too, which may round differently."""
+
+
+class ChangeStore(Store, ChangeSource, Protocol):
+    """Store that notes changes."""
+
+
+OpenChangeStore: TypeAlias = Callable[[], ChangeStore]
+"""Function that creates another store on the same place, as for `StoreConformance`."""
+
+
+class ChangesConformance:
+    """Tests of a store that notes changes, with the same `store` and `other`."""
+
+    @pytest.fixture
+    def opens(self) -> OpenChangeStore:
+        raise NotImplementedError("give the fixture `opens`: a function that makes a store on the same place each time")
+
+    @pytest.fixture
+    async def store(self, opens: OpenChangeStore) -> AsyncIterator[ChangeStore]:
+        async with opens() as store:
+            yield store
+
+    @pytest.fixture
+    async def other(self, store: ChangeStore, opens: OpenChangeStore) -> AsyncIterator[ChangeStore]:
+        async with opens() as other:
+            yield other
+
+    async def test_a_store_that_notes_changes_says_so(self, store: ChangeStore) -> None:
+        assert isinstance(store, ChangeSource)
+
+    async def test_each_change_is_noted_in_order_with_what_was_before(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        first = await store.insert(BAG, "a", b'{"n":1}')
+        second = await store.replace(BAG, "a", b'{"n":2}', cas=first)
+        third = await store.replace(BAG, "a", b'{"n":3}', cas=second, keep_expiry=True)
+        await store.remove(BAG, "a", cas=third)
+        assert [(c.kind, c.before, c.after) for c in list_changes(store)] == [
+            ("insert", None, b'{"n":1}'),
+            ("update", b'{"n":1}', b'{"n":2}'),
+            ("update", b'{"n":2}', b'{"n":3}'),
+            ("delete", b'{"n":3}', None),
+        ]
+        assert [c.key for c in list_changes(store)] == ["a"] * 4
+        assert [c.version for c in list_changes(store)][:3] == [first, second, third]
+
+    async def test_versions_of_a_document_only_grow_after_its_removal_too(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        for _ in range(3):
+            cas = await store.insert(BAG, "a", b"{}")
+            await store.remove(BAG, "a", cas=cas)
+        versions = [(c.version, c.kind != "insert") for c in list_changes(store)]
+        assert versions == sorted(versions)
+        assert len(set(versions)) == 6
+
+    async def test_a_write_that_is_refused_is_no_change(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        cas = await store.insert(BAG, "a", b"{}")
+        with pytest.raises(Exists):
+            await store.insert(BAG, "a", b"{}")
+        with pytest.raises(Conflict):
+            await store.replace(BAG, "a", b"{}", cas=cas + 1)
+        with pytest.raises(Conflict):
+            await store.remove(BAG, "a", cas=cas + 1)
+        assert len(list_changes(store)) == 1
+
+    async def test_many_writers_at_once_have_each_change_noted_once(
+        self, store: ChangeStore, other: ChangeStore
+    ) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        await asyncio.gather(*(each.insert(BAG, f"{n}", b"{}") for n, each in enumerate([store, other] * 50)))
+        assert sorted(int(c.key) for c in list_changes(store)) == list(range(100))
+
+    async def test_noted_changes_stay_until_they_are_forgotten(
+        self, store: ChangeStore, opens: OpenChangeStore
+    ) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        for n in range(5):
+            await store.insert(BAG, f"{n}", b"{}")
+        await store.forget("s", store.read_recorded("s", 2)[-1].number)
+        async with opens() as again:
+            await again.watch("s", [BAG], from_beginning=True)
+            assert [c.key for c in list_changes(again)] == ["2", "3", "4"]
+
+    async def test_each_service_forgets_its_own(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        await store.watch("t", [BAG, BOX], from_beginning=False)
+        await store.insert(BAG, "a", b"{}")
+        await store.insert(BOX, "b", b"{}")
+        await store.forget("t", 2**40)
+        assert [c.key for c in list_changes(store)] == ["a"]
+        assert list_changes(store, "t") == []
+
+    async def test_nothing_else_is_noted(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        for collection in (BOX, PROGRESS, ARCHIVES):
+            await store.insert(collection, "a", b"{}")
+        assert list_changes(store) == []
+        await store.watch("s", [PROGRESS, ARCHIVES], from_beginning=False)
+        cas = await store.insert(PROGRESS, "b", b"{}")
+        await store.replace(PROGRESS, "b", b"{}", cas=cas)
+        assert list_changes(store) == []
+
+    async def test_watching_from_the_beginning_notes_each_existing_document_once_as_an_insertion(
+        self, store: ChangeStore
+    ) -> None:
+        cas = await store.insert(BAG, "a", b'{"n":1}')
+        await store.insert(BAG, "gone", b"{}", expiry_s=0)
+        await CLOCK.sleep(OVER_S)
+        await store.insert(BOX, "b", b"{}")
+        await store.watch("s", [BAG], from_beginning=True)
+        await store.watch("s", [BAG], from_beginning=True)
+        assert [(c.kind, c.key, c.version, c.after) for c in list_changes(store)] == [("insert", "a", cas, b'{"n":1}')]
+
+    async def test_watching_from_now_on_notes_nothing_of_existing_documents(self, store: ChangeStore) -> None:
+        cas = await store.insert(BAG, "a", b"{}")
+        await store.watch("s", [BAG], from_beginning=False)
+        await store.replace(BAG, "a", b"{}", cas=cas)
+        assert [c.kind for c in list_changes(store)] == ["update"]
+
+    async def test_a_release_that_watches_less_still_notes_what_another_one_watches(
+        self, store: ChangeStore, other: ChangeStore
+    ) -> None:
+        await store.watch("s", [BAG, BOX], from_beginning=False)
+        await store.insert(BOX, "before", b"{}")
+        await other.watch("s", [BAG], from_beginning=False)
+        await other.watch("s", [], from_beginning=False)
+        await store.insert(BOX, "after", b"{}")
+        assert [c.key for c in list_changes(store)] == ["before", "after"]
+        assert set(store.list_watched("s")) == set(other.list_watched("s")) == {BAG, BOX}
+
+    async def test_an_unwatched_collection_is_noted_no_more_and_its_changes_are_dropped(
+        self, store: ChangeStore
+    ) -> None:
+        await store.watch("s", [BAG, BOX], from_beginning=False)
+        await store.watch("t", [BAG], from_beginning=False)
+        await store.insert(BAG, "a", b"{}")
+        await store.insert(BOX, "b", b"{}")
+        await store.unwatch("s", [BAG])
+        await store.insert(BAG, "c", b"{}")
+        assert [c.key for c in list_changes(store)] == ["b"]
+        assert [c.key for c in list_changes(store, "t")] == ["a", "c"]
+        assert set(store.list_watched("s")) == {BOX}
+
+    async def test_a_late_forget_drops_nothing_that_came_later(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        await store.insert(BAG, "a", b"{}")
+        frozen = store.read_recorded("s", 10)[-1].number
+        await store.forget("s", frozen)
+        await store.insert(BAG, "b", b"{}")
+        await store.forget("s", frozen)
+        assert [c.key for c in list_changes(store)] == ["b"]
+
+    async def test_a_document_past_its_expiry_is_noted_as_expired(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        await store.insert(BAG, "a", b'{"n":1}', expiry_s=0)
+        await CLOCK.sleep(OVER_S)
+        await store.insert(BAG, "a", b'{"n":2}')
+        assert [(c.kind, c.before) for c in list_changes(store)] == [
+            ("insert", None),
+            ("expiry", b'{"n":1}'),
+            ("insert", None),
+        ]
+
+    async def test_changes_are_read_in_batches_and_only_if_old_enough(self, store: ChangeStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        assert list(store.read_recorded("s", 2, before_ms=2**60)) == []
+        for n in range(5):
+            await store.insert(BAG, f"{n}", b"{}")
+        assert [each.changed.key for each in store.read_recorded("s", 2)] == ["0", "1"]
+        first_ms = store.read_recorded("s", 1)[0].changed.time_ms
+        assert list(store.read_recorded("s", 2, before_ms=first_ms)) == []
+        assert len(store.read_recorded("s", 2, before_ms=first_ms + 1)) == 2
+
+    async def test_of_several_processes_one_leads_until_it_ends(self, opens: OpenChangeStore) -> None:
+        async with opens() as one:
+            async with opens() as two:
+                assert two.leads("s")
+                assert two.leads("s")
+                assert not one.leads("s")
+                assert one.leads("t")
+            assert one.leads("s")
+
+
+def list_changes(store: ChangeStore, service: str = "s") -> list[DocumentChange]:
+    """Return the changes that a store has noted, without their numbers, which only have to grow."""
+    noted: list[RecordedChange] = list(store.read_recorded(service, 1000))
+    assert [each.number for each in noted] == sorted({each.number for each in noted})
+    return [each.changed for each in noted]

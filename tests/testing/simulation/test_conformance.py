@@ -7,11 +7,9 @@ import pytest
 
 from saga.messages import Partition, Record
 from saga.support.clock import SystemClock
-from saga.testing.conformance.broker import BrokerConformance
+from saga.testing.conformance.broker import BrokerConformance, Damage
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
-from saga.testing.conformance.changes import ChangesConformance, OpenChangeStore
-from saga.testing.conformance.damaged_logs import Damage
-from saga.testing.conformance.store import OpenStore, PassTime, StoreConformance
+from saga.testing.conformance.store import ChangesConformance, OpenChangeStore, OpenStore, PassTime, StoreConformance
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.loop import Process
