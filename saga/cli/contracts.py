@@ -25,7 +25,6 @@ from saga.contracts.checks import (
     find_line,
     lint,
     lint_version,
-    pluralize,
     problems_to_json,
     problems_to_sarif,
     read_released,
@@ -41,6 +40,7 @@ from saga.contracts.schema_parser import KINDS, format_schema, make_first_versio
 from saga.errors import ContractError, DeclarationError
 from saga.ops.schema_registration import Registration, find_registrable, register
 from saga.support.clock import SystemClock
+from saga.support.printable import count_noun
 
 PROMISES = (
     'What a version promises is its "compatible", by default full_transitive: it reads messages of all earlier '
@@ -134,7 +134,7 @@ def check(module: Path | None, form: str | None) -> None:
         breaks = find_incompatible(found)
         problems += locate_problems(library.folder, [*breaks, *find_broken_releases(library)])
         good += [
-            f"{pluralize(len(found), 'contract')} in {pluralize(versions, 'version')}: all fit each other",
+            f"{count_noun(len(found), 'contract')} in {count_noun(versions, 'version')}: all fit each other",
             *describe_modes(found),
         ]
         bad += [PROMISES] if breaks else []
@@ -158,7 +158,7 @@ def lint_(form: str | None) -> None:
     found = () if library is None else library.contracts.values()
     if library is not None:
         problems += locate_problems(library.folder, lint(found))
-    good = [f"{pluralize(len(found), 'contract')}: nothing to say"]
+    good = [f"{count_noun(len(found), 'contract')}: nothing to say"]
     bad = ['a field or a record is left out of a rule by "lint": ["RULE"] in it']
     print_problems_and_exit(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
 
@@ -381,7 +381,7 @@ def release_contracts() -> None:
     names = write_released(library.folder, library.by_path.values())
     for path in names:
         print_lines(f"{path} is released")
-    print_lines(f"{pluralize(len(library.by_path), 'version')} in {_to_relative(library.folder / RELEASED_FILE)}")
+    print_lines(f"{count_noun(len(library.by_path), 'version')} in {_to_relative(library.folder / RELEASED_FILE)}")
 
 
 @click.command("diff")
@@ -422,14 +422,14 @@ def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -
         }
         print_json({**told, "consumers": consumers_to_json(heard)})
     else:
-        print_lines(f"{one.path} -> {other.path} ({other.compatible}): {pluralize(len(changes), 'change')}")
+        print_lines(f"{one.path} -> {other.path} ({other.compatible}): {count_noun(len(changes), 'change')}")
         for change in changes:
             print_lines(f"  {change.path or other.name}  {change.says}", *_describe_effects(change, one, other))
         if one.number in other.upcasts:
             print_lines(f"messages of v{one.number} are read by an upcaster")
         if place.is_dir():
             print_consumers(heard, _to_relative(place), other)
-        print_lines(f"{pluralize(len(broken), 'broken promise')}" if broken else "nothing that is promised breaks")
+        print_lines(f"{count_noun(len(broken), 'broken promise')}" if broken else "nothing that is promised breaks")
     if broken:
         raise click.exceptions.Exit(1)
 

@@ -32,6 +32,7 @@ from saga.contracts.schema import (
     describe_type,
 )
 from saga.errors import ContractError
+from saga.support.printable import count_noun
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -198,13 +199,10 @@ def describe_modes(contracts: Iterable[Contract]) -> list[str]:
     for contract in contracts:
         names.setdefault(contract.compatible, []).append(contract.name)
     default = names.pop(DEFAULT_MODE)
-    lines = [f"{DEFAULT_MODE}, the default, because {REASON}: {pluralize(len(default), 'contract')}"] if default else []
+    lines = (
+        [f"{DEFAULT_MODE}, the default, because {REASON}: {count_noun(len(default), 'contract')}"] if default else []
+    )
     return [*lines, *(f"{mode}, as declared: {', '.join(found)}" for mode, found in names.items())]
-
-
-def pluralize(number: int, noun: str) -> str:
-    """Return a number with a noun in singular or plural."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _problem(group: list[CompatibilityBreak]) -> ContractProblem:

@@ -34,10 +34,10 @@ def printable_lines(text: str) -> list[str]:
 def count_noun(count: int, what: str) -> str:
     """Return a count with its noun, for people.
 
-    >>> count_noun(0, "error"), count_noun(1, "error"), count_noun(2, "error")
-    ('no errors', '1 error', '2 errors')
+    >>> count_noun(0, "error"), count_noun(1, "error"), count_noun(1200, "error")
+    ('no errors', '1 error', '1,200 errors')
     """
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+    return f"{f'{count:,}' if count else 'no'} {what}{'' if count == 1 else 's'}"
 
 
 def shorten(text: str, bytes_max: int) -> str:

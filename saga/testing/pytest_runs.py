@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from saga.errors import SagaError
+from saga.support.printable import count_noun
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds, mode_of
-from saga.testing.simulation.reports import format_count, report, save_schedule, summary
+from saga.testing.simulation.reports import report, save_schedule, summary
 from saga.testing.simulation.runs import FAILURES, FailedScenario, Run, RunOptions, Shrunk, Tally, run_all
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
@@ -177,7 +178,7 @@ def _report_processes(item: pytest.Function, world: World | None, runs: int = 1,
     assert isinstance(world, ProcessWorld)
     on_servers = " on servers" if item.config.getoption("--saga-servers") else ""
     parts = [
-        f"{format_count(runs, 'run')} as real processes{on_servers}",
+        f"{count_noun(runs, 'run')} as real processes{on_servers}",
         *([f"left out there: {', '.join(missing)}"] if missing else []),
         f"not looked at there: {', '.join(world.unseen)}",
     ]

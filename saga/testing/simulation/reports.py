@@ -9,6 +9,7 @@ from pathlib import Path
 from saga.errors import SagaError
 from saga.messaging.names import PROGRESS
 from saga.progress.document import Intent, SagaProgress, decode_progress, decode_transition
+from saga.support.printable import count_noun
 from saga.telemetry.events import (
     BreakerTurned,
     ControlTurned,
@@ -38,7 +39,7 @@ def report(failed: FailedScenario, name: str) -> str:
     small, first = failed.shrunk.run, failed.first
     lines = [f"seed {first.schedule.seed} of {name} fails: {_describe_failure(small.failure)}"]
     counts = [
-        f"from {format_count(len(old), what)} to {len(new)}"
+        f"from {count_noun(len(old), what)} to {len(new)}"
         for what, old, new in (
             ("fault", first.schedule.planted, small.schedule.planted),
             (_kind_of_said(first), _published(first), _published(small)),
@@ -46,7 +47,7 @@ def report(failed: FailedScenario, name: str) -> str:
         if len(old) != len(new)
     ]
     if counts:
-        lines.append(f"shrunk {' and '.join(counts)} in {format_count(failed.shrunk.runs, 'run')}")
+        lines.append(f"shrunk {' and '.join(counts)} in {count_noun(failed.shrunk.runs, 'run')}")
     sagas = _sagas(small)
     lines += [
         *(["faults:"] if small.schedule.planted else ["no fault is needed"]),
@@ -61,31 +62,22 @@ def report(failed: FailedScenario, name: str) -> str:
 
 def summary(tally: Tally) -> str:
     """Return one line about all runs."""
-    parts = [format_count(tally.runs, "run")]
+    parts = [count_noun(tally.runs, "run")]
     if tally.events or not tally.documents:
-        parts.append(f"{format_count(tally.events, 'event')} published")
+        parts.append(f"{count_noun(tally.events, 'event')} published")
     if tally.documents:
-        parts.append(f"{format_count(tally.documents, 'document')} written or removed")
+        parts.append(f"{count_noun(tally.documents, 'document')} written or removed")
     if tally.points:
-        parts.append(f"a crash at each of {format_count(tally.points, 'point')}")
+        parts.append(f"a crash at each of {count_noun(tally.points, 'point')}")
     if tally.pairs:
-        parts.append(f"two crashes at {tally.pairs:,} of {format_count(tally.pairs_in_all, 'pair')} of points")
+        parts.append(f"two crashes at {tally.pairs:,} of {count_noun(tally.pairs_in_all, 'pair')} of points")
     if tally.faults and not tally.points:
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
-        parts.append(f"{format_count(tally.faults.total(), 'fault')} ({told})")
+        parts.append(f"{count_noun(tally.faults.total(), 'fault')} ({told})")
     if tally.dead:
         told = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
-        parts.append(f"{format_count(tally.dead.total(), 'dead letter')} ({told})")
+        parts.append(f"{count_noun(tally.dead.total(), 'dead letter')} ({told})")
     return "; ".join(parts)
-
-
-def format_count(count: int, what: str) -> str:
-    """Return a count with its noun, in the plural if need be.
-
-    >>> format_count(1, "run"), format_count(1200, "run")
-    ('1 run', '1,200 runs')
-    """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _describe_failure(failure: BaseException | None) -> str:
