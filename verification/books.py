@@ -71,7 +71,7 @@ class Books:
             if seen and all(t.message != m.id for t in self._entries):
                 return f"LOST COMMAND {m.id}"
             if not self._told and not self._s.passed and not self._space.explored.tight:
-                handler = progress_checks.unaccounted(self._p, self._roles, m.type, m.id)
+                handler = progress_checks.find_unaccounted_handler(self._p, self._roles, m.type, m.id)
                 if handler is not None and handler not in self._added:
                     return f"LOST MESSAGE {m.type}:{m.id} for {handler}"
             for handler in self._nothing_of(m):
@@ -90,7 +90,7 @@ class Books:
         }
         kept |= {c.handler for c in self._p.later if any((q.id, q.source) == (m.id, m.source) for q in c.parts)}
         named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
-        parts = ((t, progress_checks.causes(t)) for t in self._entries if (t.ran or t.outcome == "discarded"))
+        parts = ((t, progress_checks.list_causes(t)) for t in self._entries if (t.ran or t.outcome == "discarded"))
         named |= {t.handler for t, causes in parts if len(causes) > 1 and m.id in causes}
         shelved = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and not _is_an_end(t)}
         for role in self._roles.by_type.get(m.type, ()):
@@ -222,7 +222,7 @@ def _is_an_end(t: Transition) -> bool:
 def _took(entries: Sequence[Transition], role: HandlerRole, event: str) -> bool:
     ends = ("handled", "later", "ignored", "dead")
     return any(
-        t.handler == role.name and t.outcome in ends and event in (t.message, *progress_checks.causes(t))
+        t.handler == role.name and t.outcome in ends and event in (t.message, *progress_checks.list_causes(t))
         for t in entries
     )
 

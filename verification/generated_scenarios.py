@@ -9,7 +9,7 @@ import msgspec
 from saga.messages import Message
 from saga.messaging.message_ids import id_in
 from saga.progress.overflow import BOUNDS
-from saga.testing.simulation.plan import Chance
+from saga.testing.fault_plans import Chance
 from verification.building_blocks import FAILURE, OUTCOMES
 from verification.handlers import Reacts
 from verification.page_scenarios import TINY

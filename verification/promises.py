@@ -72,12 +72,12 @@ class Promises:
     def _unsound(self, s: State) -> str | None:
         """A fault that the progress shows by itself."""
         p, entries = self._space.snapshot(s.progress), self._space.entries(s, s.progress)
-        found = progress_checks.unsound(self._roles, p, entries[p.first :]) or self._out_of_log_order(entries)
+        found = progress_checks.find_problem(self._roles, p, entries[p.first :]) or self._out_of_log_order(entries)
         if p.first:
             found = (
                 found
-                or progress_checks.recorded_twice(self._roles, entries)
-                or progress_checks.undone_wrongly(self._roles, entries)
+                or progress_checks.find_double_record(self._roles, entries)
+                or progress_checks.find_wrong_compensation(self._roles, entries)
             )
         found = (
             found
@@ -123,7 +123,7 @@ class Promises:
 
     def _out_of_log_order(self, entries: tuple[Transition, ...]) -> str | None:
         for places in self._places:
-            found = progress_checks.out_of_log_order(self._roles, entries, places, apart=self._apart)
+            found = progress_checks.find_wrong_log_order(self._roles, entries, places, apart=self._apart)
             if found is not None:
                 return found
         return None
@@ -225,7 +225,7 @@ class Promises:
             return f"DOCUMENT UPDATE TWICE {s.ledger}"
         if s.progress not in self._updates:
             entries = self._space.entries(s, s.progress)
-            self._updates[s.progress] = tuple(progress_checks.updates(SERVICE, SAGA, entries))
+            self._updates[s.progress] = tuple(progress_checks.list_updates(SERVICE, SAGA, entries))
         for t, call, marker in self._updates[s.progress]:
             if (call.answer is None) != any(entry.endswith(marker) for entry in s.ledger):
                 return f"RECORD AND DOCUMENT DIFFER {t.handler} {call.name} {call.number}: {call.answer}, {s.ledger}"
@@ -234,12 +234,14 @@ class Promises:
     def _in_order(self, s: State) -> str | None:
         lives = (*s.past, s.progress)
         if lives not in self._recorded:
-            recorded = [i for version in lives for i in progress_checks.recorded(self._space.entries(s, version))]
+            recorded = [
+                i for version in lives for i in progress_checks.list_recorded_ids(self._space.entries(s, version))
+            ]
             self._recorded[lives] = tuple(recorded)
         out = s.out
         if self._aged(s):  # of sagas that are forgotten, and so in no progress
             out = tuple(i for i in s.out if i not in self._too_old.values())
-        return progress_checks.out_of_recorded_order(self._recorded[lives], out)
+        return progress_checks.find_wrong_publish_order(self._recorded[lives], out)
 
     def _aged(self, s: State) -> bool:
         """True if time has passed, as far as one of the workers could tell."""
@@ -256,7 +258,9 @@ class Promises:
         late = {m.id for m in told} if self._scenario.ahead else set()
         lives = [self._space.entries(s, version) for version in (*s.past, s.progress)]
         unread = {letter.id for life in lives for t in life for letter in t.letters if letter.message.id in late}
-        lost = [i for life in lives for i in progress_checks.recorded(life) if i not in s.out and i not in unread]
+        lost = [
+            i for life in lives for i in progress_checks.list_recorded_ids(life) if i not in s.out and i not in unread
+        ]
         if lost:
             return f"LOST EVENT {lost}"
         if s.committed[WAKES] < len(s.wakes) and not self._is_forgotten(p, now_ms(s.passed, s.ticks)):
@@ -272,11 +276,11 @@ class Promises:
     def _stranded(self, p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         """Work that is left at rest. That of handlers which only the later release has is ready when that release reads
         the progress, of which only what they did tells."""
-        found = progress_checks.stranded(p, self._roles)
+        found = progress_checks.find_stranded(p, self._roles)
         added = {h.name for h in self._scenario.service.added}
         if found is None or not added or any(t.handler in added for t in entries):
             return found
-        return progress_checks.stranded(p, self._space.services[0].roles)
+        return progress_checks.find_stranded(p, self._space.services[0].roles)
 
     def _is_forgotten(self, p: SagaProgress, now_ms: int) -> bool:
         """True if something is overdue, and would not be done whenever it is looked at."""

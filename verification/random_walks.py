@@ -1,6 +1,6 @@
 """Search of a scenario too large to be visited whole: the first states, breadth first, then walks to some ends."""
 
-from saga.testing.simulation.plan import Chance
+from saga.testing.fault_plans import Chance
 from verification.explore import Report, explore_from
 from verification.promises import Promises
 from verification.scenario import Scenario

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saga.testing.decorators import crash_everywhere, replay, simulate
-    from saga.testing.fault_kinds import faults
+    from saga.testing.fault_plans import faults
     from saga.testing.idempotence import check_idempotent
     from saga.testing.trials import Trial, a_saga, migrated, trial
     from saga.testing.world import World
@@ -39,7 +39,7 @@ _HOMES = {
     "a_saga": "saga.testing.trials",
     "check_idempotent": "saga.testing.idempotence",
     "crash_everywhere": "saga.testing.decorators",
-    "faults": "saga.testing.fault_kinds",
+    "faults": "saga.testing.fault_plans",
     "migrated": "saga.testing.trials",
     "replay": "saga.testing.decorators",
     "simulate": "saga.testing.decorators",

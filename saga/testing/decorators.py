@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, overload
 
 from saga.errors import SagaError
-from saga.testing.fault_kinds import Faults
+from saga.testing.fault_plans import Faults
 from saga.testing.world import World
 
 _Scenario = TypeVar("_Scenario", bound=Callable[..., None])
@@ -48,7 +48,7 @@ def simulate(*, seeds: int, faults: Faults = Faults()) -> Callable[[_Scenario], 
     """
     if seeds < 1:
         raise SagaError(f"simulate(seeds={seeds}): at least one")
-    return lambda scenario: _marked(scenario, Seeds(seeds, faults))
+    return lambda scenario: _mark(scenario, Seeds(seeds, faults))
 
 
 @overload
@@ -65,8 +65,8 @@ def crash_everywhere(
     a run is short.
     """
     if scenario is not None:
-        return _marked(scenario, Crashes(None))
-    return lambda scenario: _marked(scenario, Crashes(pairs))
+        return _mark(scenario, Crashes(None))
+    return lambda scenario: _mark(scenario, Crashes(pairs))
 
 
 def replay(*, seed: int, faults: Sequence[str] = (), without: Sequence[int] = ()) -> Callable[[_Scenario], _Scenario]:
@@ -77,7 +77,7 @@ def replay(*, seed: int, faults: Sequence[str] = (), without: Sequence[int] = ()
         faults: the faults to inject, as `"payment-1#12 crash after"`: before or after the 12th operation of it.
         without: numbers (from 0) of the events published by the test that are left out.
     """
-    return lambda scenario: _marked(scenario, Replayed(seed, tuple(faults), tuple(without)))
+    return lambda scenario: _mark(scenario, Replayed(seed, tuple(faults), tuple(without)))
 
 
 def mode_of(scenario: Callable[..., object]) -> Mode | None:
@@ -86,7 +86,7 @@ def mode_of(scenario: Callable[..., object]) -> Mode | None:
     return mode
 
 
-def _marked(scenario: _Scenario, mode: Mode) -> _Scenario:
+def _mark(scenario: _Scenario, mode: Mode) -> _Scenario:
     if mode_of(scenario) is not None:
         raise SagaError(
             f"{scenario.__name__} is to be run in two ways: keep one decorator, and call it from another test"

@@ -53,7 +53,7 @@ from saga.service import Service
 from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 from saga.support.settings import OPEN_S_MAX
-from saga.testing.invariants.rerun import RerunStore, RerunWritten
+from saga.testing.invariants.rerun import RerunComplete, RerunStore
 from saga.testing.trials import TrialClock, arriving, in_place, trial_ports, wake_for
 from saga.testing.world import NO_DOCUMENTS, check_fakes
 
@@ -479,7 +479,7 @@ class _Store(RerunStore):
         for write in writes:
             self._put(write.at, write.content)
 
-    def written(self, at: tuple[str, str], content: bytes) -> int:
+    def accept_write(self, at: tuple[str, str], content: bytes) -> int:
         """Store the write, and end a rerun. A rerun that has written an intent goes on until its call, so that the
         arguments of the call are known.
         """
@@ -490,7 +490,7 @@ class _Store(RerunStore):
         begun = self.made is None and made.outcome == BEGUN
         self.made = self.made or made
         if self.ends and not begun:
-            raise RerunWritten
+            raise RerunComplete
         self.writes.append(_Write(at, content, made, self.arrival))
         return self._put(at, content)
 
@@ -635,7 +635,7 @@ class _ScriptRuns:
         before, calls = self._pictures(), self._outside.calls
         message, position, now_ms = self._arrivals[once.arrival if once else -1]
         self._clock.set_to(now_ms)
-        with suppress(RerunWritten):
+        with suppress(RerunComplete):
             await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, cached))
         touched = [] if calls != self._outside.calls else self._changed(before)
         self._compare(script, once and once.made, store.made, touched, when)
@@ -665,7 +665,7 @@ class _ScriptRuns:
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
         self._outside.arguments[key] = arguments | dict(step.kwargs)
         if store.ends and store.made is not None:
-            raise RerunWritten
+            raise RerunComplete
         return self._outside.answer(key, step.make, self._prepared.expected_errors[step.handler])
 
     def _pictures(self) -> Mapping[str, object]:

@@ -25,9 +25,8 @@ from saga.errors import SagaError
 from saga.messages import Event
 from saga.service import Service
 from saga.telemetry.events import DeadLettered
-from saga.testing.fault_kinds import KINDS, FaultKind, Faults, faults
+from saga.testing.fault_plans import KINDS, POSSIBLE, VARIANTS, FaultKind, Faults, Operation, PlannedFault, faults
 from saga.testing.simulation.network import TraceNote
-from saga.testing.simulation.plan import POSSIBLE, WAYS, Operation, Planned
 from saga.testing.simulation.reports import timeline
 from saga.testing.simulation.simulated_world import WORKERS, CheckFailed, SimulatedWorld
 from saga.testing.simulation.workers import Accident
@@ -57,7 +56,7 @@ FAULTS_MAX = 4
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
 """Durations for which the world runs between two steps: short ones that end in the middle of the work, and pauses."""
 MANNERS: Final[Mapping[str, tuple[FaultKind, bool]]] = {
-    f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(WAYS.get(kind, ("",)))
+    f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(VARIANTS.get(kind, ("",)))
 }
 """Names of faults, as in a schedule, with the kind of each and whether it comes after the operation."""
 ACCIDENTS: Final[tuple[Accident, ...]] = get_args(Accident)
@@ -306,7 +305,7 @@ class GrowingPlan:
         kind, after = MANNERS[manner]
         self._waiting.append(PendingFault(service, kind, after, operation))
 
-    def at(self, operation: Operation, now_s: float) -> Planned | None:
+    def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
         """Return the fault of this operation: see `Plan`.
 
         Of two faults that are due at once the second never happens. If it hit the next operation instead, two faults
@@ -321,7 +320,7 @@ class GrowingPlan:
         if not due:
             return None
         self._waiting = [waiting for waiting in self._waiting if waiting.left]
-        return Planned(operation.process, operation.number, due[0].kind, due[0].after)
+        return PlannedFault(operation.process, operation.number, due[0].kind, due[0].after)
 
     def _can_meet(self, kind: FaultKind, operation: Operation, now_s: float) -> bool:
         names = (operation.service, *operation.names)

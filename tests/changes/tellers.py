@@ -19,7 +19,7 @@ from saga.ops.connectors import make_connector
 from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.testing.simulation.store import ConnectorRecord
+from saga.testing.simulation.connector import ConnectorRecord
 from tests.testing.parcels import Seen
 
 CLOCK = SystemClock()

@@ -11,8 +11,8 @@ from typing import get_args
 import pytest
 
 from saga.engine.execution.document_updates import PRUNE_FROM
-from saga.testing.fault_kinds import KINDS
-from saga.testing.invariants.check import UNSEEN_IN_PARTIAL
+from saga.testing.fault_plans import KINDS
+from saga.testing.invariants.checks import UNSEEN_IN_PARTIAL
 from saga.testing.invariants.evidence import Invariant
 from saga.testing.processes.faults import LEFT_OUT
 from saga.testing.processes.process_world import UNNAMED

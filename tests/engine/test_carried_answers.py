@@ -3,8 +3,8 @@
 from collections import Counter
 from decimal import Decimal
 
+from saga.testing.fault_plans import FaultPlan, PlannedFault, ScheduledPlan
 from saga.testing.simulation.network import OperationRecord
-from saga.testing.simulation.plan import Plan, Planned, ScheduledPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order import order
 from services.payment import payment
@@ -24,7 +24,7 @@ class Counting(Bank):
         return await super().reserve(key, card, amount)
 
 
-def reserved(plan: Plan | None = None) -> tuple[Counter[str], list[OperationRecord]]:
+def reserved(plan: FaultPlan | None = None) -> tuple[Counter[str], list[OperationRecord]]:
     """One order, paid for under these faults: how often the bank was asked, and all operations."""
     bank = Counting()
     with SimulatedWorld(7, plan, guarded=False) as world:
@@ -41,6 +41,6 @@ def test_a_step_is_not_made_again_when_the_write_of_its_transition_was_ambiguous
         o.operation for o in operations if o.operation.service == "payment" and o.operation.what == "replace"
     )
     for kind in ("lost answer", "late answer"):
-        asked, again = reserved(ScheduledPlan([Planned(transition.process, transition.number, kind)]))
+        asked, again = reserved(ScheduledPlan([PlannedFault(transition.process, transition.number, kind)]))
         assert list(asked.values()) == [1], kind
         assert len(again) > len(operations), "it was decided again"

@@ -24,7 +24,7 @@ from saga.ops.sources import ServiceStore
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import PassedOver, Stuck, TelemetryEvent
-from saga.testing.invariants.progress_checks import unaccounted
+from saga.testing.invariants.progress_checks import find_unaccounted_handler
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.fuzz.logs import CLOCK, DEAD, FuzzedLog
@@ -180,7 +180,10 @@ async def _end_of(
             raise BadInput("its sender calls itself as the service does")
         return "the copy of an own event"
     history = await read_history(ServiceStore(service.name, store), message.saga)  # with what is put aside in pages
-    if history is not None and unaccounted(history.progress, service.roles, message.type, message.id) is None:
+    if (
+        history is not None
+        and find_unaccounted_handler(history.progress, service.roles, message.type, message.id) is None
+    ):
         outcomes = {entry.message: entry.outcome for entry in history.entries}
         return f"in the progress: {outcomes[message.id]}"
     if message.id in letters:

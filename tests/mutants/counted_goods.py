@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from saga import Saga, Service
 from saga.errors import Permanent
-from saga.testing.simulation.plan import Chance
+from saga.testing.fault_plans import Chance
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import hand_out, put_back
 from services.inventory import set_aside as take_off_the_shelf

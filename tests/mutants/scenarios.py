@@ -25,8 +25,7 @@ from saga.messaging.names import timer_topic
 from saga.progress import overflow
 from saga.progress.document import SagaProgress, decode_transition
 from saga.progress.overflow import BOUNDS, OverflowBounds
-from saga.testing.fault_kinds import Faults, faults
-from saga.testing.simulation.plan import Chance, RandomPlan
+from saga.testing.fault_plans import Chance, Faults, RandomPlan, faults
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock

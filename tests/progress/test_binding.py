@@ -39,7 +39,7 @@ from saga.progress.integrity import DIGESTED_FIELDS, UNDIGESTED_FIELDS, find_mis
 from saga.progress.journal import TransitionDetails, WriteContext
 from saga.progress.overflow import OverflowBounds
 from saga.support.clock import iso
-from saga.testing.fault_kinds import faults
+from saga.testing.fault_plans import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 from tests.testing.invariants import order_runs
 from tests.testing.simulation import orders

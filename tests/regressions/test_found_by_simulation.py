@@ -18,8 +18,7 @@ from saga.progress.document import CompensableResult, Intent, SelfConsumedEvent
 from saga.progress.handlers import CompensationRole, HandlerRoles
 from saga.progress.journal import TransitionDetails, WriteContext
 from saga.testing import World, faults, simulate, trial
-from saga.testing.fault_kinds import Faults
-from saga.testing.simulation.plan import Chance, RandomPlan
+from saga.testing.fault_plans import Chance, Faults, RandomPlan
 from saga.testing.simulation.reports import timeline
 from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
 from services.payment.events import OrderPlaced

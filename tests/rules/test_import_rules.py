@@ -34,9 +34,9 @@ PLANTED = {
         ("saga.choreography.manifest", "saga.choreography.releases"),
     ],
     "Imports point down in the kit": [
-        ("saga.testing.invariants.check", "saga.testing.simulation.loop"),
-        ("saga.testing.invariants.message_checks", "saga.testing.processes.process_world"),
-        ("saga.testing.conformance.store", "saga.testing.invariants.check"),
+        ("saga.testing.invariants.checks", "saga.testing.simulation.loop"),
+        ("saga.testing.invariants.checks", "saga.testing.processes.process_world"),
+        ("saga.testing.conformance.store", "saga.testing.invariants.checks"),
         ("saga.testing.simulation.network", "saga.testing.processes.process_world"),
         ("saga.testing.pytest_runs", "saga.testing.plugin"),
     ],

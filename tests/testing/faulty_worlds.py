@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from saga.testing.fault_kinds import Faults, faults
-from saga.testing.simulation.plan import Chance, RandomPlan
+from saga.testing.fault_plans import Chance, Faults, RandomPlan, faults
 from saga.testing.simulation.simulated_world import SimulatedWorld
 
 EVERYTHING = (

@@ -17,8 +17,7 @@ from saga import Event, Service
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.messages import name_of
-from saga.testing.fault_kinds import faults
-from saga.testing.simulation.plan import Chance, RandomPlan
+from saga.testing.fault_plans import Chance, RandomPlan, faults
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from tests.contracts.anychange import chain
 from tests.contracts.anyschema import Draw, values

@@ -13,9 +13,8 @@ from saga.errors import SagaError
 from saga.messages import Record
 from saga.messaging import envelope
 from saga.testing.decorators import Crashes, Seeds
-from saga.testing.fault_kinds import Faults, faults
+from saga.testing.fault_plans import Faults, Schedule, faults
 from saga.testing.processes import ProcessWorld
-from saga.testing.simulation.plan import Schedule
 from saga.testing.simulation.reports import report, summary, timeline
 from saga.testing.simulation.runs import RunOptions, Tally, run_all
 from saga.testing.simulation.simulated_world import SimulatedWorld

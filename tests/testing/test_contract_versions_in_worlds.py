@@ -13,9 +13,8 @@ import pytest
 from saga import Event, Service
 from saga.messages import name_of, texts_of
 from saga.telemetry.events import Parked
-from saga.testing.fault_kinds import faults
+from saga.testing.fault_plans import Chance, RandomPlan, faults
 from saga.testing.simulation.network import TraceNote
-from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from tests.testing.baskets.events import BasketFilled, BasketFilledV1
 from tests.testing.baskets.releases import LIMIT_CENTS, Drawer, shop, till

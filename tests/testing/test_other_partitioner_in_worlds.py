@@ -5,7 +5,7 @@ import pytest
 
 from saga.broker.port import partition_of
 from saga.messaging.envelope import type_of
-from saga.testing.fault_kinds import Faults, faults
+from saga.testing.fault_plans import Faults, faults
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from saga.messaging.timers import tiers_of
-from saga.testing.fault_kinds import faults
+from saga.testing.fault_plans import faults
 from saga.testing.simulation.cluster import Cluster
 from services.inventory import inventory
 from services.inventory.stock import Stock

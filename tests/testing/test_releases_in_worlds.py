@@ -14,11 +14,10 @@ from saga.errors import DeclarationError
 from saga.messages import texts_of
 from saga.progress.document import decode_transition
 from saga.telemetry.events import Parked, Stuck
-from saga.testing.fault_kinds import faults
-from saga.testing.invariants.check import violations
+from saga.testing.fault_plans import Chance, RandomPlan, faults
+from saga.testing.invariants.checks import find_violations
 from saga.testing.processes import ProcessWorld
 from saga.testing.simulation.network import InjectedFault, TraceNote
-from saga.testing.simulation.plan import Chance, RandomPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -58,7 +57,7 @@ def check_whole(world: SimulatedWorld, till: Till, *, died: bool = False) -> Non
     assert till.taken == [TOTAL, TOTAL]
     assert till.open == []
     if died:
-        assert [found for found in violations(world.evidence()) if found.invariant != "rerun"] == []
+        assert [found for found in find_violations(world.evidence()) if found.invariant != "rerun"] == []
     else:
         world.verify(rerun=True)
 

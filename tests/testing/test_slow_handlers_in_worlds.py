@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from saga.testing.fault_kinds import faults
+from saga.testing.fault_plans import faults
 from saga.testing.simulation.network import InjectedFault
 from services.order.events import OrderCancelled, OrderConfirmed
 from tests.testing.simulation.orders import drawn, ran

@@ -12,9 +12,8 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from saga.errors import SagaError
 from saga.testing import faults
-from saga.testing.fault_kinds import Faults
+from saga.testing.fault_plans import STORE, Faults
 from saga.testing.simulation.network import OperationRecord, TraceNote
-from saga.testing.simulation.plan import STORE
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.stateful import OPERATION_MAX, SETTINGS, Choreography, possible_accidents, possible_faults
 from saga.testing.strategies import events

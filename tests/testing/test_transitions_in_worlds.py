@@ -10,8 +10,7 @@ from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import TransitionEvent, parse_transitions
 from saga.progress.document import SagaProgress, Transition, decode_progress
-from saga.testing.fault_kinds import faults
-from saga.testing.simulation.plan import Chance, RandomPlan
+from saga.testing.fault_plans import Chance, RandomPlan, faults
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock

@@ -2,6 +2,6 @@
 
 Reading order: `evidence` (documents, log and positions, grouped by saga and service; violations found),
 `progress_checks` (checks of one progress by itself, which the exhaustive exploration makes too), then the invariants:
-`saga_checks` (outcomes, compensations, deadlines, calls, documents), `message_checks` (events in the log and in the
-progress), `rerun` (transitions repeated); `check` (all of them).
+`call_checks` (calls and documents), `checks` (messages, outcomes, compensations, deadlines; all together), `rerun`
+(repeats transitions).
 """

@@ -29,12 +29,12 @@ from saga.support.clock import from_iso
 
 Invariant = Literal[
     "one outcome",
-    "undone",
+    "compensated",
     "not early",
     "in time",
     "history",
     "nothing waits",
-    "said as recorded",
+    "published as recorded",
     "in order",
     "once",
     "documents",
@@ -132,7 +132,7 @@ class ProgressLife:
     service: PreparedService
     p: SagaProgress
     """The last version."""
-    raws: tuple[Raw, ...]
+    raw_transitions: tuple[Raw, ...]
     """Every transition, including archived ones."""
     entries: tuple[Transition, ...]
     heads: tuple[VersionHead, ...]
@@ -144,21 +144,21 @@ class ProgressLife:
         return [from_iso(time) for time in (*(t.time for t in self.entries), *(i.time for i in self.p.intents)) if time]
 
 
-def lives_of(
+def collect_lives(
     service: PreparedService, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]
 ) -> list[ProgressLife]:
     """Return the lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for content that is no
     progress.
     """
     lives = []
-    for heads, versions in parted(contents):
+    for heads, versions in split_lives(contents):
         p = restore_all(decode_progress(versions[-1]), dict(archives))
-        raws = (*_archived(p, archives), *p.transitions) if p.first else p.transitions
+        raws = (*_collect_archived(p, archives), *p.transitions) if p.first else p.transitions
         lives.append(ProgressLife(service, p, raws, tuple(map(decode_transition, raws)), heads))
     return lives
 
 
-def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...], Sequence[bytes]]]:
+def split_lives(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...], Sequence[bytes]]]:
     """Yield the versions of each life, as heads and as contents.
 
     A life begins where the count of transitions falls, or stays the same with a different hash. Raises
@@ -176,7 +176,7 @@ def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...],
         yield tuple(heads), contents[first:]
 
 
-def _archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
+def _collect_archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
     """Return the transitions before those that the progress holds, as far as their archives exist."""
     there = {}
     for key, content in archives:
@@ -191,11 +191,11 @@ def _archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Ra
     return found
 
 
-def broken_chain(life: ProgressLife) -> str | None:
+def find_broken_chain(life: ProgressLife) -> str | None:
     """Return what is wrong with the chain of hashes, with the state that the transitions give, or with an older
     version.
     """
-    found = verify_history(life.raws, life.p)
+    found = verify_history(life.raw_transitions, life.p)
     if found is not None:
         return f"HISTORY {found.what}"
     hashes = ("", *(entry.previous for entry in life.entries[1:]), life.p.hash)
@@ -205,7 +205,7 @@ def broken_chain(life: ProgressLife) -> str | None:
     return None
 
 
-def out_of_bounds(life: ProgressLife) -> str | None:
+def find_exceeded_bound(life: ProgressLife) -> str | None:
     """Return what is wrong with the bounds of a progress: a writer must publish all earlier transitions, record that,
     and archive what exceeds the limit.
     """
@@ -217,7 +217,7 @@ def out_of_bounds(life: ProgressLife) -> str | None:
     return None
 
 
-def unsound_chain(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
+def find_broken_chain_in_version(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
     """Return what `broken_chain` would find, for a progress by itself, whose oldest transitions may be archived."""
     if not p.first:
         found = verify_history(p.transitions, p)
@@ -231,7 +231,7 @@ def unsound_chain(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
     return f"HISTORY the transitions make other values of {different} of the state" if different else None
 
 
-def again_too_soon(before: ProgressLife, after: ProgressLife) -> str | None:
+def find_overwritten_life(before: ProgressLife, after: ProgressLife) -> str | None:
     """Return what is wrong if a life begins although the one before it cannot have expired: then the progress was
     overwritten.
     """
@@ -268,7 +268,7 @@ class LoggedDeadLetter(NamedTuple):
     message: str
     position: str | None
     """Position of a record whose saga cannot be determined; `None` for all others."""
-    goes_on: bool
+    is_escalation: bool
     """True if it reports a compensation that fails and is retried: that does not explain anything left
     open at the end.
     """
@@ -284,7 +284,7 @@ class ServiceDeclarations:
     """Contracts of all events that any of the services consumes or emits, by record name."""
     ending: frozenset[str]
     """Kinds of saga that some service here can end."""
-    heard: frozenset[str]
+    consumed: frozenset[str]
     """Types that some service here consumes."""
     spoiled: frozenset[bytes]
     """Keys of sagas in which any event may be forged, even in the name of a service."""
@@ -305,19 +305,19 @@ class ServiceDeclarations:
 class SagaCase:
     """Evidence of one saga."""
 
-    frame: ServiceDeclarations
+    declarations: ServiceDeclarations
     saga: str
     spoiled: bool
-    said: list[LoggedEvent] = field(default_factory=list)
+    events: list[LoggedEvent] = field(default_factory=list)
     """Events in the order of the log."""
-    letters: list[LoggedDeadLetter] = field(default_factory=list)
-    wakes: set[tuple[str, str]] = field(default_factory=set)
+    dead_letters: list[LoggedDeadLetter] = field(default_factory=list)
+    timers: set[tuple[str, str]] = field(default_factory=set)
     """Service and id of each timer in the log."""
     lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
     """Lives in each service that knows the saga, oldest first."""
 
     @property
-    def again(self) -> bool:
+    def started_again(self) -> bool:
         """True if some service forgot the saga and started it again."""
         return any(len(lives) > 1 for lives in self.lives.values())
 
@@ -326,10 +326,14 @@ class SagaCase:
 
         In a spoiled saga only those that a service has recorded count, because any other may be forged.
         """
-        found = {s.id: s for s in self.said if s.type in self.frame.contracts and self.frame.contracts[s.type].outcome}
+        found = {
+            s.id: s
+            for s in self.events
+            if s.type in self.declarations.contracts and self.declarations.contracts[s.type].outcome
+        }
         if found and self.spoiled:
             known = {e.id for life in self.every_life() for t in life.entries for e in t.events}
-            return {id_: said for id_, said in found.items() if id_ in known}
+            return {id_: event for id_, event in found.items() if id_ in known}
         return found
 
     def every_life(self) -> Iterator[ProgressLife]:
@@ -341,7 +345,7 @@ class SagaCase:
 
     def is_forgotten(self, service: str) -> bool:
         """Return True if a message came to a service that had already forgotten the saga."""
-        return any(letter.service == service and letter.handler is None for letter in self.letters)
+        return any(letter.service == service and letter.handler is None for letter in self.dead_letters)
 
     def violation(self, invariant: Invariant, what: str, service: str | None = None) -> Violation:
         return Violation(invariant, self.saga, service, what)
@@ -354,46 +358,46 @@ class SagaCases:
     cases: Mapping[str, SagaCase]
     unreadable: Sequence[tuple[Record, str | None]]
     """Records whose saga cannot be determined; with their type if that can."""
-    letters: Sequence[LoggedDeadLetter]
+    dead_letters: Sequence[LoggedDeadLetter]
     """All dead letters, including those of no saga."""
     broken: Sequence[Violation]
     """Violations for documents that are no progress."""
 
 
-def frame_of(evidence: Evidence) -> ServiceDeclarations:
+def collect_declarations(evidence: Evidence) -> ServiceDeclarations:
     """Return the declarations of all services together."""
     services = {name: witnessed.service for name, witnessed in evidence.services.items()}
     contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
-    heard = frozenset[str]().union(*(service.consumed for service in services.values()))
+    consumed = frozenset[str]().union(*(service.consumed for service in services.values()))
     spoiled = frozenset(saga.encode() for saga in evidence.spoiled)
-    return ServiceDeclarations(services, contracts, frozenset(ending), heard, spoiled, evidence.wrong_ms)
+    return ServiceDeclarations(services, contracts, frozenset(ending), consumed, spoiled, evidence.wrong_ms)
 
 
-def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
+def group_by_saga(evidence: Evidence, declarations: ServiceDeclarations) -> SagaCases:
     """Group log and documents by saga."""
     cases: dict[str, SagaCase] = {}
     unreadable: list[tuple[Record, str | None]] = []
     letters: list[LoggedDeadLetter] = []
-    dead = {dead_letter_topic(name): name for name in frame.services}
-    wakes = {topic: name for name in frame.services for topic in tiers_of(name)}
+    dead = {dead_letter_topic(name): name for name in declarations.services}
+    timers = {topic: name for name in declarations.services for topic in tiers_of(name)}
 
-    changes = frame.changes
+    changes = declarations.changes
 
     def case(saga: str) -> SagaCase:
         if saga not in cases:
-            cases[saga] = SagaCase(frame, saga, saga in evidence.spoiled)
+            cases[saga] = SagaCase(declarations, saga, saga in evidence.spoiled)
         return cases[saga]
 
     for record in evidence.log:
         if record.topic in dead:
-            letter = _letter(dead[record.topic], record)
+            letter = _read_dead_letter(dead[record.topic], record)
             letters.append(letter)
-            if record.key and letter.position is None and not letter.goes_on:
-                case(record.key.decode()).letters.append(letter)
+            if record.key and letter.position is None and not letter.is_escalation:
+                case(record.key.decode()).dead_letters.append(letter)
             continue
-        if record.topic in wakes and (wake := _wake(record)) is not None:
-            case(wake.saga).wakes.add((wakes[record.topic], wake.id))
+        if record.topic in timers and (timer := _read_timer(record)) is not None:
+            case(timer.saga).timers.add((timers[record.topic], timer.id))
             continue
         if record.topic in changes:
             try:
@@ -402,20 +406,20 @@ def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
                 unreadable.append((record, name_of(changes[record.topic])))
                 continue
             if change is not None:  # otherwise only the toolkit's markers changed
-                told = LoggedEvent(change.saga, change.id, change.type, change.source, change.started, record)
-                case(change.saga).said.append(told)
+                logged = LoggedEvent(change.saga, change.id, change.type, change.source, change.started, record)
+                case(change.saga).events.append(logged)
             continue
-        type_, schema = _identified(record, frame)
-        said = None if type_ is None else _said(record, type_, schema, frame)
-        if said is None:
+        type_, schema = _identify(record, declarations)
+        event = None if type_ is None else _read_event(record, type_, schema, declarations)
+        if event is None:
             unreadable.append((record, type_))
         else:
-            case(said.saga).said.append(said)
+            case(event.saga).events.append(event)
     broken = []
     for name, witnessed in evidence.services.items():
         for saga, contents in witnessed.versions.items():
             try:
-                lives = lives_of(witnessed.service, contents, witnessed.archives.get(saga, ()))
+                lives = collect_lives(witnessed.service, contents, witnessed.archives.get(saga, ()))
             except (SagaError, msgspec.DecodeError) as why:
                 broken.append(Violation("history", saga, name, str(why)))
                 lives = []
@@ -425,47 +429,54 @@ def cases_of(evidence: Evidence, frame: ServiceDeclarations) -> SagaCases:
     return SagaCases(cases, unreadable, letters, broken)
 
 
-def _identified(record: Record, frame: ServiceDeclarations) -> tuple[str | None, str]:
+def _identify(record: Record, declarations: ServiceDeclarations) -> tuple[str | None, str]:
     """Return type and schema as a worker determines them; no type if it cannot be determined."""
     type_ = envelope.type_of(record)
-    if type_ is not None or frame.library is None:
+    if type_ is not None or declarations.library is None:
         return type_, ""
     try:
-        version = codec.identify(record.value, frame.library)
+        version = codec.identify(record.value, declarations.library)
     except BadInput:
         return None, ""
     return version.name, version.path
 
 
-def _said(record: Record, type_: str, schema: str, frame: ServiceDeclarations) -> LoggedEvent | None:
+def _read_event(record: Record, type_: str, schema: str, declarations: ServiceDeclarations) -> LoggedEvent | None:
     """Return the event in a record; `None` if a worker cannot make a message of it."""
     try:
-        return _said_by_service(record, type_, frame) or _said_by_anybody(record, type_, schema, frame)
+        return _read_event_of_service(record, type_, declarations) or _read_any_event(
+            record, type_, schema, declarations
+        )
     except (BadInput, UnicodeDecodeError):
         return None
 
 
-def _said_by_service(record: Record, type_: str, frame: ServiceDeclarations) -> LoggedEvent | None:
+def _read_event_of_service(record: Record, type_: str, declarations: ServiceDeclarations) -> LoggedEvent | None:
     """Return the event that one of the services published, without decoding it again: most of a log is of this kind.
     `None` for any other record.
     """
-    if not record.value or not record.key or record.key in frame.spoiled:
+    if not record.value or not record.key or record.key in declarations.spoiled:
         return None
     headers = {name: (value or b"").decode() for name, value in record.headers}
-    source, id_, contract = headers.get("ce_source", ""), headers.get("ce_id"), frame.contracts.get(type_)
-    if source not in frame.services or contract is None or not id_ or record.key.decode() != headers.get("ce_subject"):
+    source, id_, contract = headers.get("ce_source", ""), headers.get("ce_id"), declarations.contracts.get(type_)
+    if (
+        source not in declarations.services
+        or contract is None
+        or not id_
+        or record.key.decode() != headers.get("ce_subject")
+    ):
         return None
     name = identity(source, id_, type_, contract.owner)
     return LoggedEvent(headers["ce_subject"], name, type_, source, headers.get("ce_sagastart"), record)
 
 
-def _said_by_anybody(record: Record, type_: str, schema: str, frame: ServiceDeclarations) -> LoggedEvent:
-    contract = frame.contracts.get(type_)
+def _read_any_event(record: Record, type_: str, schema: str, declarations: ServiceDeclarations) -> LoggedEvent:
+    contract = declarations.contracts.get(type_)
     message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
     return LoggedEvent(message.saga, message.id, message.type, message.source, message.started, record)
 
 
-def _wake(record: Record) -> SagaTimer | None:
+def _read_timer(record: Record) -> SagaTimer | None:
     """Return the timer in a record; `None` if a worker cannot decode one."""
     try:
         return parse_timer(record)
@@ -473,7 +484,7 @@ def _wake(record: Record) -> SagaTimer | None:
         return None
 
 
-def _letter(service: str, record: Record) -> LoggedDeadLetter:
+def _read_dead_letter(service: str, record: Record) -> LoggedDeadLetter:
     given = texts_of(record.headers)
     return LoggedDeadLetter(
         id=given.get("dead_id", ""),
@@ -481,6 +492,6 @@ def _letter(service: str, record: Record) -> LoggedDeadLetter:
         handler=given.get("dead_handler"),
         message=given.get("dead_message", ""),
         position=given.get("dead_position"),
-        goes_on="dead_undoes" in given,
+        is_escalation="dead_undoes" in given,
         record=record,
     )

@@ -21,36 +21,36 @@ AT_LAST_MS = 1 << 62
 """A time at which everything that waits for a time is due."""
 
 
-def unsound(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
+def find_problem(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
     """Return the first problem of a version of a progress that can be seen without other evidence. `entries`: its
     transitions.
     """
     return (
-        evidence.unsound_chain(p, entries)
-        or recorded_twice(roles, entries)
-        or ran_behind_a_dead_letter(roles, entries)
-        or ran_though_closed(roles, entries)
+        evidence.find_broken_chain_in_version(p, entries)
+        or find_double_record(roles, entries)
+        or find_run_behind_dead_letter(roles, entries)
+        or find_run_of_closed_deadline(roles, entries)
         or (
-            None if p.first else undone_wrongly(roles, entries)
+            None if p.first else find_wrong_compensation(roles, entries)
         )  # the transitions that were compensated may be archived
     )
 
 
-def recorded(entries: Sequence[Transition]) -> list[str]:
+def list_recorded_ids(entries: Sequence[Transition]) -> list[str]:
     """Return the ids of everything that the transitions publish, in order."""
     return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
 
 
-def causes(entry: Transition) -> list[str]:
+def list_causes(entry: Transition) -> list[str]:
     """Return the ids of the messages that a handler ran on, including those of `shown`, which it got without needing
     them.
     """
     return [*TURN.sub("", entry.cause or entry.message).split("+"), *entry.shown]
 
 
-def recorded_twice(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
+def find_double_record(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that each handler records a cause once, that each id is recorded once, and at most one outcome."""
-    ids_ = recorded(entries)
+    ids_ = list_recorded_ids(entries)
     if len(set(ids_)) != len(ids_):
         return f"ONE ID TWICE among what is recorded: {ids_}"
     outcomes = [e.type for t in entries for e in t.events if e.type in roles.outcomes]
@@ -70,7 +70,7 @@ def recorded_twice(roles: HandlerRoles, entries: Sequence[Transition]) -> str | 
     return None
 
 
-def undone_wrongly(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
+def find_wrong_compensation(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that each result is compensated once, after it was recorded, and those of one handler newest first; and
     that no handler runs on a withdrawn event, or after it was closed.
     """
@@ -84,7 +84,7 @@ def undone_wrongly(roles: HandlerRoles, entries: Sequence[Transition]) -> str | 
             results.update(e.id for e in t.events)
             if undo is not None:
                 undoable.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
-            if gone.intersection(causes(t)) and not t.calls:
+            if gone.intersection(list_causes(t)) and not t.calls:
                 return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
         elif t.outcome == "compensated" and t.cause:
             if t.cause in gone:
@@ -95,10 +95,14 @@ def undone_wrongly(roles: HandlerRoles, entries: Sequence[Transition]) -> str | 
             if t.cause != newest:
                 return f"UNDONE OUT OF ORDER {t.cause} by {t.handler}, and {newest} is newer"
             gone.add(t.cause)
-    return _ran_when_closed(roles, entries) if gone or any(t.outcome == "compensated" for t in entries) else None
+    return (
+        _find_run_after_compensation(roles, entries)
+        if gone or any(t.outcome == "compensated" for t in entries)
+        else None
+    )
 
 
-def _ran_when_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
+def _find_run_after_compensation(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     for role in roles.handlers.values():
         if role.undo is None:
             continue
@@ -109,7 +113,7 @@ def _ran_when_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str 
     return None
 
 
-def ran_behind_a_dead_letter(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
+def find_run_behind_dead_letter(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that behind a dead letter nothing of the saga is handled until it ends; only compensations may run."""
     undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
     dead: dict[str, str] = {}
@@ -125,7 +129,7 @@ def ran_behind_a_dead_letter(roles: HandlerRoles, entries: Sequence[Transition])
     return None
 
 
-def ran_though_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
+def find_run_of_closed_deadline(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that no deadline begins after an event that closes it, such as an outcome, was emitted or received."""
     closed: set[str] = set()
     for t in entries:
@@ -136,7 +140,7 @@ def ran_though_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str
     return None
 
 
-def stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
+def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
     """Check that at the end nothing is begun, queued or to be compensated unless a dead letter blocks it, and that
     nothing is ready.
 
@@ -149,13 +153,13 @@ def stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
         left: Mapping[str, tuple[Intent | PendingMessage | SuspendedRun, ...]]
         left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating, "open": p.deadlines}
         left = {**left, "going on": p.later}
-        told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
-        return f"STRANDED {', '.join(told)}"
+        unfinished = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
+        return f"STRANDED {', '.join(unfinished)}"
     ready = find_next_ready(p, roles, AT_LAST_MS)
     return f"READY AND NOT DONE {ready}" if ready is not None else None
 
 
-def unaccounted(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) -> str | None:
+def find_unaccounted_handler(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) -> str | None:
     """Return the handler, or original of a compensation, for which the progress has no trace of a finished message."""
     for role in roles.by_type.get(type_, ()):
         if (
@@ -172,7 +176,7 @@ def unaccounted(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) 
     return None
 
 
-def out_of_log_order(
+def find_wrong_log_order(
     roles: HandlerRoles, entries: Sequence[Transition], places: Mapping[str, int], *, apart: bool = False
 ) -> str | None:
     """Check that handlers see messages in the order of a log.
@@ -193,7 +197,9 @@ def out_of_log_order(
         if len(role.takes) == 1:
             seen.setdefault(t.handler if apart else "", []).append(t.message)
         elif role.many:  # the position of the other parts does not matter
-            seen.setdefault(t.handler, []).extend(cause for cause in causes(t) if types.get(cause) in role.takes[0])
+            seen.setdefault(t.handler, []).extend(
+                cause for cause in list_causes(t) if types.get(cause) in role.takes[0]
+            )
     for messages in seen.values():
         there = [message for message in messages if message in places and message not in own]
         order = [places[message] for message in there]
@@ -202,7 +208,7 @@ def out_of_log_order(
     return None
 
 
-def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str | None:
+def find_wrong_publish_order(order: Sequence[str], published: Iterable[str]) -> str | None:
     """Check that everything published is recorded, and was first published in the order in which it was recorded."""
     published = tuple(published)
     if published == tuple(order[: len(published)]):  # fast path: the exploration checks every state
@@ -215,7 +221,9 @@ def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str
     return f"ORDER: published {published}, recorded {order}" if came != sorted(came) else None
 
 
-def updates(service: str, saga: str, entries: Sequence[Transition]) -> Iterator[tuple[Transition, StepRecord, str]]:
+def list_updates(
+    service: str, saga: str, entries: Sequence[Transition]
+) -> Iterator[tuple[Transition, StepRecord, str]]:
     """Yield each document update that transitions record as made or rejected, with the id of its marker."""
     for t in entries:
         for call in t.calls:

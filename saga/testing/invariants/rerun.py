@@ -49,13 +49,13 @@ from saga.progress.document import (
 from saga.progress.takeover import find_undeclared
 from saga.store.port import Document
 from saga.support.clock import from_iso, iso
-from saga.testing.invariants.evidence import ServiceEvidence, Violation, parted
+from saga.testing.invariants.evidence import ServiceEvidence, Violation, split_lives
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class RerunWritten(Halted):
+class RerunComplete(Halted):
     """Raised when a rerun has made its write, and ends there."""
 
 
@@ -80,22 +80,22 @@ class RerunStore:
     async def insert(self, collection: str, key: str, content: bytes, **_: object) -> int:
         if (collection, key) in self.there:
             raise Exists(key)
-        return self.written((collection, key), content)
+        return self.accept_write((collection, key), content)
 
     async def replace(self, collection: str, key: str, content: bytes, *, cas: int, **_: object) -> int:
         known = self.there.get((collection, key))
         if known is not None and known.cas != cas:
             raise Conflict(key)
-        return self.written((collection, key), content)
+        return self.accept_write((collection, key), content)
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
         self.there.pop((collection, key), None)
 
-    def written(self, at: tuple[str, str], content: bytes) -> int:
+    def accept_write(self, at: tuple[str, str], content: bytes) -> int:
         """Accept a write, and return its version."""
         if at[0] == PROGRESS:
             self.progress = content
-            raise RerunWritten
+            raise RerunComplete
         return 1
 
 
@@ -103,7 +103,7 @@ async def _fail(*asked: object) -> Any:
     raise _RerunFailed
 
 
-def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
+def _make_ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
     """Return the ports of a rerun: only its store and its clock may be used."""
     clock = FixedClock(now_ms)
     return Ports(
@@ -150,22 +150,22 @@ class _WriteStep:
     """
 
 
-async def rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -> tuple[int, list[Violation]]:
+async def find_rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -> tuple[int, list[Violation]]:
     """Return how many versions of this service's progresses were repeated, and a violation for each that came out
     differently.
     """
-    index = _indexed(log)
+    index = _index_log(log)
     checked, found, service = 0, list[Violation](), witnessed.service
     releases = witnessed.releases or (service,)
     for saga, contents in witnessed.versions.items():
         archives = dict(witnessed.archives.get(saga, ()))
         try:
-            steps = list(_steps(releases, saga, contents))
+            steps = list(_list_write_steps(releases, saga, contents))
         except (SagaError, msgspec.DecodeError) as why:
             found.append(Violation("rerun", saga, service.name, str(why)))
             continue
         for step in steps:
-            different = await _different_in_all(witnessed, releases, step, index, archives)
+            different = await _compare_releases(witnessed, releases, step, index, archives)
             if different is not None:
                 checked += 1
                 if different:
@@ -173,7 +173,7 @@ async def rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -
     return checked, found
 
 
-def _indexed(log: Sequence[Record]) -> _IndexedLog:
+def _index_log(log: Sequence[Record]) -> _IndexedLog:
     by_id: dict[str, list[Record]] = {}
     for record in log:
         if not is_dead_letter_topic(record.topic):
@@ -182,9 +182,11 @@ def _indexed(log: Sequence[Record]) -> _IndexedLog:
     return _IndexedLog({Position(*r[:3], r.log_id): r for r in log}, by_id)
 
 
-def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]) -> Iterator[_WriteStep]:
+def _list_write_steps(
+    releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]
+) -> Iterator[_WriteStep]:
     """Yield the steps that can be repeated, of all lives."""
-    for _, versions in parted(contents):
+    for _, versions in split_lives(contents):
         before = written_down.new_progress(releases[0].name, saga, decode_progress(versions[0]).version)
         wakes: tuple[str, ...] = ()
         for content in versions:
@@ -192,14 +194,16 @@ def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[by
             if before.wake is not None and before.wake.id not in wakes:
                 wakes = (before.wake.id, *wakes)
             step = (
-                _transition(releases, before, after, content) if after.n > before.n else _intent(before, after, content)
+                _step_of_transition(releases, before, after, content)
+                if after.n > before.n
+                else _step_of_intent(before, after, content)
             )
             if step is not None and not any(i.kind == "lieu" for i in (*before.intents, *after.intents)):
                 yield replace(step, wakes=wakes)
             before = after
 
 
-def _transition(
+def _step_of_transition(
     releases: Sequence[PreparedService], before: SagaProgress, after: SagaProgress, content: bytes
 ) -> _WriteStep | None:
     entry = decode_transition(after.transitions[-1])
@@ -223,15 +227,15 @@ def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
     """
     has_begun = any((i.kind, i.handler, i.cause) == run for i in before.intents)
     return has_begun and any(
-        kept.handler == run[1] and kept.due_ms > from_iso(entry.time)
-        for kept in (*before.queue, *before.compensating, *before.deadlines)
+        pending.handler == run[1] and pending.due_ms > from_iso(entry.time)
+        for pending in (*before.queue, *before.compensating, *before.deadlines)
     )
 
 
-def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _WriteStep | None:
+def _step_of_intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _WriteStep | None:
     """Return the step of the intent that is new, or has more calls than before."""
-    known = set(map(_of_intent, before.intents))
-    new = [intent for intent in after.intents if _of_intent(intent) not in known]
+    known = set(map(_identify_intent, before.intents))
+    new = [intent for intent in after.intents if _identify_intent(intent) not in known]
     if len(new) != 1:
         return None
     (intent,) = new
@@ -239,22 +243,22 @@ def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _Write
     time = intent.time
     if any((i.kind, i.handler, i.cause) == run for i in before.intents):
         # A run keeps the time at which it began; one that was parked or suspended since then continued when it was due.
-        kept: tuple[PendingMessage | SuspendedRun, ...] = (
+        pending: tuple[PendingMessage | SuspendedRun, ...] = (
             *before.queue,
             *before.compensating,
             *before.deadlines,
             *before.later,
         )
-        time = iso(max(from_iso(time), *[k.due_ms for k in kept if k.handler == intent.handler], 0))
+        time = iso(max(from_iso(time), *[k.due_ms for k in pending if k.handler == intent.handler], 0))
     return _WriteStep(before, after, content, None, time, run, intent.calls, message=intent.message)
 
 
-def _of_intent(intent: Intent) -> tuple[object, ...]:
+def _identify_intent(intent: Intent) -> tuple[object, ...]:
     begins = intent.begins and (intent.begins.kind, intent.begins.name, intent.begins.number)
     return intent.kind, intent.handler, intent.cause, len(intent.calls), begins
 
 
-async def _different_in_all(
+async def _compare_releases(
     witnessed: ServiceEvidence,
     releases: Sequence[PreparedService],
     step: _WriteStep,
@@ -265,22 +269,22 @@ async def _different_in_all(
     difference is enough.
     """
     answers = [
-        await _different(replace(witnessed, service=release), step, log, archives)
+        await _compare_rerun(replace(witnessed, service=release), step, log, archives)
         for release in releases
-        if len(releases) == 1 or _knows(release, step)
+        if len(releases) == 1 or _can_have_made(release, step)
     ]
     known = [answer for answer in answers if answer is not None]
     return None if not known else "" if "" in known else known[0]
 
 
-def _knows(release: PreparedService, step: _WriteStep) -> bool:
+def _can_have_made(release: PreparedService, step: _WriteStep) -> bool:
     """Return True if a release can have made this step."""
     p = step.before
     is_known = step.run is None or step.run[1] in release.roles.handlers
     return is_known and p.version <= release.version and not find_undeclared(p, release.roles)
 
 
-async def _different(
+async def _compare_rerun(
     witnessed: ServiceEvidence, step: _WriteStep, log: _IndexedLog, archives: Mapping[str, bytes]
 ) -> str | None:
     """Return the difference of the rerun, empty if there is none; `None` if the message that caused the write is not
@@ -292,17 +296,17 @@ async def _different(
     if step.run is not None and not _has_resources(witnessed, step.run):
         return None
     answers = []
-    for message, position in _in_hand(witnessed.service, step, log):
+    for message, position in _find_causes(witnessed.service, step, log):
         made = await _rerun_step(witnessed, step, message, position, archives)
         if made == step.content:
             return ""
         answers.append(made)
     if not answers:
         return None
-    made, what = answers[0], _in_words(step)
+    made, what = answers[0], _describe_step(step)
     if made is None:
         return f"{what}: a rerun fails or writes nothing"
-    return f"{what}: a rerun writes something else: {_first_difference(step.content, made)}"
+    return f"{what}: a rerun writes something else: {_describe_difference(step.content, made)}"
 
 
 def _has_resources(witnessed: ServiceEvidence, run: RunKey) -> bool:
@@ -312,12 +316,12 @@ def _has_resources(witnessed: ServiceEvidence, run: RunKey) -> bool:
     return all(p.gives in witnessed.resources for p in handler.parameters if p.gives is not None)
 
 
-def _in_hand(service: PreparedService, step: _WriteStep, log: _IndexedLog) -> Iterator[tuple[Message, Position]]:
+def _find_causes(service: PreparedService, step: _WriteStep, log: _IndexedLog) -> Iterator[tuple[Message, Position]]:
     """Yield the messages that can have caused the write of a version, the most likely first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(Position(*step.entry.position, step.entry.log_id))
         if record is not None:
-            yield from _messages(service, [record])
+            yield from _route_messages(service, [record])
         return
     if step.message is not None and step.message.source != service.name:
         yield step.message, Position("", 0, 0)
@@ -328,12 +332,12 @@ def _in_hand(service: PreparedService, step: _WriteStep, log: _IndexedLog) -> It
     ids += [c.by for c in step.after.later]
     ids += [decode_transition(raw).message for raw in reversed(step.before.transitions)]
     for id_ in dict.fromkeys(ids):
-        for found in _messages(service, log.by_id.get(id_in(id_), ())):
+        for found in _route_messages(service, log.by_id.get(id_in(id_), ())):
             if found[0].id == id_ and found[0].saga == step.after.saga:
                 yield found
 
 
-def _messages(service: PreparedService, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
+def _route_messages(service: PreparedService, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
     for record in records:
         message = route_record(record, service)
         if isinstance(message, Message):
@@ -345,7 +349,7 @@ async def _rerun_step(
 ) -> bytes | None:
     """Return the progress that a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
-    ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
+    ports = _make_ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = make_service_runtime(witnessed.service, witnessed.resources, ports)
     message = await value_codec.encrypt_message(service, message, position)
     turn: ProcessingState = MessageProcessor(service).begin(
@@ -357,19 +361,19 @@ async def _rerun_step(
     try:
         while not turn.is_complete and turn.progress is not None:  # a progress that must be read again is another one
             turn = await MessageProcessor(service).advance(turn)
-    except RerunWritten:
+    except RerunComplete:
         return store.progress
     except _RerunFailed:
         return None
     return None
 
 
-def _in_words(step: _WriteStep) -> str:
+def _describe_step(step: _WriteStep) -> str:
     if step.entry is not None:
         return f"transition {step.entry.n}, {step.entry.handler} {step.entry.outcome}"
-    return f"the intent of {step.run[1] if step.run else 'somebody'} after {len(step.calls)} calls"
+    return f"the intent of {step.run[1] if step.run else 'an unknown handler'} after {len(step.calls)} calls"
 
 
-def _first_difference(there: bytes, made: bytes) -> str:
+def _describe_difference(there: bytes, made: bytes) -> str:
     at = next((i for i, (a, b) in enumerate(zip(there, made, strict=False)) if a != b), min(len(there), len(made)))
     return f"...{there[max(0, at - 40) : at + 40]!r}... became ...{made[max(0, at - 40) : at + 40]!r}..."

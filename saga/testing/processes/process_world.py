@@ -23,7 +23,7 @@ from saga.messaging.names import PROGRESS
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.support.clock import SystemClock
-from saga.testing.invariants.check import UNSEEN_IN_PARTIAL, violations
+from saga.testing.invariants.checks import UNSEEN_IN_PARTIAL, find_violations
 from saga.testing.processes.faults import (
     FROZEN_S_MAX,
     FROZEN_S_MAX_SERVERS,
@@ -269,7 +269,7 @@ class ProcessWorld(World):
         """
         self._check_started()
         self._check_always()
-        found = violations(self._shared.evidence([each.declared for each in self._employed.values()]))
+        found = find_violations(self._shared.evidence([each.declared for each in self._employed.values()]))
         if found:
             lines = [*map(str, found), f"what went wrong before: {self._faults_in_words()}"]
             raise AssertionError("\n".join(lines))

@@ -11,10 +11,10 @@ from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.messaging.envelope import type_of
 from saga.messaging.names import is_timer_topic
+from saga.testing.fault_plans import OperationKind, PlannedFault
 from saga.testing.simulation.cluster import DRAIN_S, LOOK_S, SILENCE_S, Cluster
 from saga.testing.simulation.loop import Process
 from saga.testing.simulation.network import HOP_S_FIRST, Backend, Effect, Network
-from saga.testing.simulation.plan import Planned, What
 
 
 class MemberConnection(Protocol):
@@ -24,7 +24,7 @@ class MemberConnection(Protocol):
     cluster: Cluster
     network: Network
 
-    def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]": ...
+    def asks(self, what: OperationKind, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]": ...
 
 
 class SimulatedMember:
@@ -424,14 +424,14 @@ class SimulatedBroker:
                 raise BrokerError(f"planted: {topic}/{record.partition} is stalled at offset {record.offset}")
             yield record
 
-    def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]":
+    def asks(self, what: OperationKind, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]":
         """Send an operation to the cluster. Raises `SagaError` if this broker is not open."""
         if not self._open:
             raise SagaError("the broker is not open: use it inside `async with`")
         return self.network.ask(self.process, self._backend, what, where, names, effect)
 
     def _appended(
-        self, batch: Sequence[Outgoing], planned: Planned | None, draws: tuple[float, float, float, float]
+        self, batch: Sequence[Outgoing], planned: PlannedFault | None, draws: tuple[float, float, float, float]
     ) -> None:
         """Append the batch, with its fault: the effect of a publish that lands."""
         delay_s, beside = DELIVERED_S * draws[2], 0
@@ -479,7 +479,7 @@ NEWER = b"\xc3\x01" + bytes(range(8))
 """Header of a single-object encoding whose schema is in no contracts folder."""
 
 
-def spoiled(message: Outgoing, planned: Planned, drawn: float) -> Outgoing:
+def spoiled(message: Outgoing, planned: PlannedFault, drawn: float) -> Outgoing:
     """Return another message of the same saga and type that no service can handle: of an unknown schema, or of bytes
     that are not Avro.
     """

@@ -20,10 +20,10 @@ from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing
 from saga.messaging.names import ARCHIVES, PROGRESS, change_topic
 from saga.support.clock import Clock
+from saga.testing.fault_plans import PlannedFault
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.loop import BEGINNING_MS, Process
 from saga.testing.simulation.network import Backend, Network
-from saga.testing.simulation.plan import Planned
 from saga.testing.simulation.store import Disk, Mutation, wake
 
 
@@ -166,7 +166,7 @@ class SimulatedConnector:
     async def _read(self, process: Process, position: int) -> tuple[list[Outgoing], int]:
         """Read the changes after a position. Return their records, and the position behind them."""
 
-        def land(planned: Planned | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
+        def land(planned: PlannedFault | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
             after = position
             if planned is not None and planned.kind == "gap":
                 last = {each.where: each for each in self._kept}

@@ -18,7 +18,7 @@ from random import Random  # noqa: TID251 - seeded: the one source of which task
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from saga.errors import SagaError
-from saga.testing.simulation.plan import Chance
+from saga.testing.fault_plans import Chance
 
 
 @dataclass(eq=False, slots=True)

@@ -13,8 +13,8 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from saga.telemetry.events import TelemetryEvent
+from saga.testing.fault_plans import READS, WRITES, Chance, FaultPlan, Operation, OperationKind, PlannedFault
 from saga.testing.simulation.loop import Process, SimulatedLoop
-from saga.testing.simulation.plan import READS, WRITES, Chance, Operation, Plan, Planned, What
 
 
 class OperationRecord(NamedTuple):
@@ -31,7 +31,7 @@ class InjectedFault(NamedTuple):
 
     time_s: float
     operation: Operation
-    planned: Planned
+    planned: PlannedFault
     details: str
 
 
@@ -91,7 +91,7 @@ MINUTES_S, DAYS_S, YEARS_S = 600.0, 20 * 86_400.0, 3 * 365 * 86_400.0
 OUT_OF_REACH = "cannot be reached"
 """A rejection that the caller learns of late, because nothing answers."""
 
-Effect: TypeAlias = Callable[[Planned | None, tuple[float, float, float, float]], Any]
+Effect: TypeAlias = Callable[[PlannedFault | None, tuple[float, float, float, float]], Any]
 """Effect of an operation when it lands; called with its fault and four random numbers."""
 
 
@@ -152,7 +152,7 @@ class PendingAnswer(NamedTuple):
 class Network:
     """All operations of one world."""
 
-    def __init__(self, chance: Chance, plan: Plan | None, trace: Trace) -> None:
+    def __init__(self, chance: Chance, plan: FaultPlan | None, trace: Trace) -> None:
         self.chance, self.plan, self.trace = chance, plan, trace
         self.disruptions = Disruptions()
         self.context: Context = copy_context()
@@ -171,7 +171,13 @@ class Network:
     # ---------------------------------------------------------------- asking
 
     def ask(
-        self, process: Process, backend: Backend, what: What, where: str, names: tuple[str, ...], effect: Effect
+        self,
+        process: Process,
+        backend: Backend,
+        what: OperationKind,
+        where: str,
+        names: tuple[str, ...],
+        effect: Effect,
     ) -> "Future[Any]":
         """Send an operation, and return a future with its result or error. If the caller dies in between, the future is
         never done.
@@ -179,8 +185,8 @@ class Network:
         loop = asyncio.get_running_loop()
         answer: Future[Any] = loop.create_future()
         operation = self.numbered(process, what, where, names)
-        draws = self.chance.draws(f"{process.name}#{operation.number}")
-        planned = None if self.plan is None else self.plan.at(operation, loop.time())
+        draws = self.chance.draw_four(f"{process.name}#{operation.number}")
+        planned = None if self.plan is None else self.plan.fault_at(operation, loop.time())
         if planned is not None:
             self._disrupt(process, backend, operation, planned, draws)
             if planned.kind == "crash" and not planned.after:
@@ -216,7 +222,7 @@ class Network:
         self.later(there_s, land)
         return answer
 
-    def numbered(self, process: Process, what: What, where: str, names: tuple[str, ...]) -> Operation:
+    def numbered(self, process: Process, what: OperationKind, where: str, names: tuple[str, ...]) -> Operation:
         """Return the next operation of a process."""
         number = self._numbers[process.name] = self._numbers.get(process.name, 0) + 1
         return Operation(process.name, process.service, number, what, where, names)
@@ -224,10 +230,10 @@ class Network:
     def seen(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
         """Record that a poll returns records; return True if the process survives it."""
         operation = self.numbered(process, "poll", where, names)
-        planned = None if self.plan is None else self.plan.at(operation, asyncio.get_running_loop().time())
+        planned = None if self.plan is None else self.plan.fault_at(operation, asyncio.get_running_loop().time())
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, "done"))
         if planned is not None:
-            draws = self.chance.draws(f"{process.name}#{operation.number}")
+            draws = self.chance.draw_four(f"{process.name}#{operation.number}")
             self._disrupt(process, None, operation, planned, draws)
             if planned.kind == "crash" and planned.after:
                 self.trace.lines.append(InjectedFault(asyncio.get_running_loop().time(), operation, planned, ""))
@@ -264,7 +270,11 @@ class Network:
     # ---------------------------------------------------------------- landing and coming back
 
     def _given(
-        self, operation: Operation, planned: Planned | None, effect: Effect, draws: tuple[float, float, float, float]
+        self,
+        operation: Operation,
+        planned: PlannedFault | None,
+        effect: Effect,
+        draws: tuple[float, float, float, float],
     ) -> Any:
         """Return the result of the operation; an exception is returned too, not raised."""
         try:
@@ -309,7 +319,9 @@ class Network:
 
     # ---------------------------------------------------------------- faults
 
-    def _refusal(self, process: Process, backend: Backend, what: What, planned: Planned | None) -> str | None:
+    def _refusal(
+        self, process: Process, backend: Backend, what: OperationKind, planned: PlannedFault | None
+    ) -> str | None:
         """Return the reason why the operation has not happened and will not; `None` if there is none."""
         if planned is not None and planned.kind == "throttle":
             return "too many requests"
@@ -325,7 +337,7 @@ class Network:
         process: Process,
         backend: Backend | None,
         operation: Operation,
-        planned: Planned,
+        planned: PlannedFault,
         draws: tuple[float, float, float, float],
     ) -> None:
         """Apply the part of a fault that goes beyond its operation."""

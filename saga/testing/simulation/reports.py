@@ -22,8 +22,8 @@ from saga.telemetry.events import (
     TelemetryEvent,
     Unavailable,
 )
+from saga.testing.fault_plans import APPLICATION, Schedule
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
-from saga.testing.simulation.plan import APPLICATION, Schedule
 from saga.testing.simulation.runs import FailedScenario, Run, Tally
 from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
 from saga.testing.world import DocumentWrite

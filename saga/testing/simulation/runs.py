@@ -14,8 +14,8 @@ from saga.errors import SagaError
 from saga.progress.decisions import TOO_OLD
 from saga.telemetry.events import DeadLettered
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
+from saga.testing.fault_plans import APPLICATION, POSSIBLE, FaultPlan, Operation, PlannedFault, Schedule
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
-from saga.testing.simulation.plan import APPLICATION, POSSIBLE, Operation, Plan, Planned, Schedule
 from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
 from saga.testing.world import DocumentWrite
 
@@ -139,16 +139,18 @@ class MovedSchedule(Schedule):
     places: tuple[tuple[Sought, int], ...]
     """Identity of the operation that each planted fault hits, and how many such operations come before it."""
 
-    def plan(self) -> Plan:
-        return _Recognising(dict(zip(self.places, self.planted, strict=True)))
+    def plan(self) -> FaultPlan:
+        return RecognisingPlan(dict(zip(self.places, self.planted, strict=True)))
 
 
-class _Recognising:
-    def __init__(self, sought: dict[tuple[Sought, int], Planned]) -> None:
+class RecognisingPlan:
+    """A plan with faults for operations that are recognised by what they are about, not by their numbers."""
+
+    def __init__(self, sought: dict[tuple[Sought, int], PlannedFault]) -> None:
         self._sought = sought
         self._seen: Counter[Sought] = Counter()
 
-    def at(self, operation: Operation, now_s: float) -> Planned | None:
+    def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
         sought = _sought(operation)
         planned = self._sought.get((sought, self._seen[sought]))
         self._seen[sought] += 1
@@ -177,7 +179,7 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
             calm[without] = run(scenario, Schedule(seed=failing.schedule.seed, without=without), care).failure is None
         return calm[without]
 
-    def fails(planted: Sequence[Planned], without: frozenset[int]) -> bool:
+    def fails(planted: Sequence[PlannedFault], without: frozenset[int]) -> bool:
         """Return True if it fails with the faults at the same numbers, or at the same operations."""
         if not isinstance(failing.failure, CheckFailed) and not is_calm(without):
             return False
@@ -216,11 +218,11 @@ def _moved(of: Run, schedule: Schedule) -> MovedSchedule:
     )
 
 
-def _places(of: Run) -> dict[Planned, tuple[Sought, int]]:
+def _places(of: Run) -> dict[PlannedFault, tuple[Sought, int]]:
     """Return the operation that each fault of a run hit."""
     numbers: dict[tuple[str, int], int] = {}
     seen: Counter[Sought] = Counter()
-    places: dict[Planned, tuple[Sought, int]] = {}
+    places: dict[PlannedFault, tuple[Sought, int]] = {}
     for line in of.world.trace.lines:
         if isinstance(line, TraceNote):
             continue
@@ -338,7 +340,7 @@ def _schedules(
             for number in range(count) if seeds is None else seeds:
                 yield Schedule(seed=number, drawn=faults)
         case Replayed(number, faults, without):
-            yield Schedule.parsed(number, faults, without)
+            yield Schedule.parse(number, faults, without)
         case Crashes(pairs):
             for number in seeds or (0,):
                 yield from _crashes(scenario, Schedule(seed=number), pairs, tally, care)
@@ -365,9 +367,9 @@ def _crashes(
         yield two
 
 
-def points_of(done: Run, since: Planned | None = None) -> list[Planned]:
+def points_of(done: Run, since: PlannedFault | None = None) -> list[PlannedFault]:
     """Return the points at which a process can die in such a run: before and after each operation, in order."""
-    points: dict[Planned, None] = {}
+    points: dict[PlannedFault, None] = {}
     begun = since is None
     for line in done.world.trace.lines:
         if not isinstance(line, OperationRecord):
@@ -377,7 +379,7 @@ def points_of(done: Run, since: Planned | None = None) -> list[Planned]:
         if not begun or operation.process == APPLICATION:
             continue
         for after in (False, True) if operation.what != "poll" else (True,):
-            points[Planned(operation.process, operation.number, "crash", after)] = None
+            points[PlannedFault(operation.process, operation.number, "crash", after)] = None
     if since is not None:
         points.pop(since, None)
     return list(points)

@@ -22,15 +22,15 @@ from saga.messaging.names import PROGRESS
 from saga.messaging.transition_events import TOPIC
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
-from saga.testing.invariants.check import violations
+from saga.testing.fault_plans import APPLICATION, Chance, FaultPlan, Schedule
+from saga.testing.invariants.checks import find_violations
 from saga.testing.invariants.evidence import Evidence
-from saga.testing.invariants.rerun import rerun_differences
+from saga.testing.invariants.rerun import find_rerun_differences
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.guard import Guard
 from saga.testing.simulation.loop import BEGINNING_MS, CURRENT, NotQuiet, Process, SimulatedLoop
 from saga.testing.simulation.network import Network, Trace
-from saga.testing.simulation.plan import APPLICATION, Chance, Plan, Schedule
 from saga.testing.simulation.workers import Accident, Workers, evidence_of
 from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes
 
@@ -77,7 +77,9 @@ class _ApplicationWrite(NamedTuple):
 class SimulatedWorld(World):
     """The simulated world: see `World` for the promises."""
 
-    def __init__(self, seed: int = 0, plan: Plan | None = None, *, guarded: bool = True, tells: bool = False) -> None:
+    def __init__(
+        self, seed: int = 0, plan: FaultPlan | None = None, *, guarded: bool = True, tells: bool = False
+    ) -> None:
         """Create a world in which no service runs yet.
 
         `guarded`: detect accidental use of real time, randomness, threads or the network, which takes time. `tells`:
@@ -262,11 +264,11 @@ class SimulatedWorld(World):
         """
         self._check_started()
         evidence = self.evidence()
-        found = violations(evidence)
+        found = find_violations(evidence)
         keys = self.workers.keys
         if rerun and not found and not (keys and keys.has_forgotten):
             for witnessed in evidence.services.values():
-                found += SimulatedLoop().run_until_complete(rerun_differences(witnessed, evidence.log))[1]
+                found += SimulatedLoop().run_until_complete(find_rerun_differences(witnessed, evidence.log))[1]
         if found:
             first, others = found[0], len(found) - 1
             more = f" (and {others} more)" if others else ""

@@ -22,9 +22,9 @@ from saga.errors import (
 )
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Document
+from saga.testing.fault_plans import OperationKind
 from saga.testing.simulation.loop import BEGINNING_MS, Process
 from saga.testing.simulation.network import Backend, Effect, Network
-from saga.testing.simulation.plan import What
 from saga.testing.world import with_marks_of
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
@@ -202,7 +202,7 @@ class SimulatedStore:
             raise Conflict(f"{key!r} in {collection!r} is another version by now")
         return kept
 
-    def _ask(self, what: What, collection: str, key: str, land: Effect) -> "Future[Any]":
+    def _ask(self, what: OperationKind, collection: str, key: str, land: Effect) -> "Future[Any]":
         if not self._open:
             raise SagaError("the store is not open: use it inside `async with`")
         asked = self._network.ask(self._process, self._backend, what, f"{collection}/{key}", (), land)

@@ -23,13 +23,13 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.overflow import parse_saga
 from saga.telemetry.events import Assigned, Handled, Revoked, Started, StepDone, Stopped, TelemetryEvent
+from saga.testing.fault_plans import Chance, OperationKind
 from saga.testing.invariants.evidence import Evidence, ServiceEvidence
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.connector import TAKEN_OVER_S, SimulatedConnector
 from saga.testing.simulation.loop import CURRENT, Process, SimulatedClock, SimulatedLoop
 from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network, TraceNote
-from saga.testing.simulation.plan import Chance, What
 from saga.testing.simulation.store import ChangeRecordingStore, Disk, RecordedChanges, SimulatedStore
 from saga.testing.world import DocumentWrite
 
@@ -165,7 +165,7 @@ class Workers(Disruptions):
                 self._network.later(over_s, lambda: disk.there(written.collection, written.key, self._loop.time()))
 
         while True:
-            what: What = "remove" if written.content is None else "replace"
+            what: OperationKind = "remove" if written.content is None else "replace"
             try:
                 await self._network.ask(application, backend, what, where, (), land)
             except StoreUnavailable:
@@ -284,7 +284,7 @@ class Workers(Disruptions):
         ended = life.task is None or life.task.done()  # gracefully, and not restarted
         if ended or not process.alive or (process.frozen and accident != "crash"):
             return
-        draws = self._chance.draws(f"{name} {accident} at {self._loop.time()}")
+        draws = self._chance.draw_four(f"{name} {accident} at {self._loop.time()}")
         match accident:
             case "crash":
                 told = f"{name} dies"

@@ -12,7 +12,7 @@ from saga.engine.execution import document_updates
 from saga.errors import BreakerOpen
 from saga.progress.document import SagaProgress, StepRecord, Transition, decode_progress, encode
 from saga.progress.history import TRANSITIONS_MAX
-from saga.testing.invariants.check import violations
+from saga.testing.invariants.checks import find_violations
 from saga.testing.invariants.evidence import Evidence
 from tests.testing.invariants.order_runs import (
     a_run,
@@ -59,7 +59,7 @@ async def test_a_step_that_an_open_breaker_has_answered_was_never_made_and_has_n
         rewritten(p, refused) for v in run.services["payment"].versions["o-1"] if not (p := decode_progress(v)).intents
     ]
     evidence = with_versions(run, "payment", "o-1", [encode(p) for p in without])
-    assert not [v for v in violations(evidence) if "NEVER BEGUN" in v.what and v.service == "payment"]
+    assert not [v for v in find_violations(evidence) if "NEVER BEGUN" in v.what and v.service == "payment"]
 
 
 async def test_a_step_that_began_before_the_answer_of_the_last_was_durable_is_found() -> None:
@@ -182,6 +182,6 @@ async def test_where_there_are_many_markers_some_may_go(monkeypatch: pytest.Monk
     run = await a_run(an_order("o-1"), an_order("o-2"))
     ((*_, last),) = run.services["inventory"].documents.values()
     assert len(msgspec.json.decode(last)["_saga"]["markers"]) < 4
-    assert violations(run) == violations(at_the_end(run)) == []
+    assert find_violations(run) == find_violations(at_the_end(run)) == []
     monkeypatch.undo()
     found(at_the_end(run), "documents", "no document has its marker", service="inventory")

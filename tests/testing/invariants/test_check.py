@@ -22,7 +22,7 @@ from saga.progress.document import (
     encode,
 )
 from saga.support.clock import from_iso
-from saga.testing.invariants.check import unsound, violations
+from saga.testing.invariants.checks import find_progress_problem, find_violations
 from saga.testing.invariants.evidence import Evidence, Violation
 from services.inventory import inventory
 from services.payment import payment
@@ -171,12 +171,12 @@ RUNS = (
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 async def test_nothing_is_said_against_the_shipped_runtime(run: Callable[[], object]) -> None:
     evidence = await run()  # type: ignore[misc] # each of them gives evidence, as a coroutine
-    assert [str(violation) for violation in violations(evidence)] == []
+    assert [str(violation) for violation in find_violations(evidence)] == []
     if run is not forgotten:  # of that nobody who comes at the end knows that it began anew
-        assert [str(violation) for violation in violations(at_the_end(evidence))] == []
+        assert [str(violation) for violation in find_violations(at_the_end(evidence))] == []
     for witnessed in evidence.services.values():
         for contents in witnessed.versions.values():
-            assert [unsound(witnessed.service, contents[:i]) for i in range(1, len(contents) + 1)] == [
+            assert [find_progress_problem(witnessed.service, contents[:i]) for i in range(1, len(contents) + 1)] == [
                 None for _ in contents
             ]
 
@@ -190,15 +190,15 @@ def found(
         same = [v for v in everything if v.invariant == invariant and v.service == service]
         return [v for v in same if all(word in v.what for word in words)]
 
-    everything = violations(evidence)
+    everything = find_violations(evidence)
     assert fitting(everything), [str(violation) for violation in everything]
-    left = violations(at_the_end(evidence))
+    left = find_violations(at_the_end(evidence))
     assert bool(fitting(left)) is not unseen, [str(violation) for violation in left]
     return fitting(everything)[0]
 
 
 def kinds(evidence: Evidence) -> set[str]:
-    return {violation.invariant for violation in violations(evidence)}
+    return {violation.invariant for violation in find_violations(evidence)}
 
 
 def with_record(evidence: Evidence, type_: str, change: Callable[[Record], Record]) -> Evidence:
@@ -234,14 +234,14 @@ async def test_a_saga_may_stand_still_only_because_of_a_dead_letter() -> None:
     evidence = await dead()
     without = replace(evidence, log=tuple(r for r in evidence.log if r.topic != "shipping.dead"))
     found(without, "one outcome", "no dead letter")
-    found(without, "said as recorded", "LOST DEAD LETTER", service="shipping")
+    found(without, "published as recorded", "LOST DEAD LETTER", service="shipping")
 
 
 async def test_services_of_which_none_decides_are_asked_for_no_outcome() -> None:
     shop = Shop(services=(payment, inventory, shipping))
     shop.publish(an_order())
     await shop.run()
-    assert violations(shop.evidence()) == []
+    assert find_violations(shop.evidence()) == []
 
 
 async def test_a_saga_may_wait_for_somebody_outside() -> None:
@@ -255,7 +255,7 @@ async def test_a_saga_may_wait_for_somebody_outside() -> None:
         if "PaymentReserved" in contracts:
             contracts["PaymentReserved"] = replace(contracts["PaymentReserved"], produced_externally=True)
         evidence = with_service(evidence, name, service=replace(witnessed.service, contracts=contracts))
-    assert violations(evidence) == []
+    assert find_violations(evidence) == []
 
 
 # -------------------------------------------------------------------- undone
@@ -272,7 +272,7 @@ def as_it_is(entry: Transition) -> Transition:
 
 async def test_a_result_that_stands_after_a_failure_is_found() -> None:
     evidence = with_transitions(await cancelled(), "inventory", unless("compensated"))
-    found(evidence, "undone", "InventoryReserved", "never undone", service="inventory")
+    found(evidence, "compensated", "InventoryReserved", "never compensated", service="inventory")
 
 
 async def test_what_a_person_was_told_of_may_stand() -> None:
@@ -286,25 +286,25 @@ async def test_what_a_person_was_told_of_may_stand() -> None:
         unless("compensated"),
         with_(told, outcome="ignored", events=(), letters=(letter,)),
     )
-    assert "undone" not in kinds(evidence)
+    assert "compensated" not in kinds(evidence)
 
 
 async def test_a_handler_that_may_still_run_after_a_failure_is_found() -> None:
     evidence = with_snapshot(await cancelled(), "shipping", lambda p: with_(p, closed=()))
-    found(evidence, "undone", "book is not closed", service="shipping")
+    found(evidence, "compensated", "book is not closed", service="shipping")
 
 
 async def test_a_result_that_is_kept_after_a_failure_is_found() -> None:
     run = await cancelled()
     results = next(p.results for p in map(decode_progress, run.services["inventory"].versions["o-1"]) if p.results)
     evidence = with_snapshot(run, "inventory", lambda p: with_(p, results=results))
-    found(evidence, "undone", "set_aside still has a result", service="inventory")
+    found(evidence, "compensated", "set_aside still has a result", service="inventory")
 
 
 async def test_a_compensation_after_a_success_is_found() -> None:
     (undone,) = [e for e in entries_of(await cancelled(), "inventory") if e.outcome == "compensated"]
     evidence = with_transitions(await confirmed(), "inventory", as_it_is, undone)
-    found(evidence, "undone", "OrderConfirmed", "put_back", service="inventory")
+    found(evidence, "compensated", "OrderConfirmed", "put_back", service="inventory")
 
 
 @pytest.mark.parametrize(
@@ -314,12 +314,12 @@ async def test_a_compensation_after_a_success_is_found() -> None:
 async def test_what_happens_to_the_undone_once_more_is_found(again: Callable[[Transition], bool], what: str) -> None:
     run = await cancelled()
     (more,) = [e for e in entries_of(run, "inventory") if again(e)]
-    found(with_transitions(run, "inventory", as_it_is, more), "undone", what, service="inventory")
+    found(with_transitions(run, "inventory", as_it_is, more), "compensated", what, service="inventory")
 
 
 async def test_a_compensation_of_what_never_was_is_found() -> None:
     evidence = with_transitions(await cancelled(), "inventory", unless("handled"))
-    found(evidence, "undone", "UNDONE WHAT NEVER WAS", service="inventory")
+    found(evidence, "compensated", "UNDONE WHAT NEVER WAS", service="inventory")
 
 
 # -------------------------------------------------------------------- not early
@@ -328,7 +328,7 @@ async def test_a_compensation_of_what_never_was_is_found() -> None:
 async def test_what_is_irreversible_and_came_before_the_success_is_found() -> None:
     evidence = without_records(await confirmed(), "OrderConfirmed")
     for service, handler in (("payment", "capture"), ("inventory", "hand_out"), ("shipping", "dispatch")):
-        found(evidence, "not early", handler, "no success was said", service=service)
+        found(evidence, "not early", handler, "no success was published", service=service)
 
 
 async def test_what_is_irreversible_and_has_begun_without_a_success_is_found() -> None:
@@ -363,13 +363,15 @@ async def test_a_history_that_was_tampered_with_is_found(
 ) -> None:
     evidence = with_last(await confirmed(), "order", change)
     found(evidence, "history", what, service="order")
-    assert what in str(unsound(evidence.services["order"].service, evidence.services["order"].versions["o-1"]))
+    assert what in str(
+        find_progress_problem(evidence.services["order"].service, evidence.services["order"].versions["o-1"])
+    )
 
 
 async def test_a_progress_that_cannot_be_read_is_found() -> None:
     evidence = with_versions(await confirmed(), "order", "o-1", [b'{"service":1}'])
     found(evidence, "history", "cannot be read", service="order")
-    assert unsound(evidence.services["order"].service, [b'{"service":1}']) is not None
+    assert find_progress_problem(evidence.services["order"].service, [b'{"service":1}']) is not None
 
 
 async def test_a_progress_that_was_written_over_is_found() -> None:
@@ -467,18 +469,18 @@ async def test_what_is_ready_and_waits_is_found() -> None:
     found(lost, "nothing waits", "waits for book, and all", service="shipping")
 
 
-async def test_an_unreadable_record_that_nobody_was_told_of_is_found() -> None:
+async def test_an_unreadable_record_that_is_no_dead_letter_is_found() -> None:
     run = await unreadable()
     evidence = replace(run, log=tuple(r for r in run.log if r.topic != "payment.dead"))
     found(evidence, "nothing waits", "orders/0/0 cannot be read", service="payment")
 
 
-# -------------------------------------------------------------------- said as recorded
+# -------------------------------------------------------------------- published as recorded
 
 
 async def test_an_event_that_was_recorded_and_never_said_is_found() -> None:
     evidence = without_records(await confirmed(), "PaymentCaptured")
-    found(evidence, "said as recorded", "LOST EVENT PaymentCaptured", service="payment")
+    found(evidence, "published as recorded", "LOST EVENT PaymentCaptured", service="payment")
 
 
 @pytest.mark.parametrize(
@@ -491,14 +493,14 @@ async def test_an_event_that_was_recorded_and_never_said_is_found() -> None:
 )
 async def test_what_a_service_says_and_has_not_recorded_is_found(change: Callable[[Record], Record], what: str) -> None:
     evidence = with_record(await confirmed(), "PaymentReserved", change)
-    found(evidence, "said as recorded", "PaymentReserved", what, service="payment")
+    found(evidence, "published as recorded", "PaymentReserved", what, service="payment")
 
 
 async def test_a_dead_letter_that_is_not_recorded_is_found() -> None:
     run = await dead()
     (letter,) = [r for r in run.log if r.topic == "shipping.dead"]
     evidence = replace(run, log=(*run.log, with_header("dead_id", b"another")(letter)))
-    found(evidence, "said as recorded", "another", "in no transition", service="shipping")
+    found(evidence, "published as recorded", "another", "in no transition", service="shipping")
 
 
 # -------------------------------------------------------------------- in order
@@ -555,7 +557,7 @@ def with_stock(evidence: Evidence, *more: bytes, of: slice = slice(None)) -> Evi
 async def test_an_update_that_took_effect_twice_is_found() -> None:
     run = await confirmed()
     (versions,) = run.services["inventory"].documents.values()
-    found_ = violations(with_stock(run, versions[0], versions[1]))
+    found_ = find_violations(with_stock(run, versions[0], versions[1]))
     assert {(v.invariant, v.saga, v.service) for v in found_} == {("documents", "o-1", "inventory")}
     assert any("UPDATE TWICE" in v.what for v in found_)
 
@@ -564,7 +566,7 @@ async def test_a_marker_that_was_changed_is_found() -> None:
     run = await confirmed()
     (versions,) = run.services["inventory"].documents.values()
     changed = versions[-1].replace(b'"handler":"set_aside"', b'"handler":"hand_out"')
-    violation = next(v for v in violations(with_stock(run, changed)) if v.invariant == "documents")
+    violation = next(v for v in find_violations(with_stock(run, changed)) if v.invariant == "documents")
     assert "was changed" in violation.what
 
 
@@ -595,7 +597,7 @@ async def test_an_update_that_took_effect_and_is_not_recorded_is_found() -> None
 
 async def test_a_document_that_cannot_be_read_is_found() -> None:
     evidence = with_stock(await confirmed(), b"no JSON")
-    violation = next(v for v in violations(evidence) if v.invariant == "documents")
+    violation = next(v for v in find_violations(evidence) if v.invariant == "documents")
     assert "stock/tea is no document" in violation.what
 
 

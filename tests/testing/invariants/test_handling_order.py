@@ -10,7 +10,7 @@ from saga.messaging import envelope
 from saga.progress.document import Outcome, PendingMessage, Transition
 from saga.progress.handlers import HandlerRole, HandlerRoles
 from saga.testing.invariants import progress_checks
-from saga.testing.invariants.check import unsound, violations
+from saga.testing.invariants.checks import find_progress_problem, find_violations
 from saga.testing.invariants.evidence import Evidence
 from services.inventory.events import (
     InventoryHandedOut,
@@ -52,7 +52,7 @@ async def labelled(card: str = "declined") -> Evidence:
 
 async def test_nothing_is_said_against_own_events_and_two_results() -> None:
     evidence = await labelled()
-    assert violations(evidence) == []
+    assert find_violations(evidence) == []
     outcomes = [(e.handler, e.outcome) for e in entries_of(evidence, "inventory")]
     assert outcomes == [("set_aside", "handled"), *2 * [("label", "handled")], *2 * [("put_back", "compensated")]]
 
@@ -70,7 +70,9 @@ async def test_an_own_event_that_nobody_here_has_handled_is_found() -> None:
         id_ = event.id
         evidence = with_transitions(run, "inventory", without(id_))
         evidence = with_last(evidence, "inventory", lambda p: with_(p, own=()))
-        found(evidence, "nothing waits", f"InventoryReserved {id_} was said here, label has all", service="inventory")
+        found(
+            evidence, "nothing waits", f"InventoryReserved {id_} was emitted here, label has all", service="inventory"
+        )
 
 
 async def test_an_own_event_that_was_taken_back_need_not_be_handled() -> None:
@@ -83,7 +85,7 @@ async def test_an_own_event_behind_a_dead_letter_may_wait() -> None:
     evidence = with_transitions(run, "inventory", lambda e: None if e.handler == "label" else e)
     kept = PendingMessage(handler="set_aside", message=a_message(run), n=0, dead="d")
     evidence = with_last(evidence, "inventory", lambda p: with_(p, queue=(kept,)))
-    assert not [v for v in violations(evidence) if "was said here" in v.what]
+    assert not [v for v in find_violations(evidence) if "was emitted here" in v.what]
 
 
 async def test_what_waits_for_an_own_event_that_the_progress_has_forgotten_is_found() -> None:
@@ -108,8 +110,13 @@ async def test_a_result_that_was_undone_before_a_newer_one_is_found() -> None:
     evidence = with_transitions(
         run, "inventory", lambda e: with_(e, cause=other[e.cause]) if e.outcome == "compensated" else e
     )
-    found(evidence, "undone", f"UNDONE OUT OF ORDER {first} by put_back, and {second} is newer", service="inventory")
-    assert unsound(evidence.services["inventory"].service, evidence.services["inventory"].versions["o-1"]) is not None
+    found(
+        evidence, "compensated", f"UNDONE OUT OF ORDER {first} by put_back, and {second} is newer", service="inventory"
+    )
+    assert (
+        find_progress_problem(evidence.services["inventory"].service, evidence.services["inventory"].versions["o-1"])
+        is not None
+    )
 
 
 # -------------------------------------------------------------------- in the order of the log
@@ -151,7 +158,7 @@ def test_a_handler_of_many_takes_those_that_wait_in_the_order_of_the_log_and_the
         entry(4, "place", "Hall-1", outcome="waiting"),
         entry(5, "place", second, "Hall-1"),
     ]
-    wrong = progress_checks.out_of_log_order(roles, entries, {"Left-1": 0, "Hall-1": 1, "Left-2": 2})
+    wrong = progress_checks.find_wrong_log_order(roles, entries, {"Left-1": 0, "Hall-1": 1, "Left-2": 2})
     assert (wrong is not None) is later
 
 
@@ -163,7 +170,7 @@ async def test_what_was_handled_behind_a_dead_letter_is_found() -> None:
     (book,) = [e for e in entries_of(run, "shipping") if e.outcome == "dead"]
     evidence = with_transitions(run, "shipping", as_it_is, with_(book, outcome="handled", letters=(), calls=()))
     found(evidence, "in order", "RAN BEHIND A DEAD LETTER book", book.letters[0].id, service="shipping")
-    assert unsound(evidence.services["shipping"].service, evidence.services["shipping"].versions["o-1"])
+    assert find_progress_problem(evidence.services["shipping"].service, evidence.services["shipping"].versions["o-1"])
 
 
 async def test_after_a_dead_letter_is_dropped_the_saga_goes_on() -> None:
@@ -194,4 +201,4 @@ async def test_what_had_begun_before_a_compensation_died_is_brought_to_its_end()
             lambda e: with_(e, letters=(undoing,)) if e.outcome == "dead" else e,
             with_(book, outcome="handled", letters=(), calls=calls),
         )
-        assert right is not any("RAN BEHIND" in v.what for v in violations(evidence))
+        assert right is not any("RAN BEHIND" in v.what for v in find_violations(evidence))

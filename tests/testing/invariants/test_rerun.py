@@ -11,7 +11,7 @@ from saga import Saga
 from saga.progress.document import PendingMessage, decode_progress, encode
 from saga.support.clock import from_iso
 from saga.testing.invariants.evidence import Evidence
-from saga.testing.invariants.rerun import rerun_differences
+from saga.testing.invariants.rerun import find_rerun_differences
 from services.order.events import InventoryRejected, OrderCancelled, OrderPlaced, PaymentDeclined, ShipmentRefused
 from services.payment.bank import Bank
 from services.payment.events import PaymentReserved
@@ -27,7 +27,7 @@ from tests.testing.invariants.test_check import (
 
 async def differences(evidence: Evidence, service: str) -> list[str]:
     """Differences of a rerun in that service, in words."""
-    _, found = await rerun_differences(evidence.services[service], evidence.log)
+    _, found = await find_rerun_differences(evidence.services[service], evidence.log)
     assert {v.invariant for v in found} <= {"rerun"}
     return [violation.what for violation in found]
 
@@ -36,29 +36,29 @@ async def differences(evidence: Evidence, service: str) -> list[str]:
 async def test_what_the_shipped_runtime_did_can_be_done_again(run: Callable[[], Awaitable[Evidence]]) -> None:
     evidence = await run()
     for witnessed in evidence.services.values():
-        _, found = await rerun_differences(witnessed, evidence.log)
+        _, found = await find_rerun_differences(witnessed, evidence.log)
         assert [str(violation) for violation in found] == []
 
 
 async def test_every_write_is_made_again_but_those_of_dead_letters() -> None:
     run = await confirmed()
     for witnessed in run.services.values():
-        checked, _ = await rerun_differences(witnessed, run.log)
+        checked, _ = await find_rerun_differences(witnessed, run.log)
         assert checked == len(witnessed.versions["o-1"])
     run = await other_contents()
-    checked, _ = await rerun_differences(run.services["payment"], run.log)
+    checked, _ = await find_rerun_differences(run.services["payment"], run.log)
     assert 0 < checked < 10 < len(run.services["payment"].versions["o-1"])
 
 
 async def test_what_is_not_in_the_log_any_more_is_not_counted() -> None:
-    checked, found = await rerun_differences((await confirmed()).services["order"], ())
+    checked, found = await find_rerun_differences((await confirmed()).services["order"], ())
     assert (checked, found) == (0, [])
 
 
 async def test_a_run_whose_resource_is_not_there_is_not_counted() -> None:
     run = await confirmed()
     without = with_service(run, "payment", resources={})
-    assert await rerun_differences(without.services["payment"], run.log) == (0, [])
+    assert await find_rerun_differences(without.services["payment"], run.log) == (0, [])
 
 
 async def test_a_rerun_asks_nobody_outside() -> None:

@@ -7,8 +7,8 @@ import pytest
 from saga.errors import SagaError
 from saga.testing import World, faults
 from saga.testing.decorators import Crashes, Mode, Seeds
+from saga.testing.fault_plans import Schedule
 from saga.testing.simulation import runs as module
-from saga.testing.simulation.plan import Schedule
 from saga.testing.simulation.runs import (
     RUNS_MAX,
     FailedScenario,

@@ -8,7 +8,7 @@ import pytest
 from saga import SagaError
 from saga.testing import World
 from saga.testing.decorators import Seeds
-from saga.testing.fault_kinds import Faults
+from saga.testing.fault_plans import Faults
 from saga.testing.simulation.runs import RunOptions, Tally, run_all
 from tests.testing.plugin.buggy_service import Drawer, an_order, scenario, till
 

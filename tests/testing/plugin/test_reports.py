@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 from saga.testing import World, faults
 from saga.testing.decorators import Crashes, Seeds
-from saga.testing.fault_kinds import Faults
+from saga.testing.fault_plans import Faults, PlannedFault, Schedule
 from saga.testing.simulation.network import OperationRecord
-from saga.testing.simulation.plan import Planned, Schedule
 from saga.testing.simulation.reports import LINES_MAX, report, summary, timeline
 from saga.testing.simulation.runs import Run, RunOptions, Tally, run, run_all
 from services.inventory import inventory
@@ -63,7 +62,7 @@ def test_a_fault_is_marked_where_it_happens() -> None:
         for line in run(orders(1), Schedule(seed=0), RunOptions()).world.trace.lines
         if isinstance(line, OperationRecord) and line.operation.what == "step"
     )
-    planted = Planned(step.process, step.number, "crash", after=True)
+    planted = PlannedFault(step.process, step.number, "crash", after=True)
     lines = told(lines_of(run(orders(1), Schedule(seed=0, planted=(planted,)), RunOptions())))
     (at,) = (n for n, line in enumerate(lines) if f"*** {planted} *** (step {step.where})" in line)
     assert lines[at - 1] == f"{step.service}: calls {step.where}"

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.testing.fault_kinds import EVERYTHING, FaultKind, Faults, faults
-from saga.testing.invariants.check import violations
+from saga.testing.fault_plans import EVERYTHING_RATES, FaultKind, Faults, faults
+from saga.testing.invariants.checks import find_violations
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.processes.process_world import outcomes_of
 from saga.testing.processes.shared_files import Left, witnessed_at_the_end
@@ -34,11 +34,11 @@ def left_in(world: SimulatedWorld) -> Evidence:
 
 def test_nothing_is_said_against_what_survives_everything() -> None:
     asked = Faults(tuple(rule for rule in faults.everything().rules if rule.kind not in FOREIGN))
-    assert len(asked.rules) == len(EVERYTHING) - 1
+    assert len(asked.rules) == len(EVERYTHING_RATES) - 1
     for seed in range(SEEDS):
         world, outcomes = ran(seed, drawn(seed, asked))
         evidence = left_in(world)
-        assert [str(violation) for violation in violations(evidence)] == [], seed
+        assert [str(violation) for violation in find_violations(evidence)] == [], seed
         assert len(outcomes) == len(evidence.services["order"].versions)
 
 
@@ -73,14 +73,14 @@ def test_a_lost_event_is_seen() -> None:
     evidence = left_in(ran(3)[0])
     lost = next(record for record in evidence.log if record.topic == "payments")
     log = [record for record in evidence.log if (record.key, record.value) != (lost.key, lost.value)]
-    [why] = {v.what.partition(" of ")[0] for v in violations(replace(evidence, log=log)) if "LOST EVENT" in v.what}
+    [why] = {v.what.partition(" of ")[0] for v in find_violations(replace(evidence, log=log)) if "LOST EVENT" in v.what}
     assert why.startswith("LOST EVENT Payment")
 
 
 def test_what_nobody_has_committed_is_seen() -> None:
     evidence = left_in(ran(3)[0])
     behind = replace(evidence.services["payment"], committed={})
-    found = violations(replace(evidence, services={**evidence.services, "payment": behind}))
+    found = find_violations(replace(evidence, services={**evidence.services, "payment": behind}))
     assert {(violation.invariant, violation.service) for violation in found} == {("nothing waits", "payment")}
 
 

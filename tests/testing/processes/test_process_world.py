@@ -142,7 +142,7 @@ def test_the_invariants_of_the_kit_are_looked_at_in_what_the_processes_left(worl
         world.verify()
     first, *_, last = str(found.value).splitlines()
     assert first.startswith("one outcome: saga 'order-17': it has 2 outcomes: ")
-    assert "said as recorded: saga 'order-17' in 'order': " in str(found.value)
+    assert "published as recorded: saga 'order-17' in 'order': " in str(found.value)
     assert last == "what went wrong before: no fault"
 
 

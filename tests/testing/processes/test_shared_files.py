@@ -18,7 +18,7 @@ from saga.progress.journal import TransitionDetails, WriteContext
 from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.testing.invariants.evidence import broken_chain, lives_of
+from saga.testing.invariants.evidence import collect_lives, find_broken_chain
 from saga.testing.processes.shared_files import SharedFiles
 from services.order import order
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
@@ -80,10 +80,10 @@ def test_what_is_left_behind_is_read_with_its_archives_and_the_log(files: Shared
     assert {topic for topic, _ in evidence.ends} >= {"orders", "order.dead"}
     left = evidence.services["order"]
     assert set(left.committed.values()) == {0}
-    (life,) = lives_of(left.service, left.versions["s"], left.archives["s"])
-    assert life.raws == p.transitions
+    (life,) = collect_lives(left.service, left.versions["s"], left.archives["s"])
+    assert life.raw_transitions == p.transitions
     assert life.p.first == len(archive.transitions)
-    assert broken_chain(life) is None
+    assert find_broken_chain(life) is None
 
 
 def handled(p: SagaProgress) -> SagaProgress:

@@ -4,8 +4,7 @@ import sys
 from decimal import Decimal
 
 from saga.messages import Event
-from saga.testing.fault_kinds import Faults, faults
-from saga.testing.simulation.plan import Chance, Plan, RandomPlan
+from saga.testing.fault_plans import Chance, FaultPlan, Faults, RandomPlan, faults
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -38,7 +37,7 @@ def begun(world: SimulatedWorld, *, left: int = 7) -> Bank:
     return bank
 
 
-def ran(seed: int, plan: Plan | None = None, *, left: int = 7) -> tuple[SimulatedWorld, list[type[Event] | None]]:
+def ran(seed: int, plan: FaultPlan | None = None, *, left: int = 7) -> tuple[SimulatedWorld, list[type[Event] | None]]:
     """Some orders that go well and some that do not, until it is quiet; how each ended."""
     with SimulatedWorld(seed, plan, guarded=False) as world:
         begun(world, left=left)
@@ -49,7 +48,7 @@ def ran(seed: int, plan: Plan | None = None, *, left: int = 7) -> tuple[Simulate
         return world, [world.outcome(f"order-{number}") for number in range(ORDERS)]
 
 
-def drawn(seed: int, asked: Faults) -> Plan:
+def drawn(seed: int, asked: Faults) -> FaultPlan:
     return RandomPlan(asked, Chance(seed))
 
 

@@ -9,12 +9,11 @@ from typing import Literal, TypeVar
 
 from saga.broker.port import Subscription
 from saga.messages import Outgoing, Partition, Topic
-from saga.testing.fault_kinds import FaultKind
+from saga.testing.fault_plans import Chance, FaultKind, PlannedFault, ScheduledPlan
 from saga.testing.simulation.broker import SimulatedBroker, SimulatedMember
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.loop import CURRENT, Process, SimulatedLoop
 from saga.testing.simulation.network import Disruptions, Network, Trace
-from saga.testing.simulation.plan import Chance, Planned, ScheduledPlan
 from saga.testing.simulation.store import Disk, SimulatedStore
 
 T = TypeVar("T")
@@ -24,9 +23,9 @@ SEEDS = range(12)
 """Seeds, which decide how long a fault lasts and how much of it happens: what a test says holds for any."""
 
 
-def fault(number: int, kind: FaultKind, way: Literal["", "after", "of the process"] = "") -> Planned:
+def fault(number: int, kind: FaultKind, way: Literal["", "after", "of the process"] = "") -> PlannedFault:
     """On the operation of `NAME` with this number."""
-    return Planned(NAME, number, kind, bool(way))
+    return PlannedFault(NAME, number, kind, bool(way))
 
 
 def record(key: str, value: str = "") -> Outgoing:
@@ -69,7 +68,7 @@ class FaultGround:
     processes: dict[str, Process] = field(default_factory=dict)
 
     @classmethod
-    def with_(cls, seed: int, *planned: Planned) -> "FaultGround":
+    def with_(cls, seed: int, *planned: PlannedFault) -> "FaultGround":
         loop = SimulatedLoop(seed)
         network = Network(Chance(seed), ScheduledPlan(planned), Trace())
         noting = Noting(loop)

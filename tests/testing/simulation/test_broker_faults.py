@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from saga.errors import BrokerUnavailable
-from saga.testing.fault_kinds import FaultKind
+from saga.testing.fault_plans import FaultKind
 from tests.testing.simulation.planted_faults import (
     NAME,
     SEEDS,

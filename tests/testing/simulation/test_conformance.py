@@ -10,11 +10,11 @@ from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance, Damage
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
 from saga.testing.conformance.store import ChangesConformance, OpenChangeStore, OpenStore, PassTime, StoreConformance
+from saga.testing.fault_plans import Chance
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.loop import Process
 from saga.testing.simulation.network import Network, Trace
-from saga.testing.simulation.plan import Chance
 from saga.testing.simulation.store import ChangeRecordingStore, Disk, RecordedChanges, SimulatedStore
 
 

@@ -8,9 +8,17 @@ import pytest
 
 from saga.messages import Event, texts_of
 from saga.telemetry.events import Lost
-from saga.testing.fault_kinds import EVERYTHING, FaultKind
+from saga.testing.fault_plans import (
+    APPLICATION,
+    EVERYTHING_RATES,
+    POSSIBLE,
+    VARIANTS,
+    FaultKind,
+    Operation,
+    PlannedFault,
+    ScheduledPlan,
+)
 from saga.testing.simulation.network import OperationRecord, TraceNote
-from saga.testing.simulation.plan import APPLICATION, POSSIBLE, WAYS, Operation, Planned, ScheduledPlan
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -52,7 +60,7 @@ class Order:
         return any(isinstance(line, TraceNote) and isinstance(line.moment, Lost) for line in self.world.trace.lines)
 
 
-def ordered(*planned: Planned, seed: int = SEED) -> Order:
+def ordered(*planned: PlannedFault, seed: int = SEED) -> Order:
     with SimulatedWorld(seed, ScheduledPlan(planned), guarded=False) as world:
         bank = begun(world)
         world.publish(an_order(0))
@@ -72,15 +80,15 @@ def operation(service: str, what: str, seed: int = SEED) -> Operation:
     return next(each for each in operations(seed) if (each.service, each.what) == (service, what))
 
 
-def fault(met: Operation, kind: FaultKind, after: bool = False) -> Planned:
-    return Planned(met.process, met.number, kind, after)
+def fault(met: Operation, kind: FaultKind, after: bool = False) -> PlannedFault:
+    return PlannedFault(met.process, met.number, kind, after)
 
 
-def some_of(kind: FaultKind) -> Iterator[Planned]:
+def some_of(kind: FaultKind) -> Iterator[PlannedFault]:
     """The kind on every eighth operation that it can happen to, in each of its ways."""
     possible = [o for o in operations() if o.what in POSSIBLE[kind] and (o.service != APPLICATION or kind == "expiry")]
     for met in possible[::8]:
-        yield from (fault(met, kind, bool(after)) for after in range(len(WAYS.get(kind, ("",)))))
+        yield from (fault(met, kind, bool(after)) for after in range(len(VARIANTS.get(kind, ("",)))))
 
 
 def any_seed(met: Callable[[Order], bool], service: str, what: str, kind: FaultKind, after: bool = False) -> Order:
@@ -92,7 +100,7 @@ def any_seed(met: Callable[[Order], bool], service: str, what: str, kind: FaultK
     raise AssertionError("it does not happen with any of these seeds")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EVERYTHING if kind != "outage"])  # after that it has expired
+@pytest.mark.parametrize("kind", [kind for kind in EVERYTHING_RATES if kind != "outage"])  # after that it has expired
 def test_an_order_ends_as_without_the_fault_and_its_money_is_taken_once(kind: FaultKind) -> None:
     planted = list(some_of(kind))
     assert planted

@@ -8,8 +8,8 @@ import pytest
 
 from saga import Service
 from saga.progress import overflow
-from saga.testing.fault_kinds import faults
-from saga.testing.invariants.rerun import rerun_differences
+from saga.testing.fault_plans import faults
+from saga.testing.invariants.rerun import find_rerun_differences
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order.events import OrderCancelled, OrderPlaced
@@ -58,7 +58,7 @@ def test_what_goes_to_pages_and_comes_back_can_be_done_again() -> None:
             world.verify()
             evidence = world.evidence()
             for witnessed in evidence.services.values():
-                checked, found = SimulatedLoop().run_until_complete(rerun_differences(witnessed, evidence.log))
+                checked, found = SimulatedLoop().run_until_complete(find_rerun_differences(witnessed, evidence.log))
                 assert [str(violation) for violation in found] == []
                 assert checked == len(witnessed.versions["order-7"]), "every write was made again"
                 pages = [content for key, content in witnessed.archives["order-7"] if overflow.is_segment(key)]

@@ -6,29 +6,35 @@ from typing import cast, get_args
 import pytest
 
 from saga.errors import SagaError
-from saga.testing.fault_kinds import EVERYTHING, KINDS, FaultKind, Faults, faults
-from saga.testing.simulation.plan import (
+from saga.testing.fault_plans import (
     APPLICATION,
+    EVERYTHING_RATES,
+    KINDS,
     POSSIBLE,
     Chance,
+    FaultKind,
+    Faults,
     Operation,
-    Planned,
+    OperationKind,
+    PlannedFault,
     RandomPlan,
     ScheduledPlan,
-    What,
+    faults,
 )
 
-ALL: tuple[What, ...] = get_args(What)
+ALL: tuple[OperationKind, ...] = get_args(OperationKind)
 
 
-def operation(number: int, what: What = "publish", service: str = "payment", *names: str) -> Operation:
+def operation(number: int, what: OperationKind = "publish", service: str = "payment", *names: str) -> Operation:
     return Operation(f"{service}-1", service, number, what, "somewhere", names)
 
 
-def hits(asked: Faults, *, what: What = "publish", service: str = "payment", names: tuple[str, ...] = ()) -> int:
+def hits(
+    asked: Faults, *, what: OperationKind = "publish", service: str = "payment", names: tuple[str, ...] = ()
+) -> int:
     """Hits among a thousand operations."""
     plan = RandomPlan(asked, Chance(1))
-    return sum(plan.at(operation(n, what, service, *names), 0) is not None for n in range(1000))
+    return sum(plan.fault_at(operation(n, what, service, *names), 0) is not None for n in range(1000))
 
 
 def meant_for(kind: FaultKind) -> str:
@@ -71,7 +77,7 @@ def test_faults_are_joined() -> None:
 
 def test_everything_is_all_kinds_that_can_be_got_over() -> None:
     assert {rule.kind for rule in faults.everything().rules} == set(KINDS) - {"poison", "newer schema", "deploy", "gap"}
-    assert set(EVERYTHING) <= set(POSSIBLE) == set(KINDS)
+    assert set(EVERYTHING_RATES) <= set(POSSIBLE) == set(KINDS)
 
 
 # -------------------------------------------------------------------- drawing them
@@ -85,20 +91,20 @@ def test_a_rate_is_the_chance_of_each_operation() -> None:
 
 def test_rates_of_several_kinds_add_up() -> None:
     plan = RandomPlan(faults.of("crash", rate=0.2) | faults.of("delay", rate=0.3), Chance(1))
-    planned = [plan.at(operation(number), 0) for number in range(1000)]
+    planned = [plan.fault_at(operation(number), 0) for number in range(1000)]
     assert 150 < sum(p is not None and p.kind == "crash" for p in planned) < 250
     assert 250 < sum(p is not None and p.kind == "delay" for p in planned) < 350
 
 
 def test_half_of_the_crashes_come_after_the_operation() -> None:
     plan = RandomPlan(faults.of("crash", rate=0.5), Chance(1))
-    planned = [p for number in range(1000) if (p := plan.at(operation(number), 0)) is not None]
+    planned = [p for number in range(1000) if (p := plan.fault_at(operation(number), 0)) is not None]
     assert 0.4 < sum(p.after for p in planned) / len(planned) < 0.6
 
 
 def test_the_same_seed_draws_the_same_faults() -> None:
     drawn = [
-        [RandomPlan(faults.everything(), Chance(seed)).at(operation(n), 0) for n in range(300)]
+        [RandomPlan(faults.everything(), Chance(seed)).fault_at(operation(n), 0) for n in range(300)]
         for seed in (1, 1, 2, -1)
     ]
     assert drawn[0] == drawn[1]
@@ -121,7 +127,7 @@ def test_a_target_can_be_a_handler_whose_steps_are_meant() -> None:
 
 def test_a_window_says_from_when_to_when() -> None:
     plan = RandomPlan(faults.of("crash", rate=1, window=(timedelta(seconds=5), timedelta(seconds=10))), Chance(1))
-    drawn = [now_s for now_s in (0, 4.9, 5, 9.9, 10, 11) if plan.at(operation(1), now_s) is not None]
+    drawn = [now_s for now_s in (0, 4.9, 5, 9.9, 10, 11) if plan.fault_at(operation(1), now_s) is not None]
     assert drawn == [5, 9.9]
 
 
@@ -148,8 +154,8 @@ def test_the_application_does_not_crash_but_what_it_says_may_come_twice() -> Non
 def test_a_fault_that_was_drawn_reads_as_it_was_written(kind: FaultKind) -> None:
     plan, service = RandomPlan(faults.of(kind, rate=1), Chance(1)), meant_for(kind)
     asked = [operation(number, what, service) for what in ALL for number in range(20)]
-    drawn = {p for each in asked if (p := plan.at(each, 0)) is not None}
-    assert {Planned.parsed(str(planned)) for planned in drawn} == drawn
+    drawn = {p for each in asked if (p := plan.fault_at(each, 0)) is not None}
+    assert {PlannedFault.parse(str(planned)) for planned in drawn} == drawn
     assert len({planned.after for planned in drawn}) == (2 if kind in ("crash", "partition") else 1)
 
 
@@ -168,16 +174,16 @@ def test_a_fault_that_was_drawn_reads_as_it_was_written(kind: FaultKind) -> None
 )
 def test_what_is_no_planned_fault_is_refused(text: str) -> None:
     with pytest.raises(SagaError, match="no fault of a schedule: it reads"):
-        Planned.parsed(text)
+        PlannedFault.parse(text)
 
 
 def test_a_schedule_plants_its_faults_and_no_others() -> None:
-    planned = [Planned("payment-1", 3, "duplicate"), Planned("payment-1", 5, "crash", True)]
+    planned = [PlannedFault("payment-1", 3, "duplicate"), PlannedFault("payment-1", 5, "crash", True)]
     plan = ScheduledPlan(planned)
-    assert [p for n in range(10) if (p := plan.at(operation(n), 0)) is not None] == planned
-    assert plan.at(operation(3, "publish", "shipping"), 0) is None
+    assert [p for n in range(10) if (p := plan.fault_at(operation(n), 0)) is not None] == planned
+    assert plan.fault_at(operation(3, "publish", "shipping"), 0) is None
 
 
 def test_a_schedule_leaves_out_what_cannot_happen_to_an_operation() -> None:
-    plan = ScheduledPlan([Planned("payment-1", 3, "duplicate")])
-    assert plan.at(operation(3, "get"), 0) is None
+    plan = ScheduledPlan([PlannedFault("payment-1", 3, "duplicate")])
+    assert plan.fault_at(operation(3, "get"), 0) is None

@@ -8,8 +8,7 @@ from shutil import which
 
 import pytest
 
-from saga.testing.fault_kinds import faults
-from saga.testing.simulation.plan import ScheduledPlan
+from saga.testing.fault_plans import ScheduledPlan, faults
 from tests.testing.simulation.orders import drawn, fingerprint, ran
 
 ROOT = Path(__file__).parents[3]

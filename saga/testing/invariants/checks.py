@@ -1,0 +1,535 @@
+"""All invariants of the kit over one run.
+
+Messages: events in the log and in the progress are the same, in order, each once, and none is left. Sagas: one outcome,
+every result compensated after a failure, nothing run too early. Those of calls and documents are in `call_checks`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, pairwise
+
+import msgspec
+
+from saga.engine.prepared_service import PreparedService
+from saga.errors import BadInput, SagaError
+from saga.messages import Partition, Record
+from saga.messaging.names import is_timer_topic
+from saga.messaging.timers import parse_timer
+from saga.progress.decisions import find_closing_reason
+from saga.progress.document import PendingMessage, Transition, decode_progress, decode_transition
+from saga.progress.handlers import HandlerRole
+from saga.testing.invariants import call_checks, evidence, progress_checks
+from saga.testing.invariants.evidence import (
+    Evidence,
+    LoggedEvent,
+    ProgressLife,
+    SagaCase,
+    SagaCases,
+    ServiceEvidence,
+    Violation,
+    collect_declarations,
+    group_by_saga,
+)
+
+
+def check_history(case: SagaCase) -> Iterator[Violation]:
+    """Check that the chain of hashes is valid, the state follows from the transitions, nothing was overwritten, and no
+    version exceeded its bounds.
+    """
+    for name, several in case.lives.items():
+        for i, life in enumerate(several):
+            if life.p.first and i < len(several) - 1:
+                continue  # its archives may have been overwritten by the next life
+            wrong = evidence.find_exceeded_bound(life) or evidence.find_broken_chain(life)
+            if wrong is not None:
+                yield case.violation("history", wrong, name)
+        for before, after in pairwise(several):
+            wrong = evidence.find_overwritten_life(before, after)
+            if wrong is not None:
+                yield case.violation("history", wrong, name)
+
+
+def check_once(case: SagaCase) -> Iterator[Violation]:
+    """Check that each id is recorded once, that a handler has run once, or once for each cause, and that a service
+    emits one outcome.
+    """
+    for life in case.every_life():
+        wrong = progress_checks.find_double_record(life.service.roles, life.entries)
+        if wrong is not None:
+            yield case.violation("once", wrong, life.service.name)
+
+
+def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
+    """Check that each recorded event is in the log, with the same bytes, and that a service has recorded each event
+    that it published there.
+
+    In a spoiled saga events may be forged: there only the first is checked.
+    """
+    published, letters = {e.id for e in case.events}, {letter.id for letter in case.dead_letters}
+    for life in case.every_life():
+        for t in life.entries:
+            for event in t.events:
+                if event.id not in published:
+                    what = f"LOST EVENT {event.type} {event.id} of transition {t.n} of {t.handler} is not in the log"
+                    yield case.violation("published as recorded", what, life.service.name)
+            for letter in t.letters:
+                if letter.id not in letters:
+                    what = f"LOST DEAD LETTER {letter.id} of transition {t.n} of {t.handler} is not in the log"
+                    yield case.violation("published as recorded", what, life.service.name)
+    if not case.spoiled:
+        yield from _check_recorded_as_published(case)
+        yield from _check_timers(case)
+
+
+def _check_timers(case: SagaCase) -> Iterator[Violation]:
+    """Check that a transition set each timer before it was published, and that the current timer is in the log."""
+    recorded = {
+        (life.service.name, t.wake.id) for life in case.every_life() for t in life.entries if t.wake is not None
+    }
+    for service, id_ in case.timers - recorded:
+        yield case.violation("published as recorded", f"{id_} is in the log, and no transition has set it", service)
+    for service_, life in case.last_lives():
+        if life.p.wake is not None and (service_.name, life.p.wake.id) not in case.timers:
+            what = f"LOST TIMER {life.p.wake.id} is the current one, and is not in the log"
+            yield case.violation("published as recorded", what, service_.name)
+
+
+def _check_recorded_as_published(case: SagaCase) -> Iterator[Violation]:
+    values: dict[tuple[str, str], list[bytes]] = {}  # several values if a saga started again, because its ids repeat
+    for life in case.every_life():
+        for event in (e for t in life.entries for e in t.events):
+            values.setdefault((life.service.name, event.id), []).append(event.value)
+    first: dict[tuple[str, str], Record] = {}
+    for logged in case.events:
+        if logged.source not in case.declarations.services:
+            continue
+        key = (logged.source, logged.id)
+        if key not in values:
+            what = f"{logged.type} {logged.id} is in the log and in no transition"
+            yield case.violation("published as recorded", what, logged.source)
+        elif logged.record.value not in values[key]:
+            what = f"{logged.type} {logged.id} is in the log with other bytes than in its transition"
+            yield case.violation("published as recorded", what, logged.source)
+        elif not case.started_again and first.setdefault(key, logged.record)[3:6] != logged.record[3:6]:
+            what = f"{logged.type} {logged.id} is in the log twice, with different bytes or headers"
+            yield case.violation("published as recorded", what, logged.source)
+    known = {(life.service.name, letter.id) for life in case.every_life() for t in life.entries for letter in t.letters}
+    for letter in case.dead_letters:
+        if letter.handler is not None and (letter.service, letter.id) not in known:
+            what = f"the dead letter {letter.id} of {letter.handler} is in the log and in no transition"
+            yield case.violation("published as recorded", what, letter.service)
+
+
+def check_order(case: SagaCase) -> Iterator[Violation]:
+    """Check that in each partition events first appear in the order in which they are recorded, that handlers of one
+    event see them in the order of their first appearance (not checked for spoiled sagas), and that nothing overtakes a
+    dead letter.
+    """
+    for life in case.every_life():
+        wrong = progress_checks.find_run_behind_dead_letter(life.service.roles, life.entries)
+        if wrong is not None:
+            yield case.violation("in order", wrong, life.service.name)
+    if case.spoiled or case.started_again:
+        return
+    first: dict[tuple[str, int], dict[str, int]] = {}
+    appeared: set[tuple[str, str]] = set()
+    for s in case.events:  # a copy may be in another partition
+        if (s.record.topic, s.id) not in appeared:
+            appeared.add((s.record.topic, s.id))
+            places = first.setdefault((s.record.topic, s.record.partition), {})
+            places[s.id] = len(places)
+    # An event without its saga's start time may have to wait for one that has it, and delays only its own handler.
+    apart = any(s.started is None for s in case.events)
+    for service, life in case.last_lives():
+        order = progress_checks.list_recorded_ids(life.entries)
+        known = set(order)
+        for places in first.values():
+            wrong = progress_checks.find_wrong_publish_order(order, [id_ for id_ in places if id_ in known])
+            if wrong is None:
+                wrong = progress_checks.find_wrong_log_order(service.roles, life.entries, places, apart=apart)
+            if wrong is not None:
+                yield case.violation("in order", wrong, service.name)
+
+
+# ---------------------------------------------------------------- nothing waits
+
+
+def check_all_committed(evidence: Evidence) -> Iterator[Violation]:
+    """Check that each service has committed all records of its topics, apart from timers that no saga waits for any
+    more: the timer of a closed deadline stays in the log until its time.
+    """
+    for name, witnessed in evidence.services.items():
+        topics = witnessed.service.topics
+        for partition, end in evidence.ends.items():
+            done = witnessed.committed.get(Partition(*partition), 0)
+            if is_timer_topic(partition.topic) and not _is_awaited(evidence, witnessed, partition, done):
+                continue
+            if partition.topic in topics and done != end:
+                what = f"{partition.topic}/{partition.number} is committed up to {done}, and it ends at {end}"
+                yield Violation("nothing waits", None, name, what)
+
+
+def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Partition, done: int) -> bool:
+    """Return whether a timer behind the committed position is the current one of its saga."""
+    for record in evidence.log:
+        if (record.topic, record.partition) == partition and record.offset >= done:
+            with suppress(BadInput):  # the topic may contain records of others
+                timer = parse_timer(record)
+                contents = witnessed.versions.get(timer.saga)
+                current = None if not contents else decode_progress(contents[-1]).wake
+                if current is not None and current.id == timer.id:
+                    return True
+    return False
+
+
+def check_unreadable_reported(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
+    """Check that a record whose saga cannot be determined is a dead letter in each service that reads its topic."""
+    reported = {(letter.service, letter.position) for letter in cases.dead_letters}
+    for record, type_ in cases.unreadable:
+        where = f"{record.topic}/{record.partition}/{record.offset}"
+        for name, witnessed in evidence.services.items():
+            service = witnessed.service
+            reads = record.topic in service.topics
+            if reads and (type_ is None or type_ in service.consumed) and (name, where) not in reported:
+                yield Violation(
+                    "nothing waits", None, name, f"the record at {where} cannot be read, and is no dead letter"
+                )
+
+
+def check_nothing_waits(case: SagaCase) -> Iterator[Violation]:
+    """Check that nothing is left open.
+
+    Nothing is open without a dead letter that blocks it. Every message is in the inbox, pending, or reported to an
+    operator. A message that waits for others waits for one that was never published. A service has handled its
+    self-consumed events.
+    """
+    for service, life in case.last_lives():
+        wrong = progress_checks.find_stranded(life.p, service.roles)
+        if wrong is not None:
+            yield case.violation("nothing waits", wrong, service.name)
+        if not case.spoiled and not case.started_again:
+            own = _find_self_consumed(life)
+            for pending in life.p.waiting:
+                role = service.roles.handlers.get(pending.handler)
+                if (
+                    role is not None
+                    and _is_due(role, pending.message.type)
+                    and _could_run(case, life, role, own.values())
+                ):
+                    yield case.violation("nothing waits", _describe_waiting(pending), service.name)
+            for id_, role in _find_unhandled(case, life, own):
+                what = f"{own[id_]} {id_} was emitted here, {role.name} has all its events, and has not run on it"
+                yield case.violation("nothing waits", what, service.name)
+    changes = case.declarations.changes
+    for event in case.events:
+        for service in case.declarations.services.values():
+            if event.record.topic in changes and event.record.topic not in service.changes:
+                continue  # changes of another service's documents of the same name
+            if event.type in service.consumed and event.source != service.name:
+                lost = _find_loss(case, service.name, event)
+                if lost is not None:
+                    yield case.violation("nothing waits", lost, service.name)
+
+
+def _describe_waiting(pending: PendingMessage) -> str:
+    message = pending.message
+    return f"{message.type} {message.id} waits for {pending.handler}, and all events that it waits for were published"
+
+
+def _find_self_consumed(life: ProgressLife) -> dict[str, str]:
+    """Return the self-consumed events in the service's transitions, by id, without those of runs whose every result is
+    compensated.
+    """
+    roles = life.service.roles
+    own: dict[str, str] = {}
+    undone = {t.cause for t in life.entries if t.outcome == "compensated"}
+    for t in life.entries:
+        role = roles.handlers.get(t.handler) if t.ran and undone else None
+        results = {e.id for e in t.events if e.type in role.undo.results} if role is not None and role.undo else set()
+        if not results or not results <= undone:
+            own |= {e.id: e.type for e in t.events if e.type in roles.by_type}
+    return own
+
+
+def _find_unhandled(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iterator[tuple[str, HandlerRole]]:
+    """Yield the self-consumed events on which a handler has to run, and has not."""
+    if not own:
+        return
+    ran = {(t.handler, cause) for t in life.entries if t.ran for cause in progress_checks.list_causes(t)}
+    for id_, type_ in own.items():
+        for role in life.service.roles.by_type[type_]:
+            if _is_due(role, type_) and (role.name, id_) not in ran and _could_run(case, life, role, own.values()):
+                yield id_, role
+
+
+def _is_due(role: HandlerRole, type_: str) -> bool:
+    """Return True if an event of that type makes a handler run. A handler with `repeats` runs only on its first event;
+    the others just stay available.
+    """
+    return not role.many or type_ in role.takes[0]
+
+
+def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Collection[str]) -> bool:
+    """Return True if all events of a handler are there, and it may still run. `own`: types of self-consumed events."""
+    p = life.p
+    if p.started is None or find_closing_reason(p, role) is not None:
+        return False
+    if p.is_quarantined:
+        return False
+    if not role.many and any(t.handler == role.name and t.ran for t in life.entries):
+        return False
+    dead = {letter.message for letter in case.dead_letters if letter.service == life.service.name}
+    there = {s.type for s in case.events if s.source != life.service.name and s.id not in dead}
+    there.update(own)
+    return all(types & there for types in role.takes)
+
+
+def _find_loss(case: SagaCase, service: str, event: LoggedEvent) -> str | None:
+    """Return the handler for which a message is missing; `None` if the service has accounted for the message."""
+    lives = case.lives.get(service, [])
+    missing: str | None = "any handler: the service knows nothing of the saga"
+    for life in lives:
+        missing = progress_checks.find_unaccounted_handler(life.p, life.service.roles, event.type, event.id)
+        if missing is None:
+            return None
+    if any(letter.service == service and letter.message == event.id for letter in case.dead_letters):
+        return None
+    # An inbox with many entries drops those older than the retention; the transitions still have them.
+    if any(
+        event.id in (t.message, *progress_checks.list_causes(t))
+        for t in chain.from_iterable(life.entries for life in lives)
+    ):
+        return None
+    where = "/".join(map(str, event.record[:3]))
+    return f"LOST MESSAGE {event.type} {event.id} at {where} for {missing}"
+
+
+# ---------------------------------------------------------------- outcomes, compensations and time
+
+
+def check_one_outcome(case: SagaCase) -> Iterator[Violation]:
+    """Check that every saga has one outcome, unless a dead letter blocks it or an external event is missing.
+
+    Applies to sagas whose start is in the log, and of whose kind some service here can emit an outcome.
+    """
+    outcomes = case.outcomes()
+    if len(outcomes) > 1 and not case.started_again:
+        names = ", ".join(f"{s.type} {s.id} by {s.source}" for s in outcomes.values())
+        yield case.violation("one outcome", f"it has {len(outcomes)} outcomes: {names}")
+    if outcomes or case.spoiled or case.dead_letters:
+        return
+    contracts = case.declarations.contracts
+    changes = case.declarations.changes  # a handler may emit nothing for a document change: then no saga has started
+    kinds = {
+        contracts[s.type].key
+        for s in case.events
+        if s.type in contracts and contracts[s.type].starts and s.record.topic not in changes
+    }
+    kinds &= case.declarations.ending
+    if kinds and not _awaits_external_event(case, kinds):
+        known = ", ".join(sorted(case.lives)) or "no service"
+        yield case.violation("one outcome", f"it has begun and has no outcome, and no dead letter; {known} knows of it")
+
+
+def _awaits_external_event(case: SagaCase, kinds: set[str]) -> bool:
+    """Return True if an event of an external producer that does not start a saga is missing from the log."""
+    contracts, published = case.declarations.contracts, {s.type for s in case.events}
+    return any(
+        contracts[type_].produced_externally and not contracts[type_].starts and contracts[type_].key in kinds
+        for type_ in case.declarations.consumed - published
+    )
+
+
+def check_compensations(case: SagaCase) -> Iterator[Violation]:
+    """Check compensations.
+
+    After a failure every result of a handler with a compensation is compensated, unless a dead letter names the
+    handler, and calls that such a handler made before it died are reported to an operator. After a success nothing is
+    compensated. A result exists before it is compensated, is compensated once, and no handler runs on it afterwards.
+    """
+    for service, life in case.last_lives():
+        wrong = progress_checks.find_wrong_compensation(service.roles, life.entries)
+        if wrong is not None:
+            yield case.violation("compensated", wrong, service.name)
+        for role in service.roles.handlers.values():
+            for what in _find_unreported_calls(role, life):
+                yield case.violation("compensated", what, service.name)
+    if case.spoiled or case.started_again:
+        return
+    contracts = case.declarations.contracts
+    outcomes = {s.type: contracts[s.type].outcome for s in case.outcomes().values()}
+    if not outcomes:
+        return
+    failures = {type_ for type_, outcome in outcomes.items() if outcome == "failure"}
+    for service, life in case.last_lives():
+        if not failures and any(t.outcome == "compensated" for t in life.entries):
+            names = sorted({t.handler for t in life.entries if t.outcome == "compensated"})
+            yield case.violation("compensated", f"it ended with {', '.join(outcomes)}, and {names} ran", service.name)
+        for role in service.roles.handlers.values() if not case.is_forgotten(service.name) else ():
+            if role.undo is not None and role.undo.outcomes & failures and not _is_reported(role, life):
+                for what in _find_uncompensated(role, life):
+                    yield case.violation("compensated", what, service.name)
+
+
+def _find_unreported_calls(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
+    """Yield the calls of a dead run, whose handler was closed since, that were never reported to an operator."""
+    if role.name not in life.p.closed:
+        return
+    letters = [letter for t in life.entries for letter in t.letters]
+    shown = {x.message.id for x in letters if x.what == "escalation" and x.handler == role.name}
+    for t in life.entries:
+        if t.outcome == "dead" and t.handler == role.name and t.message not in shown:
+            for call in t.calls:
+                if call.kind != "read" and call.answer is None:
+                    what = f"{call.kind} {call.name} of {role.name} is in effect since transition {t.n}"
+                    yield f"{what}, and was not reported to an operator"
+
+
+def _is_reported(role: HandlerRole, life: ProgressLife) -> bool:
+    """Return True if this handler, or its compensation, was reported to an operator."""
+    names = {role.name, role.undo.name if role.undo else role.name}
+    if any(k.dead and k.handler == role.name for k in (*life.p.queue, *life.p.compensating)):
+        return True
+    return any(letter.handler in names for t in life.entries for letter in t.letters)
+
+
+def _find_uncompensated(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
+    assert role.undo is not None
+    gone = {t.cause for t in life.entries if t.outcome == "compensated"}
+    for t in life.entries:
+        if t.ran and t.handler == role.name:
+            for event in t.events:
+                if event.type in role.undo.results and event.id not in gone:
+                    yield f"it failed, and {event.type} {event.id} of {role.name} was never compensated"
+    if any(result.handler == role.name for result in life.p.results):
+        yield f"it failed, and {role.name} still has a result to compensate"
+    if any(intent.handler == role.name for intent in life.p.intents):
+        yield f"it failed, and {role.name} has begun and has not ended"
+    if role.name not in life.p.closed:
+        yield f"it failed, and {role.name} is not closed: it may still run"
+
+
+def check_not_early(case: SagaCase) -> Iterator[Violation]:
+    """Check that a handler of a success ran only if that success is in the log, and a compensation only if one of the
+    failures that it reacts to is.
+    """
+    if case.spoiled:
+        return
+    contracts = case.declarations.contracts
+    outcomes = {s.type for s in case.outcomes().values()}
+    successes = {type_ for type_, contract in contracts.items() if contract.outcome == "success"}
+    for life in case.every_life():
+        roles = life.service.roles
+        undoes = {role.undo.name: role.undo.outcomes for role in roles.handlers.values() if role.undo is not None}
+        last = {name for name, role in roles.handlers.items() if any(types <= successes for types in role.takes)}
+        for t in life.entries:
+            if t.outcome == "compensated" and not undoes[t.handler] & outcomes:
+                what = f"{t.handler} ran in transition {t.n}, and none of {sorted(undoes[t.handler])} was published"
+                yield case.violation("not early", what, life.service.name)
+            if t.ran and t.handler in last and not _ran_on_success(t, case, successes):
+                what = f"{t.handler} ran in transition {t.n}, because of {t.message}: no success was published by then"
+                yield case.violation("not early", what, life.service.name)
+        for intent in life.p.intents:
+            if intent.handler in last and not outcomes & successes:
+                what = f"{intent.handler} has begun, and no success was published"
+                yield case.violation("not early", what, life.service.name)
+
+
+def _ran_on_success(entry: Transition, case: SagaCase, successes: set[str]) -> bool:
+    """Return True if a success that is in the log is among the messages that the handler ran on."""
+    ran_on = set(progress_checks.list_causes(entry))
+    return any(s.id in ran_on and s.type in successes for s in case.events)
+
+
+NEAR_MS = 1000
+"""Milliseconds before the due time of a deadline within which it cannot be known from outside what the log contained
+then.
+"""
+
+
+def check_deadlines(case: SagaCase) -> Iterator[Violation]:
+    """Check that a deadline ran only if no event that closes it had come in time: the log is handled up to the due time
+    before the deadline runs.
+    """
+    if case.spoiled or case.started_again:
+        return
+    events = {s.id: s for s in case.events}
+    near_ms = NEAR_MS + 2 * case.declarations.wrong_ms
+    for service, life in case.last_lives():
+        for role in service.roles.deadlines.values():
+            ran = next((t for t in life.entries if t.handler == role.name and t.ran), None)
+            opener = None if ran is None else events.get(ran.message)
+            if ran is None or opener is None or role.grace_ms is not None:
+                continue
+            due_ms = opener.record.time_ms + role.within_ms - near_ms
+            known = {t.message for t in life.entries if t.n < ran.n}
+            for s in case.events:
+                if s.source == service.name or s.id in known or s.record.time_ms > due_ms:
+                    continue
+                closes = any(taker.closes_deadlines for taker in service.roles.by_type.get(s.type, ()))
+                if (closes or s.type in role.unless) and not _is_dead_letter(case, service.name, s.id):
+                    what = f"{role.name} ran in transition {ran.n}, and {s.type} {s.id} had come in time"
+                    yield case.violation("in time", what, service.name)
+
+
+def _is_dead_letter(case: SagaCase, service: str, message: str) -> bool:
+    """Return True if the message became a dead letter that no progress knows."""
+    return any(letter.service == service and letter.message == message for letter in case.dead_letters)
+
+
+# ---------------------------------------------------------------- all of them
+
+
+OF_A_SAGA = (
+    call_checks.check_same_calls,
+    call_checks.check_intents,
+    check_once,
+    check_one_outcome,
+    check_compensations,
+    check_not_early,
+    check_deadlines,
+    check_published_as_recorded,
+    check_order,
+    check_nothing_waits,
+)
+"""Invariants of each saga whose history is valid, causes before consequences."""
+
+OF_ALL_VERSIONS = (call_checks.check_intents,)
+"""Invariants that need every version of a progress."""
+UNSEEN_IN_PARTIAL = (
+    "calls made before they were written down",
+    "older versions of progresses and documents",
+    "reruns",
+)
+"""Parts of the invariants that partial evidence cannot show: of `history`, of `documents`, and `rerun`."""
+
+
+def find_violations(evidence: Evidence) -> list[Violation]:
+    """Return every violation, once nothing is in progress any more; in partial evidence without `UNSEEN_IN_PARTIAL`.
+
+    `saga.testing.invariants.rerun` is separate: it runs handlers again, and takes longer.
+    """
+    cases = group_by_saga(evidence, collect_declarations(evidence))
+    asked = [check for check in OF_A_SAGA if not (evidence.partial and check in OF_ALL_VERSIONS)]
+    found = list(cases.broken)
+    for case in cases.cases.values():
+        broken = list(check_history(case))
+        found += broken
+        for check in (
+            asked if not broken else ()
+        ):  # with an invalid history they would report things that never happened
+            found += check(case)
+    found += call_checks.check_documents(evidence, cases)
+    found += check_unreadable_reported(evidence, cases)
+    found += check_all_committed(evidence)
+    return found
+
+
+def find_progress_problem(service: PreparedService, contents: Sequence[bytes]) -> str | None:
+    """Return a description of what is wrong with the last of these versions of a progress; `None` if nothing is."""
+    try:
+        p = decode_progress(contents[-1])
+        entries = tuple(map(decode_transition, p.transitions))
+    except (SagaError, msgspec.DecodeError) as why:
+        return str(why)
+    return progress_checks.find_problem(service.roles, p, entries)
