@@ -306,7 +306,7 @@ class GrowingPlan:
         self._waiting.append(PendingFault(service, kind, after, operation))
 
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
-        """Return the fault of this operation: see `Plan`.
+        """Return the fault of this operation: see `FaultPlan`.
 
         Of two faults that are due at once the second never happens. If it hit the next operation instead, two faults
         could stand for one further ahead, and an example would stop shrinking there.
