@@ -54,7 +54,7 @@ from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 from saga.support.settings import OPEN_S_MAX
 from saga.testing.invariants.rerun import RerunComplete, RerunStore
-from saga.testing.trials import TrialClock, arriving, in_place, trial_ports, wake_for
+from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
 from saga.testing.world import NO_DOCUMENTS, check_fakes
 
 if TYPE_CHECKING:
@@ -555,7 +555,7 @@ class _ScriptRuns:
         resources: Mapping[type, object],
         documents: "Mapping[str, DataclassInstance]",
     ) -> None:
-        self._prepared, self._resources = in_place(prepared), resources
+        self._prepared, self._resources = retry_at_once(prepared), resources
         self._declared = declared = prepared.declared
         self._outside, self._clock = _Outside(), TrialClock()
         kinds = {document.kind: document.collection for document in declared.documents}
@@ -580,7 +580,7 @@ class _ScriptRuns:
         service = self._service(store)
         for number, event in enumerate(script.events):
             self._events.append(len(self._arrivals))
-            await self._comes(service, store, arriving(service, event, self._clock))
+            await self._comes(service, store, make_arriving_event(service, event, self._clock))
             is_last = number == len(script.events) - 1
             for turn in range(_TURNS_MAX):
                 due_ms = self._due_ms(store, script.handler.name, is_last=is_last)
@@ -588,7 +588,7 @@ class _ScriptRuns:
                     break
                 self._clock.pass_until(due_ms)
                 saga = self._arrivals[0][0].saga
-                await self._comes(service, store, wake_for(service, saga, self._clock, due_ms, turn))
+                await self._comes(service, store, make_timer(service, saga, self._clock, due_ms, turn))
         self.writes = store.writes
 
     @staticmethod
@@ -694,8 +694,8 @@ class _ScriptRuns:
             lines = [f"  {name} was changed by a call outside of saga.step" for name in touched]
         if lines:
             whose = once.handler if once else script.handler.name
-            said = f"{self._declared.name}.{whose} did something else {when} (events: {_names(script)}):"
-            raise AssertionError("\n".join([said, *lines, REMEDY]))
+            heading = f"{self._declared.name}.{whose} did something else {when} (events: {_names(script)}):"
+            raise AssertionError("\n".join([heading, *lines, REMEDY]))
 
 
 def _as_the_user_sees(content: bytes) -> Mapping[str, object]:

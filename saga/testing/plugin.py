@@ -86,11 +86,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print one line for each such test: how often it ran, and with which faults."""
     lines = [
-        f"{report.nodeid}: {said}"
+        f"{report.nodeid}: {line}"
         for reports in terminalreporter.stats.values()
         for report in reports
         if getattr(report, "when", None) == "call"
-        for name, said in getattr(report, "user_properties", ())
+        for name, line in getattr(report, "user_properties", ())
         if name == "saga"  # `REPORTED` of `pytest_runs`
     ]
     if lines:

@@ -69,7 +69,7 @@ class Choreography(RuleBasedStateMachine):
     ```python
     class Shop(Choreography):
         services = (order, payment, inventory, shipping)
-        said = (events(OrderPlaced, order_id=st.sampled_from(["o-1", "o-2", "o-3"]), sku="tea"),)
+        published = (events(OrderPlaced, order_id=st.sampled_from(["o-1", "o-2", "o-3"]), sku="tea"),)
 
         def resources(self) -> Sequence[object]:
             self.bank = Bank()
@@ -84,8 +84,9 @@ class Choreography(RuleBasedStateMachine):
     TestShop = Shop.TestCase
     ```
 
-    Its steps: publish an event of `said`, let time pass, plan a fault for a later operation of a service, disturb a
-    worker at once. At the end the world runs until it is quiet, then the invariants of the kit and `check` are checked.
+    Its steps: publish an event of `published`, let time pass, plan a fault for a later operation of a service, disturb
+    a worker at once. At the end the world runs until it is quiet; then the invariants of the kit and `check` are
+    checked.
 
     Add rules and invariants of your own as usual in Hypothesis, with `@rule` and `@invariant()`; they can use
     `self.world`. Do not use `@initialize`: the world begins in such a rule, and Hypothesis runs them in any order.
@@ -99,7 +100,7 @@ class Choreography(RuleBasedStateMachine):
 
     services: "ClassVar[Sequence[Service[DataclassInstance | None]]]" = ()
     """Services that are started, with two workers each."""
-    said: ClassVar[Sequence[st.SearchStrategy[Event]]] = ()
+    published: ClassVar[Sequence[st.SearchStrategy[Event]]] = ()
     """Strategies for the events that applications may publish, one for each kind of event."""
     faults: ClassVar[Faults] = faults.everything()
     """Faults that may happen, with their targets and time windows. Hypothesis decides when and how often: of a rate it
@@ -147,7 +148,7 @@ class Choreography(RuleBasedStateMachine):
 
     @initialize(
         seed=st.integers(0, 2**32 - 1),
-        event=st.runner().flatmap(lambda self: st.one_of(self.said) if self.said else st.none()),
+        event=st.runner().flatmap(lambda self: st.one_of(self.published) if self.published else st.none()),
         faults=st.runner().flatmap(
             lambda self: (
                 st.lists(st.sampled_from(self._possible), max_size=FAULTS_MAX) if self._possible else st.just([])
@@ -172,10 +173,10 @@ class Choreography(RuleBasedStateMachine):
         An event is printed with its sensitive fields, otherwise the example could not be run again.
         """
         of_hypothesis: Any = super()
-        return _whole(value) if isinstance(value, Event) else str(of_hypothesis._pretty_print(value))
+        return _format_code(value) if isinstance(value, Event) else str(of_hypothesis._pretty_print(value))
 
-    @precondition(lambda self: bool(self.said))
-    @rule(event=st.runner().flatmap(lambda self: st.one_of(self.said)))
+    @precondition(lambda self: bool(self.published))
+    @rule(event=st.runner().flatmap(lambda self: st.one_of(self.published)))
     def publish(self, event: Event) -> None:
         """Publish an event as an application; it is sent with the next step in which time passes."""
         self.world.publish(event)
@@ -332,17 +333,17 @@ class GrowingPlan:
         )
 
 
-def _whole(value: object) -> str:
+def _format_code(value: object) -> str:
     """Return Python code that creates the value, including fields that its `repr` leaves out."""
     match value:
         case Enum():
             return f"{type(value).__name__}.{value.name}"
         case tuple():
-            return f"({''.join(f'{_whole(part)}, ' for part in value)})"
+            return f"({''.join(f'{_format_code(part)}, ' for part in value)})"
         case dict():
-            return f"{{{', '.join(f'{_whole(name)}: {_whole(part)}' for name, part in value.items())}}}"
+            return f"{{{', '.join(f'{_format_code(name)}: {_format_code(part)}' for name, part in value.items())}}}"
         case _ if is_dataclass(value):
-            parts = (f"{field.name}={_whole(getattr(value, field.name))}" for field in fields(value))
+            parts = (f"{field.name}={_format_code(getattr(value, field.name))}" for field in fields(value))
             return f"{type(value).__name__}({', '.join(parts)})"
         case _:
             return repr(value)

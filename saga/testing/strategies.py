@@ -63,11 +63,13 @@ def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
         if field is None:
             fields = ", ".join(field.name for field in record.fields)
             raise SagaError(f"{event.__name__} has no field {name!r}; its fields are {fields}")
-        parts[name] = given if isinstance(given, st.SearchStrategy) else st.just(_allowed(event, binding, field, given))
+        parts[name] = (
+            given if isinstance(given, st.SearchStrategy) else st.just(_check_fixed(event, binding, field, given))
+        )
     if binding.contract.key not in parts:
         parts[binding.contract.key] = _saga_ids(record, binding.contract.key)
     made: st.SearchStrategy[E] = _records(record.fields, binding.classes, event, parts)
-    return made.map(_publishable) if fixed else made
+    return made.map(_check_event) if fixed else made
 
 
 def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
@@ -139,7 +141,7 @@ def _saga_ids(record: RecordType, key: str) -> st.SearchStrategy[Any]:
     return st.text(min_size=1) if field.type == ScalarType("string") else values(field.type, {})
 
 
-def _allowed(event: type[Event], binding: Binding, field: Field, given: object) -> object:
+def _check_fixed(event: type[Event], binding: Binding, field: Field, given: object) -> object:
     """Return the fixed value after checking it. Raises `SagaError` if no event can have it."""
     try:
         to_raw(field.type, binding.classes)(given)
@@ -150,7 +152,7 @@ def _allowed(event: type[Event], binding: Binding, field: Field, given: object) 
     return given
 
 
-def _publishable(event: E) -> E:
+def _check_event(event: E) -> E:
     """Return the event after checking it against its contract. Raises `BadInput`."""
     codec.encode(event)
     return event

@@ -219,28 +219,28 @@ async def trial(  # all that a trial begins with
         store = await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock))
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         log = RecordingPublisher()
-        prepared = in_place(prepare(declared))
+        prepared = retry_at_once(prepare(declared))
         participant = make_service_runtime(prepared, resources, trial_ports(declared.name, store, clock, log))
         kinds = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) not in kinds:
                 raise SagaError(f"{declared.name!r} declares no document {type(document).__name__}")
             await store.insert(kinds[type(document)], key, msgspec.json.encode(document))
-        sagas = [saga for each in script if (saga := _saga_of(participant, each, clock)) is not None]
+        sagas = [saga for each in script if (saga := _find_saga(participant, each, clock)) is not None]
         if len(set(sagas)) != 1:
             raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
         if state is not None:
-            old = progress_with(prepared, sagas[0], state, clock.now_ms())
+            old = make_progress(prepared, sagas[0], state, clock.now_ms())
             await store.insert(PROGRESS, progress_key(declared.name, sagas[0]), encode(old))
         if flags:
-            book = book_with(declared.name, flags, iso(clock.now_ms()))
+            book = make_control_log(declared.name, flags, iso(clock.now_ms()))
             await store.insert(ARCHIVES, controls.control_log_key(declared.name), book)
         for number, event in enumerate(script):
             if isinstance(event, timedelta):
-                await _passes(participant, clock, sagas[0], event)
+                await _pass_time(participant, clock, sagas[0], event)
             else:
-                await _arrives(participant, clock, number, event)
-                await _passes(participant, clock, sagas[0], _NOTHING)
+                await _process_arrival(participant, clock, number, event)
+                await _pass_time(participant, clock, sagas[0], _NOTHING)
         found = await store.get(PROGRESS, progress_key(declared.name, sagas[0]))
         p = SagaProgress(service=declared.name, saga=sagas[0]) if found is None else decode_progress(found.content)
         left: dict[tuple[type, str], object] = {
@@ -249,32 +249,32 @@ async def trial(  # all that a trial begins with
             async for key, document in store.scan(collection)
         }
         fields = recorded_values.migrate_fields(participant, p.state, p.version, p.saga)
-        return Trial(_emitted(participant, log), build_view(p, participant.state_of(fields)), left)
+        return Trial(_list_emitted(participant, log), build_view(p, participant.state_of(fields)), left)
 
 
-def in_place(prepared: PreparedService) -> PreparedService:
+def retry_at_once(prepared: PreparedService) -> PreparedService:
     """Return the service with all retries made at once, and all calls concurrent: in a trial no time passes between
     attempts.
     """
     handlers = {
-        name: replace(handler, retry=handler.retry and _in_place(handler.retry))
+        name: replace(handler, retry=handler.retry and _retry_at_once(handler.retry))
         for name, handler in prepared.handlers.items()
     }
     declared = prepared.declared
     resources = [
-        replace(each, retry=each.retry and _in_place(each.retry), breaker=None, at_once_max=None, rate_per_s=None)
+        replace(each, retry=each.retry and _retry_at_once(each.retry), breaker=None, at_once_max=None, rate_per_s=None)
         for each in declared.resources
     ]
-    declared = replace(declared, retry=_in_place(declared.retry or RETRY), resources=resources)
+    declared = replace(declared, retry=_retry_at_once(declared.retry or RETRY), resources=resources)
     return replace(prepared, handlers=handlers, declared=declared, is_all_at_once=True)
 
 
-def _in_place(retry: Retry) -> Retry:
-    by = {kind: _in_place(rules) for kind, rules in retry.by.items()}
+def _retry_at_once(retry: Retry) -> Retry:
+    by = {kind: _retry_at_once(rules) for kind, rules in retry.by.items()}
     return replace(retry, in_place_s=FOR_EVER_S, delay_s_max=min(retry.delay_s_max, DELAY_S_MAX), by=by)
 
 
-async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: timedelta) -> None:
+async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time: timedelta) -> None:
     """Let a time span of the script pass: run the deadlines and suspended runs when they are due."""
     until_ms = clock.now_ms() + round(time.total_seconds() * 1000)
     waits: frozenset[tuple[str, str, int]] = frozenset()
@@ -285,7 +285,7 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
         if due_ms > until_ms:
             break
         clock.pass_until(due_ms)
-        wake = wake_for(service, saga, clock, due_ms, turn)
+        wake = make_timer(service, saga, clock, due_ms, turn)
         await MessageProcessor(service).process(MessageProcessor(service).begin(wake, Position("trial", 0, 0), None))
         after = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
         if after is None or (found is not None and after.cas == found.cas):  # what is due cannot run yet
@@ -297,7 +297,7 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
     clock.pass_until(until_ms)
 
 
-def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> SagaTimer:
+def make_timer(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> SagaTimer:
     """Return the timer that fires now for what is due at that time. `number` makes its id unique."""
     return SagaTimer(
         id=f"trial-{due_ms}-{number}",
@@ -311,28 +311,30 @@ def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int
     )
 
 
-def _saga_of(service: PreparedService, each: "Event | Change[Any] | timedelta", clock: TrialClock) -> str | None:
+def _find_saga(service: PreparedService, each: "Event | Change[Any] | timedelta", clock: TrialClock) -> str | None:
     """Return the saga of an event or change in the script; `None` for a time span."""
     if isinstance(each, timedelta):
         return None
     if isinstance(each, Change):
-        return arriving_change(service, each, clock).saga
+        return make_arriving_change(service, each, clock).saga
     return str(getattr(each, contract_of(type(each)).key))
 
 
-async def _arrives(service: ServiceRuntime, clock: TrialClock, number: int, event: "Event | Change[Any]") -> None:
+async def _process_arrival(
+    service: ServiceRuntime, clock: TrialClock, number: int, event: "Event | Change[Any]"
+) -> None:
     """Process one event or change of the script to its end."""
     if isinstance(event, Change):
-        message = arriving_change(service, event, clock)
+        message = make_arriving_change(service, event, clock)
     elif name_of(type(event)) not in service.contracts:
         return
     else:
-        message = arriving(service, event, clock)
+        message = make_arriving_event(service, event, clock)
     position = Position(service.contracts[message.type].topic, 0, number)
     await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, None))
 
 
-def arriving(service: PreparedService, event: Event, clock: TrialClock) -> Message:
+def make_arriving_event(service: PreparedService, event: Event, clock: TrialClock) -> Message:
     """Return the message that delivers an event now. An equal event has the same id."""
     contract = service.contracts[name_of(type(event))]
     saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())
@@ -349,7 +351,7 @@ def arriving(service: PreparedService, event: Event, clock: TrialClock) -> Messa
     )
 
 
-def arriving_change(service: PreparedService, change: Change[Any], clock: TrialClock) -> Message:
+def make_arriving_change(service: PreparedService, change: Change[Any], clock: TrialClock) -> Message:
     """Return the message that delivers a document change now. An equal change has the same id.
 
     Raises `SagaError` for a change that fits several collections, or none.
@@ -378,7 +380,7 @@ def arriving_change(service: PreparedService, change: Change[Any], clock: TrialC
     return make_change_message(changed, kinds[fitting[0]], clock.now_ms())
 
 
-def _emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
+def _list_emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
     """Return the published events, each once, as the classes that the service's handlers emit."""
     classes = [event for reaction in service.declared.reactions for event in reaction.emits]
     library = service.schemas.library
@@ -538,7 +540,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
     time.
     """
     prepared = prepare(service.declared)
-    version, fields = recorded(prepared, old)
+    version, fields = encode_state(prepared, old)
     once, again = (recorded_values.migrate_fields(prepared, fields, version, "a test") for _ in range(2))
     if once != again:
         raise SagaError(
@@ -549,7 +551,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
     return state
 
 
-def recorded(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
+def encode_state(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
     """Return version and fields of a state, as a release with that state recorded them.
 
     Raises `SagaError` if no release had a state of this class.
@@ -562,9 +564,9 @@ def recorded(prepared: PreparedService, state: object) -> tuple[int, dict[str, A
     return kinds.index(type(state)) + 1, fields
 
 
-def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
+def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
     """Return a progress that holds only this state. Raises `SagaError` as `recorded`."""
-    version, fields = recorded(prepared, state)
+    version, fields = encode_state(prepared, state)
     return SagaProgress(
         service=prepared.name,
         saga=saga,
@@ -576,7 +578,7 @@ def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: i
     )
 
 
-def book_with(service: str, flags: Collection[str], time: str) -> bytes:
+def make_control_log(service: str, flags: Collection[str], time: str) -> bytes:
     """Return the content of a service's control log in which these flags are on for all sagas."""
     book = ControlLog(service=service)
     for flag in flags:

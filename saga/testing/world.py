@@ -39,7 +39,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
-def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepAnswer | None = None) -> Outgoing:
+def make_command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepAnswer | None = None) -> Outgoing:
     """Return the record of an operator command for a saga: about the dead letter that blocks it or, for `release`,
     about its first parked run.
 
@@ -61,7 +61,7 @@ def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepA
     )
 
 
-def answer_of(step: str, answered: object, raised: Exception | None) -> StepAnswer:
+def encode_answer(step: str, answered: object, raised: Exception | None) -> StepAnswer:
     """Return the answer that an operator supplies for a step, encoded as if the external system had given it."""
     if raised is not None:
         return StepAnswer(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
@@ -78,7 +78,7 @@ class DocumentWrite(NamedTuple):
     expires: timedelta | None
 
 
-def with_marks_of(before: bytes, content: bytes) -> bytes:
+def keep_markers(before: bytes, content: bytes) -> bytes:
     """Return the JSON of a document with the toolkit's markers from its previous version.
 
     A store keeps the markers in the same way when other programs write to it.
@@ -90,7 +90,7 @@ def with_marks_of(before: bytes, content: bytes) -> bytes:
     return content if marks is None else msgspec.json.encode({"_saga": marks, **_fields.decode(content)})
 
 
-def _collection_of(service: "Service[DataclassInstance | None]", kind: type) -> str:
+def _find_collection(service: "Service[DataclassInstance | None]", kind: type) -> str:
     collection = next((d.collection for d in service.declared.documents if d.kind is kind), None)
     if collection is None:
         raise SagaError(f"{service.declared.name!r} declares no document {kind.__name__}")
@@ -161,17 +161,17 @@ class World(ABC):
         Takes effect with `run_until_quiet`, in order with what is published. `expires`: the time after which the
         document expires. Raises `SagaError` for a document that the service does not declare.
         """
-        collection = _collection_of(service, type(document))
-        self._change(service, DocumentWrite(collection, key, msgspec.json.encode(document), expires))
+        collection = _find_collection(service, type(document))
+        self._write_document(service, DocumentWrite(collection, key, msgspec.json.encode(document), expires))
 
     def remove(self, service: "Service[DataclassInstance | None]", kind: type, key: str, /) -> None:
         """Remove a document from the service's store as an application would; does nothing if it does not exist.
         Otherwise as `write`.
         """
-        self._change(service, DocumentWrite(_collection_of(service, kind), key, None, None))
+        self._write_document(service, DocumentWrite(_find_collection(service, kind), key, None, None))
 
     @abstractmethod
-    def _change(self, service: "Service[DataclassInstance | None]", written: "DocumentWrite") -> None:
+    def _write_document(self, service: "Service[DataclassInstance | None]", written: "DocumentWrite") -> None:
         """Change a document as an application would. Raises `SagaError` if the service does not run."""
 
     @abstractmethod
@@ -202,20 +202,20 @@ class World(ABC):
 
         Takes effect with `run_until_quiet`. Raises `SagaError` if no dead letter blocks the saga.
         """
-        self._wishes(service, "replay", saga_id)
+        self._send_command(service, "replay", saga_id)
 
     def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Discard the dead letter that blocks this saga, as an operator does with `saga dead discard`; the service may
         refuse. Otherwise as `replay`.
         """
-        self._wishes(service, "discard", saga_id)
+        self._send_command(service, "discard", saga_id)
 
     def release(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Retry the parked run of this saga at once, as an operator does with `saga dead release`.
 
         Otherwise as `replay`; raises `SagaError` if no run of the saga is parked.
         """
-        self._wishes(service, "release", saga_id)
+        self._send_command(service, "release", saga_id)
 
     def resolve(
         self,
@@ -230,7 +230,7 @@ class World(ABC):
         """Supply the result of the first call of `step`, or the declared exception that it raised, and try the dead
         letter again, as an operator does with `saga dead resolve`. Otherwise as `replay`.
         """
-        self._wishes(service, "resolve", saga_id, answer_of(step, answered, raised))
+        self._send_command(service, "resolve", saga_id, encode_answer(step, answered, raised))
 
     def switch(
         self,
@@ -245,7 +245,7 @@ class World(ABC):
 
         Takes effect with `run_until_quiet`, within five seconds.
         """
-        self._has(service, Switch(flag=flag, percent=percent, saga=saga))
+        self._set_control(service, Switch(flag=flag, percent=percent, saga=saga))
 
     def pause(
         self,
@@ -262,11 +262,11 @@ class World(ABC):
         lasts until `resume`, and no world becomes quiet before that.
         """
         until = None if time is None else iso(self._time_ms() + round(time / timedelta(milliseconds=1)))
-        self._has(service, Switch(kind="pause", handler=handler, until=until))
+        self._set_control(service, Switch(kind="pause", handler=handler, until=until))
 
     def resume(self, service: "Service[DataclassInstance | None]", handler: str | None = None, /) -> None:
         """End that pause, as an operator does with `saga control resume`; waiting messages continue within a minute."""
-        self._has(service, Switch(kind="pause", handler=handler, off=True))
+        self._set_control(service, Switch(kind="pause", handler=handler, off=True))
 
     def limit(
         self,
@@ -285,7 +285,7 @@ class World(ABC):
         """
         off = at_once_max is None and rate_per_s is None
         limits = Switch(kind="limit", off=off, resource=resource, handler=handler)
-        self._has(service, replace(limits, at_once_max=at_once_max, rate_per_s=rate_per_s))
+        self._set_control(service, replace(limits, at_once_max=at_once_max, rate_per_s=rate_per_s))
 
     def route(
         self, service: "Service[DataclassInstance | None]", handler: str, /, *, to: Literal["dead"] | None
@@ -293,28 +293,28 @@ class World(ABC):
         """Send a handler's messages to the dead letters, as an operator does with `saga control route`; `None` ends
         that.
         """
-        self._has(service, Switch(kind="route", handler=handler, off=to is None))
+        self._set_control(service, Switch(kind="route", handler=handler, off=to is None))
 
-    def _has(self, service: "Service[DataclassInstance | None]", switch: Switch) -> None:
+    def _set_control(self, service: "Service[DataclassInstance | None]", switch: Switch) -> None:
         name = service.declared.name
-        self._tell(controls.control_to_record(name, switch, who="a test", why="to see", now_ms=self._time_ms()))
+        self._send_record(controls.control_to_record(name, switch, who="a test", why="to see", now_ms=self._time_ms()))
 
-    def _wishes(
+    def _send_command(
         self,
         service: "Service[DataclassInstance | None]",
         wanted: Wanted,
         saga: str,
         answered: StepAnswer | None = None,
     ) -> None:
-        p = self._known(service, saga)
-        self._tell(command(wanted, p, self._time_ms(), answered))
+        p = self._find_progress(service, saga)
+        self._send_record(make_command(wanted, p, self._time_ms(), answered))
 
     @abstractmethod
-    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
+    def _find_progress(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
         """Return the service's progress of a saga, if it has one. Raises `SagaError` if the service does not run."""
 
     @abstractmethod
-    def _tell(self, record: Outgoing) -> None:
+    def _send_record(self, record: Outgoing) -> None:
         """Send an operator's record to a service."""
 
     @abstractmethod
@@ -364,11 +364,11 @@ def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Seque
     Raises `DeclarationError` with all problems: a fake that nothing uses; a resource that has no fake and whose type is
     not in `real`; a type in `real` that no resource gives, or that has a fake.
     """
-    if problems := list(_problems(services, use, real)):
+    if problems := list(_find_problems(services, use, real)):
         raise DeclarationError("; ".join(dict.fromkeys(problems)))
 
 
-def _problems(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> Iterator[str]:
+def _find_problems(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> Iterator[str]:
     resources = [(declared, resource) for declared in services for resource in declared.resources]
     names = ", ".join(repr(declared.name) for declared in services)
     for fake in use:

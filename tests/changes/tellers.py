@@ -158,5 +158,5 @@ class ConnectorTeller:
 
     def _value(self, record: ConnectorRecord) -> bytes:
         if self.form == "raw":
-            return record.raw()
-        return record.default(enveloped=self.form == "default with schemas")
+            return record.encode_raw()
+        return record.encode_default(enveloped=self.form == "default with schemas")

@@ -165,7 +165,7 @@ async def tell(pottery: Pottery, names: Sequence[str], chance: Random) -> None:
     async with the_broker() as broker:
         for at in range(0, len(names), 50):
             some = [
-                Outgoing(topic, name.encode(), wish(name, revision, now).raw(), ())
+                Outgoing(topic, name.encode(), wish(name, revision, now).encode_raw(), ())
                 for revision in (1, 2)
                 for name in names[at : at + 50]
                 if revision == 2 or chance.random() < 0.7

@@ -24,7 +24,7 @@ from saga.messaging.names import PROGRESS, change_topic
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
-from saga.testing.trials import TrialClock, in_place, trial_ports
+from saga.testing.trials import TrialClock, retry_at_once, trial_ports
 from tests.testing.parcels import GONE, watching, wrong_with
 
 CAS = 1_767_225_600_000_000_000
@@ -89,7 +89,7 @@ FAULTS: Sequence[Callable[[list[Record], Random], list[Record]]] = (merged, gap,
 
 async def shown(records: Sequence[Record]) -> tuple[dict[str, tuple[int, ...]], list[str]]:
     """Versions that each parcel's saga was shown; and the outcomes that are neither handled nor ignored."""
-    clock, service = TrialClock(), in_place(prepare(watching.declared))
+    clock, service = TrialClock(), retry_at_once(prepare(watching.declared))
     found: dict[str, tuple[int, ...]] = {}
     odd: list[str] = []
     with TemporaryDirectory() as folder:

@@ -45,7 +45,7 @@ def test_its_time_is_noted_as_one_that_says_nothing_unless_its_contract_trusts_i
 def test_an_order_that_is_exported_days_later_is_not_cancelled_at_once() -> None:
     with SimulatedWorld(1, None, guarded=False) as world:
         world.start(order)
-        world._tell(foreign())
+        world._send_record(foreign())
         world.run_for(timedelta(minutes=10))
         assert world.outcome("order-1") is None
         world.run_for(timedelta(minutes=10))

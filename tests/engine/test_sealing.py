@@ -35,7 +35,7 @@ from saga.ops.selection import Deployment, Operator
 from saga.progress.document import RunKey, StepRecord, decode_progress, progress_key
 from saga.progress.overflow import is_claim
 from saga.telemetry.events import Parked, Unavailable
-from saga.testing.world import answer_of
+from saga.testing.world import encode_answer
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReleased, PaymentReserved
 from tests.encryption.readable import can_be_read
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
@@ -206,9 +206,9 @@ async def test_a_run_that_had_begun_goes_on_after_an_erasure_and_is_not_taken_fo
         async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
             (dead,) = await place.dead(payment)
             p = await place.progress(payment)
-            from saga.testing.world import command
+            from saga.testing.world import make_command
 
-            await place.broker.publish([command("replay", p, place.clock.now_ms())])
+            await place.broker.publish([make_command("replay", p, place.clock.now_ms())])
             await place.until(lambda: bank.handed[-1] == "reserve erased")
             await place.at_rest(payment)
         assert [entry.outcome for entry in await place.history(payment)][-2:] == ["replayed", "handled"]
@@ -462,7 +462,7 @@ async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_
             assert p is not None
             dead = p.queue[0].dead or ""
             letter = DeadLetter(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
-            answer = answer_of("tokenize", "token-ANSWERED", None)
+            answer = encode_answer("tokenize", "token-ANSWERED", None)
             wish = CommandRequest(
                 wanted="resolve", operator=Operator("ada", "it is in the bank's list"), answered=answer
             )
@@ -484,7 +484,7 @@ async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) ->
         keys.forget(SAGA, "ada", "asked for it")
         letter = DeadLetter(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
         wish = CommandRequest(
-            wanted="resolve", operator=Operator("ada", "-"), answered=answer_of("tokenize", "token", None)
+            wanted="resolve", operator=Operator("ada", "-"), answered=encode_answer("tokenize", "token", None)
         )
         settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=str(keys.folder))
         with pytest.raises(BadInput, match="the key of saga order-1 was erased"):

@@ -30,7 +30,7 @@ from saga.errors import BadInput, KeyMissing, SchemaUnasked
 from saga.messages import Headers, Message, Outgoing, Partition, Position, Record, Writer
 from saga.messaging.names import ARCHIVES
 from saga.telemetry.events import Parked
-from saga.testing.world import command
+from saga.testing.world import make_command
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.encryption.readable import can_be_read
 from tests.engine.deployed_contracts import Contracts, newer_order
@@ -143,7 +143,7 @@ async def test_what_a_sender_left_in_the_clear_is_kept_sealed_and_handlers_see_i
                 (kept,) = p.queue
                 assert len(find_key_names(kept.message.value)) == 1
                 mended.append(True)
-                await place.broker.publish([command("replay", p, place.clock.now_ms())])
+                await place.broker.publish([make_command("replay", p, place.clock.now_ms())])
                 await place.until(lambda: len(handed) == 2)
                 await place.at_rest(payment)
             assert handed == [CARD, CARD]
@@ -206,7 +206,7 @@ async def test_where_the_secret_is_lost_the_message_is_parked_until_it_is_restor
                 assert "restore what it lacks" in place.told_dead()[0].reason
                 (tmp_path / "aside").rename(secret)
                 p = await place.progress(payment)
-                await place.broker.publish([command("replay", p, place.clock.now_ms())])
+                await place.broker.publish([make_command("replay", p, place.clock.now_ms())])
                 await place.at_rest(payment)
             assert handed == [CARD]
 
@@ -335,7 +335,7 @@ async def test_a_document_that_changes_is_kept_sealed_until_its_change_is_handle
                 assert p is not None
                 (dead,) = await place.dead(clinic)
                 mended.append(True)
-                await place.broker.publish([command("replay", p, place.clock.now_ms())])
+                await place.broker.publish([make_command("replay", p, place.clock.now_ms())])
                 await place.until(lambda: len(handed) == 2)
                 await place.at_rest(clinic)
             assert handed == ["Ada SECRET"] * 2

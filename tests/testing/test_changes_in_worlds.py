@@ -340,7 +340,7 @@ def test_documents_of_real_processes_are_shown_whoever_is_killed() -> None:
     with ProcessWorld(1, {"crash": 0.01}) as world:
         parcels_are_written(world)
         for key in "abc":
-            p = world._known(watching, key)
+            p = world._find_progress(watching, key)
             assert p is not None
             # What is written before the service first runs comes as it is then.
             assert wrong_with(p.state["versions"], VERSIONS, merges=True) is None

@@ -48,7 +48,7 @@ def test_what_waits_for_a_time_goes_on_though_its_timers_are_lost_with_their_top
             world.publish(an_order(number))
         world.run_for(timedelta(minutes=3))
         topics = [topic for service in ("order", "payment") for topic in tiers_of(service)]
-        world._loop.inside(lambda: recreate(world.cluster, topics))
+        world._loop.run_inside(lambda: recreate(world.cluster, topics))
         bank.is_there = True
         world.run_until_quiet()
         assert None not in {world.outcome(f"order-{number}") for number in range(ORDERS)}

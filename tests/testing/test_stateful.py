@@ -35,7 +35,7 @@ class Orders(Choreography):
     """Its applications say an order once, or again as it was."""
 
     services = (order, payment, inventory, shipping)
-    said = tuple(
+    published = tuple(
         events(
             OrderPlaced, order_id=id_, customer_id="c", sku="tea", quantity=2, total=Decimal(9), card=card, address=to
         )

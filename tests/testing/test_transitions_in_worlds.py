@@ -27,7 +27,7 @@ SEEDS = seeds(6)
 
 def world_of(seed: int, *, tells: bool = True) -> SimulatedWorld:
     asked = EVERYTHING if seed else faults.of("crash", rate=0.0)
-    return SimulatedWorld(seed, RandomPlan(asked, Chance(seed)), guarded=False, tells=tells)
+    return SimulatedWorld(seed, RandomPlan(asked, Chance(seed)), guarded=False, publishes_transitions=tells)
 
 
 def play(world: SimulatedWorld) -> None:

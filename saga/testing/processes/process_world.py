@@ -193,7 +193,7 @@ class ProcessWorld(World):
         for binding in map(binding_of, map(type, events)):
             self._topics[binding.contract.topic] = binding.library.topics[binding.contract.topic]
 
-    def _change(self, service: "Service[DataclassInstance | None]", written: DocumentWrite) -> None:
+    def _write_document(self, service: "Service[DataclassInstance | None]", written: DocumentWrite) -> None:
         name = service.declared.name
         if name not in self._employed:
             raise SagaError(f"{name!r} was not started in this world")
@@ -205,12 +205,12 @@ class ProcessWorld(World):
             raise SagaError("what expires does so up to an hour after its time: let it in the simulated world")
         self._pending.append(ServiceWrite(name, written))
 
-    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
+    def _find_progress(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
         name = service.declared.name
         content = self._shared.get(name, PROGRESS, progress_key(name, saga)) if name in self._employed else None
         return None if content is None else decode_progress(content)
 
-    def _tell(self, record: Outgoing) -> None:
+    def _send_record(self, record: Outgoing) -> None:
         self._pending.append(record)
 
     def _time_ms(self) -> int:

@@ -24,7 +24,7 @@ from saga.store.port import Document
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock
 from saga.testing.invariants.evidence import Evidence, ServiceEvidence
-from saga.testing.world import DocumentWrite, with_marks_of
+from saga.testing.world import DocumentWrite, keep_markers
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -166,7 +166,7 @@ class SharedFiles:
                     elif there is not None and content is None:
                         await store.remove(collection, key, cas=there.cas)
                     elif there is not None and content is not None:
-                        await store.replace(collection, key, with_marks_of(there.content, content), cas=there.cas)
+                        await store.replace(collection, key, keep_markers(there.content, content), cas=there.cas)
                 except (Conflict, Exists):
                     continue
                 return

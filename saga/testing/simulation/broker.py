@@ -80,7 +80,7 @@ class SimulatedMember:
             if records := self._read(partitions, 1 if every_s else records_max):
                 self._next_s = loop.time() + every_s
                 topics = tuple(dict.fromkeys(record.topic for record in records))
-                if not self._network.seen(self.process, f"{len(records)} of {', '.join(topics)}", topics):
+                if not self._network.survives_poll(self.process, f"{len(records)} of {', '.join(topics)}", topics):
                     await loop.create_future()  # the process has died, so nothing after this may run
                 return records
             if loop.time() >= deadline_s:
@@ -108,13 +108,13 @@ class SimulatedMember:
             )
 
     async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        await self._marks(offsets, in_hand=True)
+        await self._mark(offsets, in_progress=True)
         return [partition for partition in offsets if partition in self._left]
 
     async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
-        await self._marks(offsets, in_hand=False)
+        await self._mark(offsets, in_progress=False)
 
-    async def _marks(self, offsets: Mapping[Partition, int], *, in_hand: bool) -> None:
+    async def _mark(self, offsets: Mapping[Partition, int], *, in_progress: bool) -> None:
         self._check()
         if offsets:
             id_, grants = self._id, {partition: self._granted.get(partition) for partition in offsets}
@@ -123,7 +123,7 @@ class SimulatedMember:
                 "commit",
                 self._group.name,
                 tuple(dict.fromkeys(p.topic for p in offsets)),
-                lambda *_: self._group.mark(id_, offsets, grants, log_ids, in_hand=in_hand),
+                lambda *_: self._group.mark(id_, offsets, grants, log_ids, in_progress=in_progress),
             )
 
     def log_id(self, partition: Partition) -> str:
@@ -132,7 +132,7 @@ class SimulatedMember:
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._placed:
             return None
-        return {partition: self._cluster.behind(partition, at) for partition, at in self._at.items()}
+        return {partition: self._cluster.count_behind(partition, at) for partition, at in self._at.items()}
 
     def disagreeing_members(self) -> Sequence[str]:
         others = self._group.members.values()
@@ -142,7 +142,7 @@ class SimulatedMember:
         return {partition: self._at[partition] for partition in self._readable}
 
     async def fetch_ends(self) -> Mapping[Partition, int | None]:
-        await self._answers()
+        await self._wait_for_answer()
         return {
             Partition(topic, number): self._cluster.end(Partition(topic, number))
             for topic in self.topics
@@ -150,12 +150,12 @@ class SimulatedMember:
         }
 
     async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        await self._answers()
+        await self._wait_for_answer()
         log_of, committed = self._cluster.log_id, self._group.committed
         ours = [p for p in partitions if self._group.committed_in.get(p, log_of(p.topic)) == log_of(p.topic)]
         return {partition: committed.get(partition, 0) for partition in ours}
 
-    async def _answers(self) -> None:
+    async def _wait_for_answer(self) -> None:
         """Wait as long as a request takes. Raises `BrokerUnavailable`.
 
         A plan does not count it as an operation: it changes nothing, and schedules keep their numbers.
@@ -211,11 +211,11 @@ class SimulatedMember:
             self._behind[partition] = None
             self._news.set()
 
-    def told(self) -> None:
+    def on_change(self) -> None:
         """Check the assignment when the broker's notice of a change has arrived."""
         cut_s = self._network.cut_for_s(self.process, "broker")
         if self.process.alive:
-            self._network.later(cut_s + HOP_S_FIRST, self.told if cut_s else self._changed.set)
+            self._network.later(cut_s + HOP_S_FIRST, self.on_change if cut_s else self._changed.set)
 
     # ---------------------------------------------------------------- lifetime
 
@@ -237,14 +237,14 @@ class SimulatedMember:
     async def leave(self) -> None:
         """Give back all partitions, and leave the group."""
         await self._revoke(list(self._at))
-        await self._reached()
+        await self._wait_until_reachable()
         self._group.leave(self._id)
 
     def _check(self) -> None:
         if self._broken is not None:
             raise self._broken
 
-    async def _reached(self) -> None:
+    async def _wait_until_reachable(self) -> None:
         """Return when the broker can be reached."""
         while cut_s := self._network.cut_for_s(self.process, "broker"):
             heals = asyncio.Event()
@@ -253,18 +253,18 @@ class SimulatedMember:
 
     async def _step(self) -> None:
         """Bring our partitions in line with the group's assignment."""
-        await self._reached()
+        await self._wait_until_reachable()
         if self._id not in self._group.members:  # the group considers it dead
             self._lose(list(self._at))
             self.enter()
             return
         await self._look_at_logs()
-        held = self._group.held_by(self._id)
+        held = self._group.owned_by(self._id)
         self._lose([p for p in self._at if p not in held])
-        wanted = self._group.wanted_by(self._id)
+        wanted = self._group.assigned_to(self._id)
         if leaving := [p for p in self._at if p not in set(wanted)]:
             await self._revoke(leaving)
-            await self._reached()
+            await self._wait_until_reachable()
             self._group.release(self._id, leaving)
             self._listener.on_lost(leaving)
             return
@@ -274,14 +274,14 @@ class SimulatedMember:
         if ready:
             await self._take(ready)
         if len(ready) < len(missing):
-            self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.told)
+            self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.on_change)
 
     async def _look_at_logs(self) -> None:
         """Restart from the beginning in partitions whose topic was deleted and created again."""
         for partition, at in list(self._at.items()):
             log_id = self._cluster.log_id(partition.topic)
             if log_id != self._log_ids[partition]:
-                self._unread([partition])
+                self._stop_reading([partition])
                 self._log_ids[partition], self._at[partition] = log_id, 0
                 self._listener.on_lost([partition])
                 self._listener.on_replaced(partition, at)
@@ -297,11 +297,11 @@ class SimulatedMember:
             log_id = self._log_ids[partition] = self._cluster.log_id(partition.topic)
             if self._group.committed_in.get(partition, log_id) != log_id:
                 taken[partition] = 0
-                self._group.in_hand.discard(partition)
+                self._group.in_progress.discard(partition)
                 self._listener.on_replaced(partition, at)
         self._at.update(taken)
         self._granted.update({partition: self._group.grants[partition] for partition in taken})
-        self._left = (self._left - taken.keys()) | (self._group.in_hand & taken.keys())
+        self._left = (self._left - taken.keys()) | (self._group.in_progress & taken.keys())
         await self._listener.on_assigned(taken)
         self._readable.update(taken)
         self._behind |= {p: None for p, at in taken.items() if self._cluster.has_more(p, at)}
@@ -310,7 +310,7 @@ class SimulatedMember:
     async def _revoke(self, partitions: Collection[Partition]) -> None:
         if not partitions:
             return
-        self._unread(partitions)
+        self._stop_reading(partitions)
         with suppress(TimeoutError):  # the partitions are taken away regardless
             async with asyncio.timeout(DRAIN_S):
                 await self._listener.on_revoked(partitions)
@@ -322,25 +322,25 @@ class SimulatedMember:
             return
         for partition in partitions:
             del self._at[partition]
-        self._unread(partitions)
+        self._stop_reading(partitions)
         self._listener.on_lost(partitions)
 
-    def _unread(self, partitions: Collection[Partition]) -> None:
+    def _stop_reading(self, partitions: Collection[Partition]) -> None:
         self._readable.difference_update(partitions)
         for partition in partitions:
             self._behind.pop(partition, None)
 
     # ---------------------------------------------------------------- taken for dead
 
-    def silent_for(self, time_s: float) -> None:
+    def stop_heartbeats(self, time_s: float) -> None:
         """Send no heartbeats for this time; if it is too long, the group continues without this member."""
         if time_s > SILENCE_S:
-            self._network.later(SILENCE_S, self.gone)
+            self._network.later(SILENCE_S, self.leave_as_dead)
 
-    def gone(self) -> None:
+    def leave_as_dead(self) -> None:
         """Leave the group as a member that is considered dead."""
         self._group.leave(self._id)
-        self.told()
+        self.on_change()
 
 
 LAG_S_MAX = 3600.0
@@ -378,7 +378,7 @@ class SimulatedBroker:
         self._open = False
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        self.cluster.ensure(topics)
+        self.cluster.ensure_topics(topics)
 
     async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return {name: len(self.cluster.topics[name]) for name in topics if name in self.cluster.topics}
@@ -397,7 +397,7 @@ class SimulatedBroker:
         topics = tuple(dict.fromkeys(message.topic for message in batch))
         where = ", ".join(f"{_type_of(message)} of {message.key.decode(errors='replace')}" for message in batch)
         self._publishing = [publish for publish in self._publishing if not publish.done()]
-        asked = self.asks("publish", where, topics, lambda planned, draws: self._appended(batch, planned, draws))
+        asked = self.asks("publish", where, topics, lambda planned, draws: self._append(batch, planned, draws))
         self._publishing.append(asked)
         await asyncio.shield(asked)  # cancelling the caller does not undo a publish that was sent
 
@@ -430,7 +430,7 @@ class SimulatedBroker:
             raise SagaError("the broker is not open: use it inside `async with`")
         return self.network.ask(self.process, self._backend, what, where, names, effect)
 
-    def _appended(
+    def _append(
         self, batch: Sequence[Outgoing], planned: PlannedFault | None, draws: tuple[float, float, float, float]
     ) -> None:
         """Append the batch, with its fault: the effect of a publish that lands."""
@@ -453,7 +453,7 @@ class SimulatedBroker:
             case "expiry":
                 self.cluster.spoiled.add(chosen.key.decode())
                 forgotten_s = self._retention_s * (1.01 + draws[2])
-                later(forgotten_s, self.network.disruptions.anew)
+                later(forgotten_s, self.network.disruptions.restart_all)
                 later(forgotten_s + DRAIN_S, lambda: self.cluster.append(chosen, delay_s))
             case "recreated topic":
                 later(
@@ -462,7 +462,7 @@ class SimulatedBroker:
                 )
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())
-                self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)
+                self.cluster.append(make_unreadable(chosen, planned, draws[2]), delay_s)
             case "other partitioner":
                 beside = 1 + int(draws[2] * (self.cluster.partitions_of(chosen.topic) - 1))
             case _:
@@ -479,7 +479,7 @@ NEWER = b"\xc3\x01" + bytes(range(8))
 """Header of a single-object encoding whose schema is in no contracts folder."""
 
 
-def spoiled(message: Outgoing, planned: PlannedFault, drawn: float) -> Outgoing:
+def make_unreadable(message: Outgoing, planned: PlannedFault, drawn: float) -> Outgoing:
     """Return another message of the same saga and type that no service can handle: of an unknown schema, or of bytes
     that are not Avro.
     """

@@ -25,7 +25,7 @@ class JoinedMember(Protocol):
 
     def partitions_of(self, topic: str) -> int: ...
 
-    def told(self) -> None: ...
+    def on_change(self) -> None: ...
 
     def has_news(self, partition: Partition) -> None: ...
 
@@ -51,7 +51,7 @@ class SimulatedGroup:
     rotation: int = 0
     grants: dict[Partition, int] = field(default_factory=dict)
     """How often each partition was granted to a member: a commit that was sent under an earlier grant is rejected."""
-    in_hand: set[Partition] = field(default_factory=set)
+    in_progress: set[Partition] = field(default_factory=set)
     """Partitions with messages that may be in progress: marked by their owner, and cleared when it leaves them
     properly.
     """
@@ -86,17 +86,17 @@ class SimulatedGroup:
             for number in range(count):
                 target[Partition(topic, number)] = takers[number * len(takers) // count]
         self.target, self.since_s = target, asyncio.get_running_loop().time()
-        self.tell()
+        self.notify_members()
 
-    def tell(self) -> None:
+    def notify_members(self) -> None:
         """Notify each member that something has changed."""
         for member in self.members.values():
-            member.told()
+            member.on_change()
 
-    def held_by(self, id_: int) -> set[Partition]:
+    def owned_by(self, id_: int) -> set[Partition]:
         return {partition for partition, owner in self.owner.items() if owner == id_}
 
-    def wanted_by(self, id_: int) -> list[Partition]:
+    def assigned_to(self, id_: int) -> list[Partition]:
         """Return the partitions assigned to a member, in the order of the topics."""
         return [partition for partition, target in self.target.items() if target == id_]
 
@@ -123,7 +123,7 @@ class SimulatedGroup:
         for partition in partitions:
             if self.owner.get(partition) == id_:
                 del self.owner[partition]
-        self.tell()
+        self.notify_members()
 
     def commit(
         self,
@@ -144,14 +144,14 @@ class SimulatedGroup:
         grants: Mapping[Partition, int | None],
         log_ids: Mapping[Partition, str],
         *,
-        in_hand: bool,
+        in_progress: bool,
     ) -> None:
         """Commit these positions, and record whether messages of the partitions may be in progress. Raises `Fenced`."""
         self.commit(id_, offsets, grants, log_ids)
-        if in_hand:
-            self.in_hand.update(offsets)
+        if in_progress:
+            self.in_progress.update(offsets)
         else:
-            self.in_hand.difference_update(offsets)
+            self.in_progress.difference_update(offsets)
 
     def _check(self, id_: int, partitions: Iterable[Partition], grants: Mapping[Partition, int | None]) -> None:
         for partition in partitions:
@@ -197,17 +197,17 @@ class Cluster:
         self._creations: dict[str, int] = {}
         """How often each topic was created."""
 
-    def ensure(self, topics: Sequence[Topic]) -> None:
+    def ensure_topics(self, topics: Sequence[Topic]) -> None:
         for topic in topics:
             there = self.topics.get(topic.name)
             if there is None:
-                there = self.topics[topic.name] = self._created(topic.name, topic.partitions)
+                there = self.topics[topic.name] = self._create_logs(topic.name, topic.partitions)
             if len(there) != topic.partitions:
                 raise BrokerError(
                     f"topic {topic.name!r} has {len(there)} partitions, {topic.partitions} partitions are asked for"
                 )
 
-    def _created(self, topic: str, partitions: int) -> list[PartitionLog]:
+    def _create_logs(self, topic: str, partitions: int) -> list[PartitionLog]:
         """Return new logs of a topic, with an id that no earlier log had."""
         number = self._creations[topic] = self._creations.get(topic, 0) + 1
         return [PartitionLog(id=f"{topic}-{number}") for _ in range(partitions)]
@@ -222,18 +222,18 @@ class Cluster:
         `kept`: records that not every group had finished with are published again, so that nothing is lost but the
         meaning of positions: the same records are at other offsets.
         """
-        old, new = self._logs(topic), self._created(topic, len(self._logs(topic)))
+        old, new = self._logs(topic), self._create_logs(topic, len(self._logs(topic)))
         self.topics[topic] = new
         self.broken = {partition: at for partition, at in self.broken.items() if partition.topic != topic}
         now_s = asyncio.get_running_loop().time()
         for number, log in enumerate(old if kept else ()):
-            for record in log.records[self._finished(Partition(topic, number), log) :]:
+            for record in log.records[self._find_finished_offset(Partition(topic, number), log) :]:
                 self._append(new[number], record, now_s)
         for group in self.groups.values():
             for member in group.members.values():
-                self._network.later(LOOK_S * self._network.chance.draw(f"{topic} {new[0].id}"), member.told)
+                self._network.later(LOOK_S * self._network.chance.draw(f"{topic} {new[0].id}"), member.on_change)
 
-    def _finished(self, partition: Partition, log: PartitionLog) -> int:
+    def _find_finished_offset(self, partition: Partition, log: PartitionLog) -> int:
         """Return the offset below which every group that reads a partition has finished; 0 if none reads it."""
         groups = [each for each in self.groups.values() if partition in each.target]
         ends = [
@@ -280,7 +280,7 @@ class Cluster:
         later = (record.offset for record in records if record.time_ms >= time_ms)
         return next(later, len(records)) if time_ms else 0
 
-    def mend(self, partition: Partition) -> None:
+    def repair(self, partition: Partition) -> None:
         """Make all records of the partition readable again."""
         self.broken.pop(partition, None)
         for group in self.groups.values():
@@ -292,7 +292,7 @@ class Cluster:
         """Return True if there is something to read from that offset on."""
         return offset < self.topics[partition.topic][partition.number].visible
 
-    def behind(self, partition: Partition, offset: int) -> int:
+    def count_behind(self, partition: Partition, offset: int) -> int:
         """Return the number of records to read from that offset on."""
         return max(0, self.topics[partition.topic][partition.number].visible - offset)
 
@@ -323,9 +323,9 @@ class Cluster:
         log.records.append(record)
         self.log.append(record)
         log.due_s = max(log.due_s, due_s)
-        self._network.later(log.due_s - now_s, lambda: self._delivered(log, record))
+        self._network.later(log.due_s - now_s, lambda: self._deliver(log, record))
 
-    def _delivered(self, log: PartitionLog, record: Record) -> None:
+    def _deliver(self, log: PartitionLog, record: Record) -> None:
         log.visible = max(log.visible, record.offset + 1)
         partition = Partition(record.topic, record.partition)
         for group in self.groups.values():

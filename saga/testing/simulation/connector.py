@@ -41,14 +41,14 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
     """JSON of the document; `None` if it was removed."""
     expired: bool = False
 
-    def raw(self) -> bytes:
+    def encode_raw(self) -> bytes:
         """Return the record as `RawJsonWithMetadataSourceHandler` writes it."""
         told = self._metadata()
         if self.content is not None:
             told["content"] = Raw(self.content)
         return msgspec.json.encode(told)
 
-    def default(self, *, enveloped: bool) -> bytes:
+    def encode_default(self, *, enveloped: bool) -> bytes:
         """Return the record as `DefaultSchemaSourceHandler` writes it through `JsonConverter`. `enveloped`: with
         schemas.
         """
@@ -109,21 +109,21 @@ class SimulatedConnector:
         """Collections whose changes it delivers."""
         self._backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
         self._own = Backend("broker", BrokerUnavailable, BrokerUnavailable)
-        self._kept: list[LoggedMutation] = []
+        self._mutations: list[LoggedMutation] = []
         self._revisions: dict[tuple[str, str], int] = {}
         self._number = self._saved = 0
         self._waiting: list[Future[None]] = []
         for (collection, key), there in disk.documents.items():
-            self._keep(Mutation("insert", collection, key, there.cas, None, there.content))
-        disk.told.append(self._keep)
+            self._log_mutation(Mutation("insert", collection, key, there.cas, None, there.content))
+        disk.listeners.append(self._log_mutation)
 
-    def _keep(self, made: Mutation) -> None:
+    def _log_mutation(self, made: Mutation) -> None:
         if made.collection in (PROGRESS, ARCHIVES):
             return
         where = (made.collection, made.key)
         self._number += 1
         self._revisions[where] = self._revisions.get(where, 0) + 1
-        self._kept.append(LoggedMutation(self._number, self._revisions[where], self._now_s(), made))
+        self._mutations.append(LoggedMutation(self._number, self._revisions[where], self._now_s(), made))
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             wake(each)
@@ -153,12 +153,12 @@ class SimulatedConnector:
 
     async def _has_news(self, position: int, stop: asyncio.Event) -> bool:
         """Wait for a change to deliver; return False if the process must stop."""
-        while not stop.is_set() and not (self._kept and self._kept[-1].number > position):
+        while not stop.is_set() and not (self._mutations and self._mutations[-1].number > position):
             loop = asyncio.get_running_loop()
             waiting: Future[None] = loop.create_future()
             self._waiting.append(waiting)
             stopping = loop.create_task(stop.wait(), name=f"{self._service} connector stops")
-            stopping.add_done_callback(partial(_stopped, waiting))
+            stopping.add_done_callback(partial(_wake_on_stop, waiting))
             await waiting
             stopping.cancel()
         return not stop.is_set()
@@ -169,15 +169,15 @@ class SimulatedConnector:
         def land(planned: PlannedFault | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
             after = position
             if planned is not None and planned.kind == "gap":
-                last = {each.where: each for each in self._kept}
-                after, self._kept = 0, [each for each in last.values() if each.made.after is not None]
-                self._kept.sort(key=lambda each: each.number)
-            ahead = [each for each in self._kept if each.number > after][:READ_MAX]
+                last = {each.where: each for each in self._mutations}
+                after, self._mutations = 0, [each for each in last.values() if each.made.after is not None]
+                self._mutations.sort(key=lambda each: each.number)
+            ahead = [each for each in self._mutations if each.number > after][:READ_MAX]
             if not ahead:
                 return [], self._number
             end = ahead[int(len(ahead) * draws[2])].number
             newest = {each.where: each for each in ahead if each.number <= end}
-            self._kept = [e for e in self._kept if not after < e.number <= end or newest[e.where] is e]
+            self._mutations = [e for e in self._mutations if not after < e.number <= end or newest[e.where] is e]
             told = sorted(newest.values(), key=lambda each: each.number)
             return [self._record(each) for each in told if each.made.collection in self.collections], end
 
@@ -205,8 +205,8 @@ class SimulatedConnector:
             content=made.after,
             expired=made.kind == "expiry",
         )
-        return Outgoing(topic, made.key.encode(), record.raw(), ())
+        return Outgoing(topic, made.key.encode(), record.encode_raw(), ())
 
 
-def _stopped(waiting: "Future[None]", stopping: object) -> None:
+def _wake_on_stop(waiting: "Future[None]", stopping: object) -> None:
     wake(waiting)

@@ -95,7 +95,7 @@ class Guard:
         if self._entered == 1:
             self.active = sys.getprofile() is None
             if self.active:
-                self._profiler = _telling(self._look)
+                self._profiler = _make_profiler(self._record_stray_call)
                 sys.setprofile(self._profiler)
         return self
 
@@ -111,15 +111,19 @@ class Guard:
         if self.caught:
             raise SagaError(str(self.caught[0]))
 
-    def _look(self, frame: FrameType, called: object) -> None:
+    def _record_stray_call(self, frame: FrameType, called: object) -> None:
         """Record a call that leads out of the world. `called` is `None` when a socket is created."""
-        if len(self.caught) < CAUGHT_MAX and (call := _call_of(called, frame)) and (who := _culprit(frame)):
+        if (
+            len(self.caught) < CAUGHT_MAX
+            and (call := _identify_stray_call(called, frame))
+            and (who := _find_culprit(frame))
+        ):
             stray = Stray(call.what, who.file, who.line, who.function, call.kind.remedy, call.kind.why, who.through)
             if all((stray.what, stray.file, stray.line) != (s.what, s.file, s.line) for s in self.caught):
                 self.caught.append(stray)
 
 
-def _telling(look: Callable[[FrameType, object], None]) -> Profiler:
+def _make_profiler(look: Callable[[FrameType, object], None]) -> Profiler:
     """Return the profiler. The interpreter calls it for every call and return in this thread, so it must return at once
     for nearly all of them.
 
@@ -163,7 +167,7 @@ _IN_MODULES: tuple[tuple[StrayKind, str, str], ...] = (
 )  # fmt: skip
 
 
-def _functions() -> Iterator[tuple[BuiltinFunctionType, Call]]:
+def _list_functions() -> Iterator[tuple[BuiltinFunctionType, Call]]:
     for kind, module, names in _IN_MODULES:
         try:
             there = vars(import_module(module))
@@ -174,7 +178,7 @@ def _functions() -> Iterator[tuple[BuiltinFunctionType, Call]]:
                 yield function, Call(f"{module}.{name}", kind)
 
 
-_FUNCTIONS = dict(_functions())
+_FUNCTIONS = dict(_list_functions())
 _OF_DATES = {"now": datetime.datetime, "utcnow": datetime.datetime, "today": datetime.date}
 _OF_SOCKETS = frozenset({"connect", "connect_ex", "bind", "listen", "_accept", "send", "sendall", "sendto", "sendmsg"})
 _POLLS = frozenset({"epoll", "poll", "kqueue", "devpoll"})
@@ -184,7 +188,7 @@ _SOCKET_MADE = socket.socket.__init__.__code__
 _SEEDED = random.Random.seed.__code__
 
 
-def _call_of(called: object, frame: FrameType) -> Call | None:
+def _identify_stray_call(called: object, frame: FrameType) -> Call | None:
     """Return the call, if it leads out of the world. Runs none of the caller's code."""
     if called is None:  # the only Python function that is watched
         return Call("socket.socket", NETWORK)
@@ -198,13 +202,13 @@ def _call_of(called: object, frame: FrameType) -> Call | None:
             return None
         return Call(f"{'datetime' if issubclass(owner, datetime.datetime) else 'date'}.{name}", TIME)
     if name == "seed":
-        return _seeding(owner, frame)
+        return _identify_seeding(owner, frame)
     if name in _OF_SOCKETS:
         return Call(f"socket.{name.lstrip('_')}", NETWORK) if issubclass(kind, _socket.socket) else None
     return Call(f"select.{kind.__name__}.{name}", NETWORK) if kind.__name__ in _POLLS else None
 
 
-def _seeding(owner: object, frame: FrameType) -> Call | None:
+def _identify_seeding(owner: object, frame: FrameType) -> Call | None:
     """Return the call if it seeds the shared instance, `random.seed(...)`, or creates a `random.Random()` without a
     seed.
     """
@@ -269,7 +273,7 @@ def _owner_of(file: str) -> CodeOwner:
     return CodeOwner.THIRD_PARTY if installed else CodeOwner.THEIRS
 
 
-def _culprit(frame: FrameType | None) -> Caller | None:
+def _find_culprit(frame: FrameType | None) -> Caller | None:
     """Return the nearest line of the user's own code; `None` if the call is harmless and not the user's.
 
     The search ends where the world itself begins: the test that runs it is not to blame. Without a line of the user's
@@ -283,17 +287,17 @@ def _culprit(frame: FrameType | None) -> Caller | None:
         if any(frame.f_code is hook for hook in hooks):
             return None
         if owner is CodeOwner.THEIRS:
-            return _caller(path, len(path) - 1)
+            return _describe_caller(path, len(path) - 1)
         if owner is CodeOwner.TESTING:
             break
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _INNOCENT:
             return None
         frame = frame.f_back
-    index = _next_best(path)
-    return None if index is None else _caller(path, index)
+    index = _find_next_best(path)
+    return None if index is None else _describe_caller(path, index)
 
 
-def _next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
+def _find_next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
     """Return the index of the frame to name where none is the user's: the nearest one; of frames in which a library
     calls itself the outermost.
     """
@@ -307,10 +311,10 @@ def _next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
     return ours[0] if ours else None
 
 
-def _caller(path: Sequence[tuple[FrameType, CodeOwner]], index: int) -> Caller:
+def _describe_caller(path: Sequence[tuple[FrameType, CodeOwner]], index: int) -> Caller:
     frame, owner = path[index]
     through = None if index == 0 else _name_of(path[index - 1][0])
-    file, line, function = frame.f_code.co_filename, frame.f_lineno or 0, _short(frame.f_code)
+    file, line, function = frame.f_code.co_filename, frame.f_lineno or 0, _short_name(frame.f_code)
     if owner is CodeOwner.GENERATED:
         # `__init__` of a dataclass, for `field(default_factory=time.time)`: the class is all that can be found.
         made = type(frame.f_locals.get("self"))
@@ -327,9 +331,9 @@ def _line_of(made: type) -> int:
 
 
 def _name_of(frame: FrameType) -> str:
-    return f"{frame.f_globals.get('__name__', '?')}.{_short(frame.f_code)}"
+    return f"{frame.f_globals.get('__name__', '?')}.{_short_name(frame.f_code)}"
 
 
-def _short(code: CodeType) -> str:
+def _short_name(code: CodeType) -> str:
     """Return the name without enclosing functions: `pay` also for a function defined inside another one."""
     return code.co_qualname.rpartition("<locals>.")[2]

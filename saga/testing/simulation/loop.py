@@ -42,19 +42,19 @@ CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
 """Process whose code is running; `None` for the world itself."""
 
 
-def _refuses(what: str) -> Any:  # any signature: the method only raises
+def _refuse(what: str) -> Any:  # any signature: the method only raises
     def method(self: AbstractEventLoop, *_: object, **__: object) -> NoReturn:
         raise SagaError(what)
 
     return method
 
 
-_NETWORK = _refuses("a simulated world has no network: make it a resource and give the world a fake")
-_PROCESS = _refuses("a simulated world has no other programs: make it a resource and give the world a fake")
-_THREAD = _refuses("a simulated world has no threads: make it a resource and give the world a fake")
-_SIGNAL = _refuses("a simulated world gets no signals: its services are stopped by the world")
-_SETTING = _refuses("the event loop of a simulated world is as it is: services do not set it up")
-_ENDLESS = _refuses("a simulated world is run by its test: services neither run nor stop its event loop")
+_NETWORK = _refuse("a simulated world has no network: make it a resource and give the world a fake")
+_PROCESS = _refuse("a simulated world has no other programs: make it a resource and give the world a fake")
+_THREAD = _refuse("a simulated world has no threads: make it a resource and give the world a fake")
+_SIGNAL = _refuse("a simulated world gets no signals: its services are stopped by the world")
+_SETTING = _refuse("the event loop of a simulated world is as it is: services do not set it up")
+_ENDLESS = _refuse("a simulated world is run by its test: services neither run nor stop its event loop")
 
 
 class LoopWithoutSystem(AbstractEventLoop):
@@ -157,7 +157,7 @@ class SimulatedLoop(LoopWithoutSystem):
         if until_s is not None:
             self._now_s = max(self._now_s, until_s)
 
-    def inside(self, act: Callable[[], object]) -> None:
+    def run_inside(self, act: Callable[[], object]) -> None:
         """Call a function at once that needs a running loop."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
@@ -203,7 +203,7 @@ class SimulatedLoop(LoopWithoutSystem):
         self._closed = True
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="coroutine .* was never awaited")  # those that never began
-            self.inside(self._throw_out)
+            self.run_inside(self._throw_out)
         self._ready.clear()
         self._timers.clear()
 
@@ -212,7 +212,7 @@ class SimulatedLoop(LoopWithoutSystem):
             _, task = self._tasks.pop()
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it itself
-                _thrown_out(task.get_coro())
+                _throw_out_task(task.get_coro())
 
     # ---------------------------------------------------------------- one callback
 
@@ -226,7 +226,7 @@ class SimulatedLoop(LoopWithoutSystem):
             while steps < len(ready) and ready[steps][2]:
                 steps += 1
             # Tasks have no order among themselves, so the seed picks one. asyncio's own callbacks keep theirs.
-            chosen = self._chosen(steps)
+            chosen = self._choose(steps)
             _, handle, _ = ready[chosen]
             del ready[chosen]
         else:
@@ -238,7 +238,7 @@ class SimulatedLoop(LoopWithoutSystem):
                 self.after()
         return True
 
-    def _chosen(self, steps: int) -> int:
+    def _choose(self, steps: int) -> int:
         """Return the index of the ready task that runs next.
 
         The tasks are sorted by number first: asyncio iterates over sets in places, so their order of arrival can differ
@@ -399,7 +399,7 @@ class SimulatedLoop(LoopWithoutSystem):
         )
 
 
-def _thrown_out(coroutine: Any) -> None:
+def _throw_out_task(coroutine: Any) -> None:
     """End a coroutine wherever it is. Nothing that it does on its way out has an effect."""
     for _ in range(100):  # it may await something in a `finally`, and nothing would answer
         try:

@@ -22,7 +22,7 @@ class OperationRecord(NamedTuple):
 
     time_s: float
     operation: Operation
-    said: str
+    result: str
     """Result: `done`, or the name of the exception."""
 
 
@@ -75,7 +75,7 @@ def _as_text(line: OperationRecord | InjectedFault | TraceNote) -> Iterator[str]
         yield f"{line.operation.process}#{line.operation.number}"
         yield line.operation.what
         yield line.operation.where
-        yield str(line.planned) if isinstance(line, InjectedFault) else line.said
+        yield str(line.planned) if isinstance(line, InjectedFault) else line.result
 
 
 HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
@@ -115,10 +115,10 @@ class Disruptions:
     def freeze(self, process: Process, time_s: float) -> None:
         """Freeze the process for a while."""
 
-    def anew(self) -> None:
+    def restart_all(self) -> None:
         """Restart every worker gracefully, after a long time has passed."""
 
-    def silent(self, who: str, time_s: float) -> None:
+    def silence(self, who: str, time_s: float) -> None:
         """Cut the broker off from this process, or from all processes of this service, for a while."""
 
     def outage(self, service: str, time_s: float) -> None:
@@ -184,7 +184,7 @@ class Network:
         """
         loop = asyncio.get_running_loop()
         answer: Future[Any] = loop.create_future()
-        operation = self.numbered(process, what, where, names)
+        operation = self.next_operation(process, what, where, names)
         draws = self.chance.draw_four(f"{process.name}#{operation.number}")
         planned = None if self.plan is None else self.plan.fault_at(operation, loop.time())
         if planned is not None:
@@ -196,7 +196,7 @@ class Network:
             back_s += _slow_s(draws)
         if planned is not None and planned.kind == "delay":
             there_s, back_s = (there_s + 3 * draws[2], back_s) if draws[3] < 0.5 else (there_s, back_s + 3 * draws[2])
-        refused = self._refusal(process, backend, what, planned)
+        refused = self._find_refusal(process, backend, what, planned)
         if refused is not None:
             self.trace.lines.append(OperationRecord(loop.time(), operation, refused))
             error = backend.unavailable(f"planted: {refused}")
@@ -210,7 +210,7 @@ class Network:
         on_its_way = PendingAnswer(process, backend, operation, answer, back_s, lost)
 
         def land() -> None:
-            given = self._given(operation, planned, effect, draws)
+            given = self._land(operation, planned, effect, draws)
             if planned is not None and planned.kind == "crash" and process.alive:
                 self.trace.lines.append(InjectedFault(loop.time(), operation, planned, ""))
                 self._crash(process, draws)
@@ -222,14 +222,14 @@ class Network:
         self.later(there_s, land)
         return answer
 
-    def numbered(self, process: Process, what: OperationKind, where: str, names: tuple[str, ...]) -> Operation:
+    def next_operation(self, process: Process, what: OperationKind, where: str, names: tuple[str, ...]) -> Operation:
         """Return the next operation of a process."""
         number = self._numbers[process.name] = self._numbers.get(process.name, 0) + 1
         return Operation(process.name, process.service, number, what, where, names)
 
-    def seen(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
+    def survives_poll(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
         """Record that a poll returns records; return True if the process survives it."""
-        operation = self.numbered(process, "poll", where, names)
+        operation = self.next_operation(process, "poll", where, names)
         planned = None if self.plan is None else self.plan.fault_at(operation, asyncio.get_running_loop().time())
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, "done"))
         if planned is not None:
@@ -269,7 +269,7 @@ class Network:
 
     # ---------------------------------------------------------------- landing and coming back
 
-    def _given(
+    def _land(
         self,
         operation: Operation,
         planned: PlannedFault | None,
@@ -278,17 +278,17 @@ class Network:
     ) -> Any:
         """Return the result of the operation; an exception is returned too, not raised."""
         try:
-            given, said = effect(planned, draws), "done"
+            given, result = effect(planned, draws), "done"
         except Exception as why:  # noqa: BLE001 - whatever the backend answers is on its way back
-            given, said = why, type(why).__name__
-        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, said))
+            given, result = why, type(why).__name__
+        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, result))
         return given
 
     def _record_answer(self, pending: PendingAnswer, done: "Future[Any]") -> None:
         """Send back the answer of an external system."""
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
-        said = type(given).__name__ if isinstance(given, Exception) else "answered"
-        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), pending.operation, said))
+        result = type(given).__name__ if isinstance(given, Exception) else "answered"
+        self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), pending.operation, result))
         self._send_back(pending, given)
 
     def _send_back(self, pending: PendingAnswer, given: Any) -> None:
@@ -319,7 +319,7 @@ class Network:
 
     # ---------------------------------------------------------------- faults
 
-    def _refusal(
+    def _find_refusal(
         self, process: Process, backend: Backend, what: OperationKind, planned: PlannedFault | None
     ) -> str | None:
         """Return the reason why the operation has not happened and will not; `None` if there is none."""
@@ -353,7 +353,7 @@ class Network:
                 who = process.name if planned.after else process.service
                 self._cut[who, where] = max(self._cut.get((who, where), 0.0), now_s + time_s)
                 if where == "broker":
-                    self.disruptions.silent(who, time_s)
+                    self.disruptions.silence(who, time_s)
                 details = f"{who} does not reach {where} for {time_s:.1f} s"
             case "freeze":
                 time_s = 0.05 + 30 * draws[2] ** 2

@@ -42,13 +42,13 @@ def report(failed: FailedScenario, name: str) -> str:
         f"from {count_noun(len(old), what)} to {len(new)}"
         for what, old, new in (
             ("fault", first.schedule.planted, small.schedule.planted),
-            (_kind_of_said(first), _published(first), _published(small)),
+            (_name_published(first), _list_published(first), _list_published(small)),
         )
         if len(old) != len(new)
     ]
     if counts:
         lines.append(f"shrunk {' and '.join(counts)} in {count_noun(failed.shrunk.runs, 'run')}")
-    sagas = _sagas(small)
+    sagas = _find_sagas(small)
     lines += [
         *(["faults:"] if small.schedule.planted else ["no fault is needed"]),
         *(f"    {planted}" for planted in small.schedule.planted),
@@ -72,11 +72,11 @@ def summary(tally: Tally) -> str:
     if tally.pairs:
         parts.append(f"two crashes at {tally.pairs:,} of {count_noun(tally.pairs_in_all, 'pair')} of points")
     if tally.faults and not tally.points:
-        told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
-        parts.append(f"{count_noun(tally.faults.total(), 'fault')} ({told})")
+        text = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
+        parts.append(f"{count_noun(tally.faults.total(), 'fault')} ({text})")
     if tally.dead:
-        told = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
-        parts.append(f"{count_noun(tally.dead.total(), 'dead letter')} ({told})")
+        text = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
+        parts.append(f"{count_noun(tally.dead.total(), 'dead letter')} ({text})")
     return "; ".join(parts)
 
 
@@ -85,17 +85,17 @@ def _describe_failure(failure: BaseException | None) -> str:
     return text.split("\n")[0]
 
 
-def _published(run: Run) -> list[int]:
+def _list_published(run: Run) -> list[int]:
     return [n for n in range(len(run.world.published)) if n not in run.schedule.without]
 
 
-def _kind_of_said(run: Run) -> str:
+def _name_published(run: Run) -> str:
     """Return the noun for what the test has published or written."""
     written = [isinstance(each, DocumentWrite) for each in run.world.published]
     return "document" if written and all(written) else "event or document" if any(written) else "event"
 
 
-def _sagas(run: Run) -> Collection[str]:
+def _find_sagas(run: Run) -> Collection[str]:
     """Return the sagas that the timeline shows; none means all."""
     if isinstance(run.failure, CheckFailed) and run.failure.saga:
         return [run.failure.saga]
@@ -110,14 +110,14 @@ LINES_MAX = 200
 
 def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
     """Return the lines of these sagas, by default of all. Every fault is shown."""
-    lines = list(_lines(world, sagas))
+    lines = list(_describe_lines(world, sagas))
     if len(lines) > LINES_MAX:
         half = LINES_MAX // 2
         lines[half:-half] = [f"   ... {len(lines) - LINES_MAX} more lines ..."]
     return lines
 
 
-def _lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[str]:
+def _describe_lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[str]:
     seen: dict[str, int] = {}
     for line in world.trace.lines:
         at = f"{line.time_s:12.4f} s  "
@@ -127,29 +127,31 @@ def _lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[str]:
                 about = f"{line.operation.what} {line.operation.where}"
                 yield f"{at}*** {line.planned} *** ({about}){details}"
             case TraceNote():
-                told = line.what or _moment(line.moment, sagas)
-                if told:
-                    yield f"{at}{line.process:<14} {told}"
+                text = line.what or _describe_moment(line.moment, sagas)
+                if text:
+                    yield f"{at}{line.process:<14} {text}"
             case OperationRecord():
-                for told in _asked(world, line, sagas, seen):
-                    yield f"{at}{line.operation.process:<14} {told}"
+                for text in _describe_operation(world, line, sagas, seen):
+                    yield f"{at}{line.operation.process:<14} {text}"
 
 
-def _asked(world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
+def _describe_operation(
+    world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
+) -> Iterator[str]:
     """Describe an operation for people; most operations need no line."""
     operation = line.operation
-    if operation.what == "publish" and operation.process == APPLICATION and line.said == "done":
+    if operation.what == "publish" and operation.process == APPLICATION and line.result == "done":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
             yield f"publishes {operation.where}"
-    elif operation.what in ("replace", "remove") and operation.process == APPLICATION and line.said == "done":
+    elif operation.what in ("replace", "remove") and operation.process == APPLICATION and line.result == "done":
         document, _, service = operation.where.rpartition(" of ")
         if not sagas or document.partition("/")[2] in sagas or _has_sagas_of_fields(world, service, document):
             yield f"{'writes' if operation.what == 'replace' else 'removes'} {operation.where}"
     elif operation.what == "step":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
-            yield f"calls {operation.where}" if line.said == "done" else f"{operation.where}: {line.said}"
+            yield f"calls {operation.where}" if line.result == "done" else f"{operation.where}: {line.result}"
     elif operation.what in ("insert", "replace") and operation.where.startswith(f"{PROGRESS}/"):
-        yield from _written(world, line, sagas, seen)
+        yield from _describe_write(world, line, sagas, seen)
 
 
 def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> bool:
@@ -158,7 +160,7 @@ def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> 
     return any(kind.collection == collection and kind.saga for kind in world.declared[service].documents)
 
 
-def _written(
+def _describe_write(
     world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
 ) -> Iterator[str]:
     """Describe a write of a progress."""
@@ -166,8 +168,8 @@ def _written(
     service, _, saga = key.partition("::")
     if sagas and saga not in sagas:
         return
-    if line.said != "done":
-        yield f"finds that {key} {'is there already' if line.said == 'Exists' else 'is another one by now'}"
+    if line.result != "done":
+        yield f"finds that {key} {'is there already' if line.result == 'Exists' else 'is another one by now'}"
         return
     number = seen[key] = seen.get(key, -1) + 1
     versions = world.workers.disks[service].versions[PROGRESS, key]
@@ -185,16 +187,16 @@ def _written(
             if intent not in before.intents and intent.kind == "lieu":
                 yield f"{saga}: {intent.handler} is dead: what it did is put right, or shown to a person"
             elif intent not in before.intents and intent.begins is not None:
-                yield f"{saga}: {_name(world, service, intent)} begins {intent.begins.kind} {intent.begins.name}"
+                yield f"{saga}: {_name_of_run(world, service, intent)} begins {intent.begins.kind} {intent.begins.name}"
 
 
-def _name(world: SimulatedWorld, service: str, intent: Intent) -> str:
+def _name_of_run(world: SimulatedWorld, service: str, intent: Intent) -> str:
     """Return the name of the handler that runs: a compensation is a handler of its own."""
     undoing = world.declared[service].compensations if intent.kind == "undo" else ()
     return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
 
 
-def _moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
+def _describe_moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
     """Describe a telemetry event; return an empty text for one of another saga."""
     if sagas and getattr(moment, "saga", None) not in (None, *sagas):
         return ""
@@ -255,8 +257,8 @@ def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str)
     if others != ["world"]:
         raise SagaError(f"{name} takes {', '.join(others)}: a test that was saved gives nothing but a world")
     planted = [str(fault) for fault in schedule.planted]
-    told = repr((schedule.seed, planted, sorted(schedule.without)))
-    stem = f"{name.removeprefix('test_')}_{blake2b(told.encode(), digest_size=3).hexdigest()}"
+    text = repr((schedule.seed, planted, sorted(schedule.without)))
+    stem = f"{name.removeprefix('test_')}_{blake2b(text.encode(), digest_size=3).hexdigest()}"
     path = Path(scenario.__code__.co_filename).parent / f"test_schedule_{stem}.py"
     text = _TEST.format(
         name=name,

@@ -94,14 +94,14 @@ def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None
         return  # reported as a failure of the scenario
     again = run(scenario, schedule, RunOptions())
     if first.world.fingerprint() != again.world.fingerprint():
-        said = _parted(schedule.seed, first.world.trace.lines, again.world.trace.lines)
-        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+        difference = _find_first_difference(schedule.seed, first.world.trace.lines, again.world.trace.lines)
+        raise SagaError(f"{difference}\n{ELSEWHERE}") from again.failure
     if again.failure is not None:
-        said = f"seed {schedule.seed} fails the second time only: {again.failure}"
-        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+        difference = f"seed {schedule.seed} fails the second time only: {again.failure}"
+        raise SagaError(f"{difference}\n{ELSEWHERE}") from again.failure
 
 
-def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
+def _find_first_difference(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
     """Describe where two runs of one seed diverge."""
     for one, two in zip(ones, twos, strict=False):
         if one != two:
@@ -151,7 +151,7 @@ class RecognisingPlan:
         self._seen: Counter[Sought] = Counter()
 
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
-        sought = _sought(operation)
+        sought = _identify_operation(operation)
         planned = self._sought.get((sought, self._seen[sought]))
         self._seen[sought] += 1
         if planned is None or operation.what not in POSSIBLE[planned.kind]:
@@ -184,7 +184,7 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
         if not isinstance(failing.failure, CheckFailed) and not is_calm(without):
             return False
         by_number = Schedule(seed=failing.schedule.seed, planted=tuple(planted), without=without)
-        return tried(by_number) or bool(planted and tried(_moved(found.run, by_number)))
+        return tried(by_number) or bool(planted and tried(_move_schedule(found.run, by_number)))
 
     def tried(schedule: Schedule) -> bool:
         if found.runs >= runs_max:
@@ -198,8 +198,8 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
 
     while True:
         before = found.run.schedule
-        _without(lambda: found.run.schedule.planted, lambda kept: fails(kept, found.run.schedule.without))
-        _without(
+        _leave_out(lambda: found.run.schedule.planted, lambda kept: fails(kept, found.run.schedule.without))
+        _leave_out(
             lambda: [n for n in events if n not in found.run.schedule.without],
             lambda kept: fails(found.run.schedule.planted, frozenset(events) - set(kept)),
         )
@@ -207,9 +207,9 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
             return found
 
 
-def _moved(of: Run, schedule: Schedule) -> MovedSchedule:
+def _move_schedule(of: Run, schedule: Schedule) -> MovedSchedule:
     """Return a schedule whose faults are some of this run's."""
-    places = _places(of)
+    places = _find_places(of)
     return MovedSchedule(
         seed=schedule.seed,
         planted=schedule.planted,
@@ -218,7 +218,7 @@ def _moved(of: Run, schedule: Schedule) -> MovedSchedule:
     )
 
 
-def _places(of: Run) -> dict[PlannedFault, tuple[Sought, int]]:
+def _find_places(of: Run) -> dict[PlannedFault, tuple[Sought, int]]:
     """Return the operation that each fault of a run hit."""
     numbers: dict[tuple[str, int], int] = {}
     seen: Counter[Sought] = Counter()
@@ -227,7 +227,7 @@ def _places(of: Run) -> dict[PlannedFault, tuple[Sought, int]]:
         if isinstance(line, TraceNote):
             continue
         operation = line.operation
-        asked, sought = (operation.process, operation.number), _sought(operation)
+        asked, sought = (operation.process, operation.number), _identify_operation(operation)
         if asked not in numbers:
             numbers[asked] = seen[sought]
             seen[sought] += 1
@@ -236,11 +236,11 @@ def _places(of: Run) -> dict[PlannedFault, tuple[Sought, int]]:
     return places
 
 
-def _sought(operation: Operation) -> Sought:
+def _identify_operation(operation: Operation) -> Sought:
     return operation.service, operation.what, operation.where
 
 
-def _without(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:
+def _leave_out(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:
     """Leave out halves, then quarters and so on, down to single items. `items` returns what is left."""
     size = len(items())
     while size:
@@ -280,17 +280,17 @@ class Tally:
 
     def add(self, done: Run) -> None:
         self.runs += 1
-        self.ended = self.ended or not done.world.decides or any(map(done.world.outcome, done.world.sagas()))
-        said = [each for n, each in enumerate(done.world.published) if n not in done.schedule.without]
-        written = sum(isinstance(each, DocumentWrite) for each in said)
-        self.events, self.documents = self.events + len(said) - written, self.documents + written
+        self.ended = self.ended or not done.world.emits_outcomes or any(map(done.world.outcome, done.world.sagas()))
+        published = [each for n, each in enumerate(done.world.published) if n not in done.schedule.without]
+        written = sum(isinstance(each, DocumentWrite) for each in published)
+        self.events, self.documents = self.events + len(published) - written, self.documents + written
         self.faults.update(planted.kind for planted in done.schedule.planted)
         for line in done.world.trace.lines:
             if isinstance(line, TraceNote) and isinstance(line.moment, DeadLettered):
-                self.dead[_why_dead(line.moment)] += 1
+                self.dead[_list_dead_letter_reasons(line.moment)] += 1
 
 
-def _why_dead(letter: DeadLettered) -> str:
+def _list_dead_letter_reasons(letter: DeadLettered) -> str:
     """Return the reason of a dead letter without the saga's name, so that those of different sagas are counted
     together.
     """
@@ -343,22 +343,22 @@ def _schedules(
             yield Schedule.parse(number, faults, without)
         case Crashes(pairs):
             for number in seeds or (0,):
-                yield from _crashes(scenario, Schedule(seed=number), pairs, tally, care)
+                yield from _crash_schedules(scenario, Schedule(seed=number), pairs, tally, care)
 
 
-def _crashes(
+def _crash_schedules(
     scenario: Scenario, schedule: Schedule, pairs: bool | None, tally: Tally, care: RunOptions
 ) -> Iterator[Schedule]:
     """Yield the schedules of `crash_everywhere`: without a crash, then with one at each point, then with two."""
     yield schedule
-    points = points_of(run(scenario, schedule, care))
+    points = find_crash_points(run(scenario, schedule, care))
     tally.points += len(points)
     follow: list[Schedule] = []
     for point in points:
         one = replace(schedule, planted=(point,))
         yield one
         if pairs or (pairs is None and len(points) <= PAIRS_POINTS_MAX):
-            after = points_of(run(scenario, one, care), since=point)
+            after = find_crash_points(run(scenario, one, care), since=point)
             follow += [replace(one, planted=(point, second)) for second in after]
     tally.pairs_in_all += len(follow)
     step = max(1, -(-len(follow) // PAIRS_MAX))
@@ -367,7 +367,7 @@ def _crashes(
         yield two
 
 
-def points_of(done: Run, since: PlannedFault | None = None) -> list[PlannedFault]:
+def find_crash_points(done: Run, since: PlannedFault | None = None) -> list[PlannedFault]:
     """Return the points at which a process can die in such a run: before and after each operation, in order."""
     points: dict[PlannedFault, None] = {}
     begun = since is None

@@ -31,7 +31,7 @@ from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.guard import Guard
 from saga.testing.simulation.loop import BEGINNING_MS, CURRENT, NotQuiet, Process, SimulatedLoop
 from saga.testing.simulation.network import Network, Trace
-from saga.testing.simulation.workers import Accident, Workers, evidence_of
+from saga.testing.simulation.workers import Accident, Workers, collect_evidence
 from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SimulatedWorld(World):
     """The simulated world: see `World` for the promises."""
 
     def __init__(
-        self, seed: int = 0, plan: FaultPlan | None = None, *, guarded: bool = True, tells: bool = False
+        self, seed: int = 0, plan: FaultPlan | None = None, *, guarded: bool = True, publishes_transitions: bool = False
     ) -> None:
         """Create a world in which no service runs yet.
 
@@ -92,17 +92,17 @@ class SimulatedWorld(World):
         self._loop = SimulatedLoop(seed)
         self.network = Network(chance, plan, self.trace)
         self.cluster = Cluster(self.network)
-        self.workers = Workers(self._loop, self.network, self.cluster, chance, self._failed)
+        self.workers = Workers(self._loop, self.network, self.cluster, chance, self._fail)
         self.network.disruptions = self.workers
-        if tells:
-            self.workers.tells = TOPIC._replace(partitions=PARTITIONS)
-            self.cluster.ensure([self.workers.tells])
+        if publishes_transitions:
+            self.workers.transition_topic = TOPIC._replace(partitions=PARTITIONS)
+            self.cluster.ensure_topics([self.workers.transition_topic])
         self.published: list[Event | DocumentWrite] = []
         """Everything that the test has published, and written into stores, in order."""
         self.left_out: frozenset[int] = frozenset()
         """Numbers of the test's events and documents that are left out, to shrink a run."""
-        self._said: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
-        self._saying: asyncio.Task[None] | None = None
+        self._pending: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
+        self._publishing: asyncio.Task[None] | None = None
         """Task of the application, which publishes one event after another, however much time a test lets pass in
         between.
         """
@@ -146,8 +146,8 @@ class SimulatedWorld(World):
 
     def _start(self, declared: Declared, fakes: Sequence[object], documents: "Mapping[str, DataclassInstance]") -> None:
         self.declared[declared.name] = declared
-        self.cluster.ensure(_topics(declared))
-        self._loop.inside(lambda: self.workers.add(declared, fakes, WORKERS))
+        self.cluster.ensure_topics(_topics(declared))
+        self._loop.run_inside(lambda: self.workers.add(declared, fakes, WORKERS))
         disk = self.workers.disks[declared.name]
         collections = {kind.kind: kind.collection for kind in declared.documents}
         for key, document in documents.items():
@@ -168,7 +168,7 @@ class SimulatedWorld(World):
             self.workers.keys.forget(subject)
 
     def deploy(self, service: "Service[DataclassInstance | None]", /, *, use: Sequence[object] = ()) -> None:
-        declared, before = service.declared, self._started(service)
+        declared, before = service.declared, self._find_declared(service)
         given = (*use, *self._use)
         fakes = [fake for fake in given if any(isinstance(fake, r.gives) for r in declared.resources)]
         real = [kind for kind in self._real if any(kind is r.gives for r in declared.resources)]
@@ -176,40 +176,40 @@ class SimulatedWorld(World):
         if not declared.reactions:
             raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
         self.declared[before.name] = declared
-        self.cluster.ensure(_topics(declared))
-        self._loop.inside(lambda: self.workers.deploy(declared, fakes))
+        self.cluster.ensure_topics(_topics(declared))
+        self._loop.run_inside(lambda: self.workers.deploy(declared, fakes))
 
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
-        declared = self._started(service)
+        declared = self._find_declared(service)
         collection = next((k.collection for k in declared.documents if k.kind is kind), None)
         if collection is None:
             raise SagaError(f"{declared.name!r} declares no document {kind.__name__}")
-        kept = self.workers.disks[declared.name].there(collection, key, self._loop.time())
+        kept = self.workers.disks[declared.name].find(collection, key, self._loop.time())
         return None if kept is None else as_kind(kept.content, kind)
 
     def publish(self, *events: Event, principal: str | None = None) -> None:
         for event in events:
             to_record(event, BEGINNING_MS)  # an event that cannot be published raises here, in the test's own line
             if len(self.published) not in self.left_out:
-                self._said.append(_PublishedEvent(event, principal))
+                self._pending.append(_PublishedEvent(event, principal))
             self.published.append(event)
 
     def use_connector(self) -> None:
         if self.declared:
             raise SagaError("services have begun without it: world.use_connector() comes before world.start(...)")
-        self.workers.connected = True
+        self.workers.uses_connectors = True
 
-    def _change(self, service: "Service[DataclassInstance | None]", written: DocumentWrite) -> None:
-        changed = _ApplicationWrite(self._started(service).name, written)
+    def _write_document(self, service: "Service[DataclassInstance | None]", written: DocumentWrite) -> None:
+        changed = _ApplicationWrite(self._find_declared(service).name, written)
         if len(self.published) not in self.left_out:
-            self._said.append(changed)
+            self._pending.append(changed)
         self.published.append(written)
 
-    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
-        return self.progress(self._started(service).name, saga)
+    def _find_progress(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
+        return self.progress(self._find_declared(service).name, saga)
 
-    def _tell(self, record: Outgoing) -> None:
-        self._said.append(record)
+    def _send_record(self, record: Outgoing) -> None:
+        self._pending.append(record)
 
     def run_until_quiet(self) -> None:
         self._run(None)
@@ -220,9 +220,9 @@ class SimulatedWorld(World):
     def outcome(self, saga_id: str) -> type[Event] | None:
         for declared in self.declared.values():
             emits = {name_of(e): e for h in declared.reactions for e in h.emits}
-            said = self.progress(declared.name, saga_id)
-            if said is not None and said.outcome is not None:
-                return emits.get(said.outcome)
+            progress = self.progress(declared.name, saga_id)
+            if progress is not None and progress.outcome is not None:
+                return emits.get(progress.outcome)
         return None
 
     def disturb(self, worker: str, accident: Accident) -> None:
@@ -232,11 +232,11 @@ class SimulatedWorld(World):
         """
         if worker not in self.workers.names():
             raise SagaError(f"there is no worker {worker!r}: {', '.join(self.workers.names()) or 'none has started'}")
-        self._loop.inside(lambda: self.workers.meets(worker, accident))
+        self._loop.run_inside(lambda: self.workers.cause_accident(worker, accident))
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
         self._always.append(AlwaysCheck(what, holds))
-        self._loop.after = self._look
+        self._loop.after = self._check_always
 
     def save_schedule(self) -> Path:
         if self.saving is None:
@@ -252,7 +252,7 @@ class SimulatedWorld(World):
 
     def evidence(self) -> Evidence:
         """Return everything that the services of this world wrote and published."""
-        return replace(evidence_of(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
+        return replace(collect_evidence(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
 
     def verify(self, *, rerun: bool = False) -> None:
         """Check the invariants of the kit, now that the world is quiet.
@@ -298,7 +298,7 @@ class SimulatedWorld(World):
         return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
 
     @property
-    def decides(self) -> bool:
+    def emits_outcomes(self) -> bool:
         """True if a service here emits outcomes."""
         handlers = [h for d in self.declared.values() for h in d.reactions]
         return any(contract_of(event).outcome for handler in handlers for event in handler.emits)
@@ -311,12 +311,13 @@ class SimulatedWorld(World):
 
     def _run(self, until_s: float | None) -> None:
         self._check_started()
-        if self._said:
-            said, self._said = self._said, []
+        if self._pending:
+            pending, self._pending = self._pending, []
             context = copy_context()
             context.run(CURRENT.set, self._application)
-            self._saying = self._loop.create_task(self._says(said, self._saying), name=APPLICATION, context=context)
-            self._saying.add_done_callback(self._said_all)
+            publishing = self._publish_all(pending, self._publishing)
+            self._publishing = self._loop.create_task(publishing, name=APPLICATION, context=context)
+            self._publishing.add_done_callback(self._check_published)
         try:
             if self._guard is None:
                 self._loop.run(until_s)
@@ -329,29 +330,29 @@ class SimulatedWorld(World):
         finally:
             if self._guard is not None:
                 self._guard.check()
-        self._look()
+        self._check_always()
 
-    async def _says(
+    async def _publish_all(
         self, events: Sequence[_PublishedEvent | _ApplicationWrite | Outgoing], before: "asyncio.Task[None] | None"
     ) -> None:
         if before is not None:
             await before
         broker = SimulatedBroker(self.cluster, self._application, self.network, self._retention_s())
         async with broker:
-            for said in events:
-                if isinstance(said, _ApplicationWrite):
-                    await self.workers.changes(self._application, said.service, said.written)
+            for each in events:
+                if isinstance(each, _ApplicationWrite):
+                    await self.workers.write_document(self._application, each.service, each.written)
                     continue
-                record = said if isinstance(said, Outgoing) else await self._record_of(*said)
+                record = each if isinstance(each, Outgoing) else await self._encode(*each)
                 if record.topic not in self.cluster.topics:  # of a service that does not run here
-                    self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
-                await _insist(broker, record)
+                    self.cluster.ensure_topics([Topic(record.topic, PARTITIONS, None)])
+                await _publish_until_acknowledged(broker, record)
 
-    def _said_all(self, task: "asyncio.Task[None]") -> None:
+    def _check_published(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (why := task.exception()) is not None:
-            self._failed(why)
+            self._fail(why)
 
-    async def _record_of(self, event: Event, principal: str | None) -> Outgoing:
+    async def _encode(self, event: Event, principal: str | None) -> Outgoing:
         seal = await encryptor_of(event, self.workers.keys)
         return to_record(event, self._time_ms(), principal=principal, encrypt=seal)
 
@@ -361,10 +362,10 @@ class SimulatedWorld(World):
     def _retention_s(self) -> float:
         return max((d.retention.total_seconds() for d in self.declared.values()), default=0.0)
 
-    def _failed(self, why: BaseException) -> None:
+    def _fail(self, why: BaseException) -> None:
         self._loop.failure = why
 
-    def _look(self) -> None:
+    def _check_always(self) -> None:
         for always in self._always:
             if not always.holds():
                 raise CheckFailed("your own invariant", f"{always.what} - does not hold at {self._loop.time():.3f} s")
@@ -373,7 +374,7 @@ class SimulatedWorld(World):
         if not self.declared:
             raise SagaError(NOTHING_STARTED)
 
-    def _started(self, service: "Service[DataclassInstance | None]") -> Declared:
+    def _find_declared(self, service: "Service[DataclassInstance | None]") -> Declared:
         if service.declared.name not in self.declared:
             raise SagaError(f"{service.declared.name!r} was not started in this world")
         return service.declared
@@ -383,7 +384,7 @@ def _topics(declared: Declared) -> list[Topic]:
     return [Topic(t.name, min(t.partitions, PARTITIONS), None) for t in topics_of(declared)]
 
 
-async def _insist(broker: SimulatedBroker, record: Outgoing) -> None:
+async def _publish_until_acknowledged(broker: SimulatedBroker, record: Outgoing) -> None:
     """Publish the same record again until it is acknowledged, as an application does."""
     while True:
         try:

@@ -25,7 +25,7 @@ from saga.store.port import Document
 from saga.testing.fault_plans import OperationKind
 from saga.testing.simulation.loop import BEGINNING_MS, Process
 from saga.testing.simulation.network import Backend, Effect, Network
-from saga.testing.world import with_marks_of
+from saga.testing.world import keep_markers
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
 """Maximum size of a document: the smallest limit of any real store."""
@@ -62,14 +62,14 @@ class Disk:
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     """Every content that took effect, oldest first."""
     document_bytes_max: int = DOCUMENT_BYTES_MAX
-    told: list[Callable[[Mutation], None]] = field(default_factory=list)
+    listeners: list[Callable[[Mutation], None]] = field(default_factory=list)
     """Functions that are called with each change of a document."""
     _cas: int = 0
 
-    def there(self, collection: str, key: str, now_s: float) -> StoredDocument | None:
+    def find(self, collection: str, key: str, now_s: float) -> StoredDocument | None:
         kept = self.documents.get((collection, key))
         if kept is not None and kept.expires_s is not None and now_s >= kept.expires_s:
-            self._gone("expiry", collection, key)
+            self._drop("expiry", collection, key)
             return None
         return kept
 
@@ -84,32 +84,32 @@ class Disk:
         self.documents[collection, key] = StoredDocument(content, self._cas, expires_s)
         self.versions.setdefault((collection, key), []).append(content)
         if before is None:
-            self._tell(Mutation("insert", collection, key, self._cas, None, content))
+            self._notify(Mutation("insert", collection, key, self._cas, None, content))
         else:
-            self._tell(Mutation("update", collection, key, self._cas, before.content, content))
+            self._notify(Mutation("update", collection, key, self._cas, before.content, content))
         return self._cas
 
     def write(self, collection: str, key: str, content: bytes | None, expires: timedelta | None, now_s: float) -> None:
         """Write or remove a document as a program does that does not know the toolkit: markers stay, and removing an
         absent document does nothing.
         """
-        kept = self.there(collection, key, now_s)
+        kept = self.find(collection, key, now_s)
         if content is not None:
-            content = content if kept is None else with_marks_of(kept.content, content)
+            content = content if kept is None else keep_markers(kept.content, content)
             self.put(collection, key, content, None if expires is None else now_s + expires.total_seconds())
         elif kept is not None:
             self.remove(collection, key)
 
     def remove(self, collection: str, key: str) -> None:
         """Remove an existing document."""
-        self._gone("delete", collection, key)
+        self._drop("delete", collection, key)
 
-    def _gone(self, kind: Literal["delete", "expiry"], collection: str, key: str) -> None:
+    def _drop(self, kind: Literal["delete", "expiry"], collection: str, key: str) -> None:
         kept = self.documents.pop((collection, key))
-        self._tell(Mutation(kind, collection, key, kept.cas, kept.content, None))
+        self._notify(Mutation(kind, collection, key, kept.cas, kept.content, None))
 
-    def _tell(self, mutation: Mutation) -> None:
-        for tell in self.told:
+    def _notify(self, mutation: Mutation) -> None:
+        for tell in self.listeners:
             tell(mutation)
 
 
@@ -144,7 +144,7 @@ class SimulatedStore:
 
     async def get(self, collection: str, key: str) -> Document | None:
         def land(*_: object) -> Document | None:
-            kept = self._disk.there(collection, key, _now_s())
+            kept = self._disk.find(collection, key, _now_s())
             return None if kept is None else Document(kept.content, kept.cas)
 
         document: Document | None = await self._ask("get", collection, key, land)
@@ -154,7 +154,7 @@ class SimulatedStore:
         _check(expiry_s)
 
         def land(*_: object) -> int:
-            if self._disk.there(collection, key, _now_s()) is not None:
+            if self._disk.find(collection, key, _now_s()) is not None:
                 raise Exists(f"{key!r} is in {collection!r} already")
             return self._disk.put(collection, key, content, None if expiry_s is None else _now_s() + expiry_s)
 
@@ -191,13 +191,13 @@ class SimulatedStore:
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
         for there, key in sorted(self._disk.documents):
-            kept = self._disk.there(there, key, _now_s()) if there == collection and key.startswith(prefix) else None
+            kept = self._disk.find(there, key, _now_s()) if there == collection and key.startswith(prefix) else None
             if kept is not None:
                 yield key, Document(kept.content, kept.cas)
 
     def _of(self, collection: str, key: str, cas: int) -> StoredDocument:
         """Return the version with this `cas`. Raises `Conflict`."""
-        kept = self._disk.there(collection, key, _now_s())
+        kept = self._disk.find(collection, key, _now_s())
         if kept is None or kept.cas != cas:
             raise Conflict(f"{key!r} in {collection!r} is another version by now")
         return kept
@@ -229,28 +229,28 @@ class RecordedChanges:
     def __init__(self, disk: Disk, now_s: Callable[[], float]) -> None:
         self._disk, self._now_s, self._number = disk, now_s, 0
         self.watched: dict[str, set[str]] = {}
-        self.noted: dict[str, list[RecordedChange]] = {}
+        self.recorded: dict[str, list[RecordedChange]] = {}
         self.leaders: dict[str, ChangeRecordingStore] = {}
         """Store of the process that publishes the changes, for each service."""
         self.waiting: list[Future[None]] = []
         """Futures that are done when something is recorded."""
-        disk.told.append(self._note)
+        disk.listeners.append(self._record)
 
     def watch(self, service: str, collections: Collection[str], from_beginning: bool) -> None:
         before = self.watched.setdefault(service, set())
-        self.noted.setdefault(service, [])
+        self.recorded.setdefault(service, [])
         for collection in sorted(set(collections) - before) if from_beginning else ():
             for there, key in list(self._disk.documents):
-                kept = self._disk.there(there, key, self._now_s()) if there == collection else None
+                kept = self._disk.find(there, key, self._now_s()) if there == collection else None
                 if kept is not None:
                     self._add(service, Mutation("insert", collection, key, kept.cas, None, kept.content))
         self.watched[service] = before | set(collections)
 
     def unwatch(self, service: str, collections: Collection[str]) -> None:
         self.watched[service] = self.watched.get(service, set()) - set(collections)
-        self.noted[service] = [each for each in self.noted.get(service, []) if each.collection not in collections]
+        self.recorded[service] = [each for each in self.recorded.get(service, []) if each.collection not in collections]
 
-    def _note(self, mutation: Mutation) -> None:
+    def _record(self, mutation: Mutation) -> None:
         if mutation.collection not in (PROGRESS, ARCHIVES):
             for service, collections in self.watched.items():
                 if mutation.collection in collections:
@@ -262,7 +262,7 @@ class RecordedChanges:
         changed = DocumentChange(
             kind=made.kind, key=made.key, version=made.cas, time_ms=time_ms, before=made.before, after=made.after
         )
-        self.noted[service].append(RecordedChange(self._number, made.collection, changed))
+        self.recorded[service].append(RecordedChange(self._number, made.collection, changed))
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             wake(each)
@@ -290,14 +290,14 @@ class ChangeRecordingStore(SimulatedStore):
         self._notes.unwatch(service, collections)
 
     def read_recorded(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
-        noted = self._notes.noted.get(service, [])
+        noted = self._notes.recorded.get(service, [])
         if before_ms is not None and (not noted or noted[0].changed.time_ms >= before_ms):
             return ()
         return tuple(noted[:count_max])
 
     async def forget(self, service: str, number: int) -> None:
         def land(*_: object) -> None:
-            self._notes.noted[service] = [each for each in self._notes.noted[service] if each.number > number]
+            self._notes.recorded[service] = [each for each in self._notes.recorded[service] if each.number > number]
 
         await self._ask("remove", "changes", service, land)
 
@@ -307,7 +307,7 @@ class ChangeRecordingStore(SimulatedStore):
         """
         waiting: Future[None] = asyncio.get_running_loop().create_future()
         self._notes.waiting.append(waiting)
-        lying = [service for service, noted in self._notes.noted.items() if noted]
+        lying = [service for service, noted in self._notes.recorded.items() if noted]
         if any(self._notes.leaders.get(service) is self for service in lying):
             asyncio.get_running_loop().call_later(seconds, wake, waiting)
         elif lying:

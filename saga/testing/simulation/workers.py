@@ -90,7 +90,7 @@ class Workers(Disruptions):
     ) -> None:
         """Create a world without workers. `failed`: called when a worker ends with an error, which must not happen."""
         self.disks: dict[str, Disk] = {}
-        self.connected = False
+        self.uses_connectors = False
         """True if connectors deliver document changes; otherwise the stores record them."""
         self._notes: dict[str, RecordedChanges] = {}
         """Changes that stores have recorded, by service."""
@@ -102,7 +102,7 @@ class Workers(Disruptions):
         """Releases of each service that were deployed here."""
         self.newest: dict[str, DeployedRelease] = {}
         """Release of each service that was deployed last."""
-        self.tells: Topic | None = None
+        self.transition_topic: Topic | None = None
         """Topic on which they report their transitions."""
         self._next: dict[str, DeployedRelease] = {}
         """Release that each worker runs in its next life."""
@@ -120,7 +120,7 @@ class Workers(Disruptions):
         for number in range(1, count + 1):
             self._next[f"{declared.name}-{number}"] = first
             self._begin(f"{declared.name}-{number}", declared.name, 1)
-        self._take_changes(first)
+        self._deliver_changes(first)
 
     def deploy(self, declared: Declared, use: Sequence[object]) -> None:
         """Restart the workers of a service as this release, one after another. Deploying a release that was there
@@ -132,19 +132,19 @@ class Workers(Disruptions):
             release = DeployedRelease(len(known) + 1, prepare(declared), use)
             known.append(release)
         self.newest[declared.name] = release
-        self._take_changes(release)
+        self._deliver_changes(release)
         for name, life in self._lives.items():
             if life.process.service == declared.name:
                 after_s = ROLLOUT_S * self._chance.draw(f"{name} becomes {release.number} at {self._loop.time()}") ** 3
-                self._network.later(after_s, partial(self._rolled_out, name, release))
+                self._network.later(after_s, partial(self._roll_out, name, release))
 
-    def _take_changes(self, release: DeployedRelease) -> None:
+    def _deliver_changes(self, release: DeployedRelease) -> None:
         """Start delivering document changes to a service that consumes them."""
         service, name = release.prepared.name, f"{release.prepared.name}-connector"
         collections = {kind.collection for event in release.prepared.changes.values() if (kind := kind_of(event))}
         if name in self._connectors:
             self._connectors[name].collections |= collections
-        elif collections and self.connected:
+        elif collections and self.uses_connectors:
             self._connectors[name] = SimulatedConnector(service, self.disks[service], self._network, self._loop.time)
             self._connectors[name].collections |= collections
             self._next[name] = release
@@ -152,7 +152,7 @@ class Workers(Disruptions):
         elif collections and service not in self._notes:
             self._notes[service] = RecordedChanges(self.disks[service], self._loop.time)
 
-    async def changes(self, application: Process, service: str, written: DocumentWrite) -> None:
+    async def write_document(self, application: Process, service: str, written: DocumentWrite) -> None:
         """Write or remove a document as an application, retrying until the store has accepted it."""
         disk, where = self.disks[service], f"{written.collection}/{written.key} of {service}"
         backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
@@ -162,7 +162,7 @@ class Workers(Disruptions):
             disk.write(written.collection, written.key, written.content, written.expires, now_s)
             if written.expires is not None and written.content is not None:
                 over_s = written.expires.total_seconds() + PURGED_S * self._chance.draw(f"{where} expires at {now_s}")
-                self._network.later(over_s, lambda: disk.there(written.collection, written.key, self._loop.time()))
+                self._network.later(over_s, lambda: disk.find(written.collection, written.key, self._loop.time()))
 
         while True:
             what: OperationKind = "remove" if written.content is None else "replace"
@@ -172,7 +172,7 @@ class Workers(Disruptions):
                 continue
             return
 
-    def _rolled_out(self, name: str, release: DeployedRelease) -> None:
+    def _roll_out(self, name: str, release: DeployedRelease) -> None:
         if self.newest[self._lives[name].process.service] is release:  # else another release was deployed in between
             self._become(name, release)
 
@@ -194,7 +194,7 @@ class Workers(Disruptions):
         context.run(CURRENT.set, process)
         lived = self._lives[name] = WorkerLife(process, broker, context.run(asyncio.Event), release)
         lived.task = self._loop.create_task(self._serve(lived), name=name, context=context)
-        lived.task.add_done_callback(lambda task: self._ended(lived, task), context=self._network.context)
+        lived.task.add_done_callback(lambda task: self._on_end(lived, task), context=self._network.context)
 
     async def _serve(self, life: WorkerLife) -> None:
         process, release = life.process, life.release
@@ -210,12 +210,12 @@ class Workers(Disruptions):
                 use=release.fakes,
                 options=ServiceOptions(
                     clock=SimulatedClock(process, self._chance),
-                    report=lambda moment: self._reported(process, moment),
+                    report=lambda moment: self._report(process, moment),
                     limits=LIMITS,
                     stop=life.stop,
                     worker=process.name,
-                    transitions_topic=self.tells,
-                    call_external=lambda step: self._outside(process, step),
+                    transitions_topic=self.transition_topic,
+                    call_external=lambda step: self._call_external(process, step),
                     reload_contracts=reload_now,
                     compares_logs=False,  # the simulated broker keeps positions whose topics are gone
                     waits_for_schemas=False,  # else a world with an unknown schema would never be quiet
@@ -230,14 +230,14 @@ class Workers(Disruptions):
             return SimulatedStore(disk, process, self._network)
         return ChangeRecordingStore(disk, process, self._network, notes)
 
-    def _ended(self, life: WorkerLife, task: "asyncio.Task[None]") -> None:
+    def _on_end(self, life: WorkerLife, task: "asyncio.Task[None]") -> None:
         why = asyncio.CancelledError() if task.cancelled() else task.exception()
         if why is not None:
             self._failed(why)
         else:
-            self._again(life, 0.5)
+            self._begin_again(life, 0.5)
 
-    def _again(self, life: WorkerLife, after_s: float) -> None:
+    def _begin_again(self, life: WorkerLife, after_s: float) -> None:
         """Start another life after a delay."""
         process = life.process
 
@@ -249,11 +249,11 @@ class Workers(Disruptions):
 
         self._network.later(after_s, begin)
 
-    def _reported(self, process: Process, moment: TelemetryEvent) -> None:
+    def _report(self, process: Process, moment: TelemetryEvent) -> None:
         if not isinstance(moment, EVERYDAY) and not self._loop.is_closed():
             self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))
 
-    def _outside(self, process: Process, step: ExternalCall) -> Awaitable[Any]:
+    def _call_external(self, process: Process, step: ExternalCall) -> Awaitable[Any]:
         """Make the call of a step. It continues even if its caller dies."""
 
         async def made() -> Any:
@@ -275,7 +275,7 @@ class Workers(Disruptions):
         """Return the names of all workers, service by service: `payment-1`."""
         return list(self._lives)
 
-    def meets(self, name: str, accident: Accident) -> None:
+    def cause_accident(self, name: str, accident: Accident) -> None:
         """Make an accident happen to a worker now. Nothing happens to a dead worker, and only a crash
         to a frozen one.
         """
@@ -304,8 +304,8 @@ class Workers(Disruptions):
         self._loop.kill(process)
         noticed_s = NOTICED_S * self._chance.draw(f"{process.name} {process.life} dies") ** 2
         for member in life.broker.members:
-            self._network.later(noticed_s, member.gone)
-        self._again(life, after_s + (TAKEN_OVER_S if process.name in self._connectors else 0.0))
+            self._network.later(noticed_s, member.leave_as_dead)
+        self._begin_again(life, after_s + (TAKEN_OVER_S if process.name in self._connectors else 0.0))
 
     def outage(self, service: str, time_s: float) -> None:
         for life in list(self._lives.values()):
@@ -318,7 +318,7 @@ class Workers(Disruptions):
             return
         self._loop.freeze(process)
         for member in self._lives[process.name].broker.members:
-            member.silent_for(time_s)
+            member.stop_heartbeats(time_s)
 
         def thaw() -> None:
             if process.alive:
@@ -327,16 +327,16 @@ class Workers(Disruptions):
 
         self._network.later(time_s, thaw)
 
-    def anew(self) -> None:
+    def restart_all(self) -> None:
         for life in self._lives.values():
             if life.process.alive:
                 life.stop.set()
 
-    def silent(self, who: str, time_s: float) -> None:
+    def silence(self, who: str, time_s: float) -> None:
         for life in self._lives.values():
             if who in (life.process.name, life.process.service) and life.process.alive:
                 for member in life.broker.members:
-                    member.silent_for(time_s)
+                    member.stop_heartbeats(time_s)
 
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
         if draws[2] < 0.25 or process.name in self._connectors:
@@ -366,12 +366,14 @@ class Workers(Disruptions):
         return f"{process.name} is restarted as release {other.number}, for {time_s:.1f} s"
 
 
-def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
+def collect_evidence(cluster: Cluster, workers: Workers) -> Evidence:
     """Return everything that the services of these workers wrote and published."""
     return Evidence(
         services={
             name: replace(
-                _witnessed(newest, workers.releases[name], workers.disks[name], cluster.group(name).committed),
+                _collect_service_evidence(
+                    newest, workers.releases[name], workers.disks[name], cluster.group(name).committed
+                ),
                 keys=workers.keys,
             )
             for name, newest in workers.newest.items()
@@ -382,7 +384,7 @@ def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
     )
 
 
-def _witnessed(
+def _collect_service_evidence(
     newest: DeployedRelease, releases: Sequence[DeployedRelease], disk: Disk, committed: Mapping[Partition, int]
 ) -> ServiceEvidence:
     service = newest.prepared

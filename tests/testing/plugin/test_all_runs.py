@@ -16,7 +16,7 @@ from saga.testing.simulation.runs import (
     RunOptions,
     Scenario,
     Tally,
-    points_of,
+    find_crash_points,
     run,
     run_all,
     shrink,
@@ -105,7 +105,7 @@ def test_shrinking_ends_after_so_many_runs_with_the_smallest_found() -> None:
 
 def test_a_crash_everywhere_finds_what_goes_wrong_at_one_point_only() -> None:
     asked, tally = scenario(orders=2, asked_max=1), Tally()
-    points = points_of(run(asked, Schedule(seed=0), RunOptions()))
+    points = find_crash_points(run(asked, Schedule(seed=0), RunOptions()))
     wrong = [p for p in points if run(asked, Schedule(seed=0, planted=(p,)), RunOptions()).failure is not None]
     assert 0 < len(wrong) <= 2 < len(points)
     failed = tried(asked, Crashes(pairs=False), tally)

@@ -76,7 +76,7 @@ class TestSimulatedBroker(BrokerConformance):
         def damage(record: Record) -> Callable[[], None]:
             partition = Partition(record.topic, record.partition)
             cluster.broken[partition] = record.offset
-            return lambda: cluster.mend(partition)
+            return lambda: cluster.repair(partition)
 
         return damage
 

@@ -149,7 +149,7 @@ def test_a_service_is_prepared_once_for_all_its_lives(monkeypatch: pytest.Monkey
         world.publish(an_order(1))
         world.run_until_quiet()
         for life in world.workers._lives.values():
-            world._loop.inside(partial(world.workers.crash, life.process, 0.1))
+            world._loop.run_inside(partial(world.workers.crash, life.process, 0.1))
         world.publish(an_order(2))
         world.run_until_quiet()
         assert {life.process.life for life in world.workers._lives.values()} == {2}

@@ -129,7 +129,9 @@ def test_of_a_crash_before_a_step_the_outside_hears_nothing_and_of_one_after_it_
     calls: dict[bool, int] = {}
     for after in (False, True):
         found = ordered(fault(met, "crash", after))
-        asked = [line for line in found.world.trace.lines if isinstance(line, OperationRecord) and line.said == "done"]
+        asked = [
+            line for line in found.world.trace.lines if isinstance(line, OperationRecord) and line.result == "done"
+        ]
         calls[after] = sum(line.operation.where == met.where for line in asked)
         assert found.outcome is OrderConfirmed
     assert calls == {False: 1, True: 2}

@@ -79,7 +79,7 @@ def test_who_is_not_heard_of_for_ten_seconds_loses_its_partitions_and_is_told(se
             ((member, hears),) = frozen
             (mine,), began_s = hears.has, ground.now_s()
             ground.loop.freeze(ground.process(NAME))
-            member.silent_for(30)
+            member.stop_heartbeats(30)
             await passes(SILENCE_S - 0.1)
             assert len(others.has) == 1
             await passes(0.2)
@@ -107,7 +107,7 @@ def test_who_is_silent_for_less_than_ten_seconds_loses_nothing(seed: int) -> Non
             joined(ground, broker) as (member, hears),
             joined(ground, other) as (_, others),
         ):
-            member.silent_for(SILENCE_S)
+            member.stop_heartbeats(SILENCE_S)
             await passes(20)
             assert (len(hears.has), len(others.has)) == (1, 1)
             assert hears.lost_s == others.lost_s == []
@@ -179,7 +179,7 @@ def test_who_is_taken_for_dead_is_fenced_before_anybody_else_has_its_partitions(
         async with ground.broker() as broker, joined(ground, broker) as (member, hears):
             group = ground.cluster.group(SERVICE)
             (id_,) = set(group.owner.values())
-            member.gone()
+            member.leave_as_dead()
             with pytest.raises(Fenced):
                 group.commit(id_, dict.fromkeys(hears.has, 1), {**group.grants}, {})
             await passes(1)

@@ -23,7 +23,7 @@ def test_what_stands_is_told_once_by_each_who_reads_it_and_when_it_goes_on_too()
         assert {(m.topic, m.partition, m.offset) for m in told} == {(*place, 0)}
         assert len({m.service for m in told}) == len(told) > 0
         assert "is stalled at offset 0" in told[0].error
-        world._loop.inside(lambda: world.cluster.mend(place))
+        world._loop.run_inside(lambda: world.cluster.repair(place))
         world.run_until_quiet()
         assert world.outcome("order-0") is OrderConfirmed
         on = [m for m in moments(world) if isinstance(m, GoesOn)]
