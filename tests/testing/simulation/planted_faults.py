@@ -48,8 +48,8 @@ class Noting(Disruptions):
         self.told.append(("freeze", process.name))
         self.frozen_s = time_s
 
-    def silent(self, who: str, time_s: float) -> None:
-        self.told.append(("silent", who))
+    def silence(self, who: str, time_s: float) -> None:
+        self.told.append(("silence", who))
 
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
         self.told.append(("rebalance", process.name))

@@ -50,7 +50,7 @@ def test_who_is_cut_off_can_neither_read_nor_publish_nor_commit(seed: int) -> No
             assert await told(member.poll(hears.has, records_max=1, timeout_s=1)) == "BrokerUnavailable"
             assert await told(member.commit(dict.fromkeys(hears.has, 0))) == "BrokerUnavailable"
             assert await publishing == "BrokerUnavailable"
-            assert ground.told == [("silent", SERVICE)]
+            assert ground.told == [("silence", SERVICE)]
             await passes(21)
             assert ground.values() == []
             await broker.publish([record("k", "1")])
