@@ -83,7 +83,7 @@ class Script(NamedTuple):
     events: tuple[Event, ...]
 
 
-def scripts_of(declared: Declared, given: Sequence[Event]) -> list[Script]:
+def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
     """Return scripts for each handler and compensation, so that each event that it can take occurs in one.
 
     Self-consumed events are in no script: instead a script contains the events that make the service emit them. A
@@ -95,19 +95,19 @@ def scripts_of(declared: Declared, given: Sequence[Event]) -> list[Script]:
     return [Script(handler, events) for handler in handlers for events in planner.handler(handler, frozenset()) or [()]]
 
 
-def example(event: type[Event], saga: str) -> Event:
+def make_example(event: type[Event], saga: str) -> Event:
     """Return a simple event of this class: every number is 1, every text is named after its field, no field is left
     out.
     """
     binding = binding_of(event)
     record, classes = binding.version.record, binding.classes
-    fields = {field.name: _simple(field.type, field.name, classes) for field in record.fields}
+    fields = {field.name: _make_simple(field.type, field.name, classes) for field in record.fields}
     key = binding.contract.key
     fields[key] = UUID(saga) if isinstance(fields[key], UUID) else saga
     return event(**fields)
 
 
-def _simple(type_: Type, name: str, classes: Classes) -> Any:
+def _make_simple(type_: Type, name: str, classes: Classes) -> Any:
     match type_:
         case ScalarType("string"):
             return f"{name.removesuffix('_id')}-1"
@@ -118,13 +118,13 @@ def _simple(type_: Type, name: str, classes: Classes) -> Any:
         case EnumType(symbols=symbols):
             return classes[type_.name](symbols[0])
         case ArrayType(items):
-            return (_simple(items, name, classes),)
+            return (_make_simple(items, name, classes),)
         case MapType(values):
-            return {f"{name}-1": _simple(values, name, classes)}
+            return {f"{name}-1": _make_simple(values, name, classes)}
         case OptionalType(inner):
-            return _simple(inner, name, classes)
+            return _make_simple(inner, name, classes)
         case RecordType():
-            return classes[type_.name](**{f.name: _simple(f.type, f.name, classes) for f in type_.fields})
+            return classes[type_.name](**{f.name: _make_simple(f.type, f.name, classes) for f in type_.fields})
 
 
 class _Planner:
@@ -164,7 +164,7 @@ class _Planner:
             needs.insert(0, self.handler(original, above))
         if not all(needs):
             return []
-        return [_joined(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
+        return [_join(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
 
     def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
         """Return True if the parameter is an event that has to arrive. A compensation's result need not: its original
@@ -187,10 +187,10 @@ class _Planner:
     def _examples(self, event: type[Event]) -> list[Event]:
         """Return an example of an event, and of each older version that an upcaster reads."""
         older = [upcaster_of(event, number) for number in sorted(binding_of(event).version.upcasts)]
-        return [example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
+        return [make_example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
 
 
-def _joined(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
+def _join(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
     """Return these scripts one after another, with only the first event of each kind."""
     first: dict[str, Event] = {}
     for script in scripts:
@@ -248,11 +248,11 @@ class Comparison:
         """Return all differences between the two writes."""
         if one is None or other is None:
             if one is not other:
-                yield "transition", _described(one), _described(other)
+                yield "transition", _describe_write(one), _describe_write(other)
             return
         ran = one.handler == other.handler and {one.outcome, other.outcome} <= set(_RAN)
         if not ran and (one.handler, one.outcome) != (other.handler, other.outcome):
-            yield "transition", _described(one), _described(other)
+            yield "transition", _describe_write(one), _describe_write(other)
             return
         for call, repeated in zip_longest(one.calls, other.calls):
             yield from self._call(one.handler, call, repeated)
@@ -262,16 +262,18 @@ class Comparison:
         yield from _values(one.outcome, one.document, other.document)
 
     def _call(self, handler: str, one: StepRecord | None, other: StepRecord | None) -> Iterator[Difference]:
-        if one is None or other is None or _shown(one) != _shown(other):
-            yield "call", _shown(one), _shown(other)
+        if one is None or other is None or _describe_call(one) != _describe_call(other):
+            yield "call", _describe_call(one), _describe_call(other)
         elif one.input != other.input:
             asked, repeated = (
                 self.arguments.get(CallIdentity(handler, c.name, c.number, c.input), {}) for c in (one, other)
             )
-            found = list(_values(_shown(one), asked, repeated)) if asked and repeated else []
-            yield from found or [(f"arguments of {_shown(one)}", f"of digest {one.input}", f"of digest {other.input}")]
-        elif _given(one) != _given(other):
-            yield f"what {_shown(one)} gave", _given(one), _given(other)
+            found = list(_values(_describe_call(one), asked, repeated)) if asked and repeated else []
+            yield from found or [
+                (f"arguments of {_describe_call(one)}", f"of digest {one.input}", f"of digest {other.input}")
+            ]
+        elif _describe_answer(one) != _describe_answer(other):
+            yield f"what {_describe_call(one)} gave", _describe_answer(one), _describe_answer(other)
 
     def _event(self, one: EmittedEvent | None, other: EmittedEvent | None) -> Iterator[Difference]:
         if one is None or other is None or one.id != other.id:
@@ -281,7 +283,7 @@ class Comparison:
             yield from list(_values(one.type, first, then)) or [(one.type, one.value.hex(), other.value.hex())]
 
 
-def picture(value: object, seen: set[int] | None = None) -> object:
+def copy_for_comparison(value: object, seen: set[int] | None = None) -> object:
     """Return a copy of a value with all its parts, to be compared with a later one. An object of the standard library
     is represented by its type alone.
     """
@@ -294,16 +296,18 @@ def picture(value: object, seen: set[int] | None = None) -> object:
     seen.add(id(value))
     match value:
         case Mapping():
-            return kind, [(picture(name, seen), picture(part, seen)) for name, part in value.items()]
+            return kind, [
+                (copy_for_comparison(name, seen), copy_for_comparison(part, seen)) for name, part in value.items()
+            ]
         case Set():
             return kind, sorted(map(repr, value))
         case Sequence():
-            return kind, [picture(part, seen) for part in value]
+            return kind, [copy_for_comparison(part, seen) for part in value]
         case _ if callable(value) or type(value).__module__.partition(".")[0] in sys.stdlib_module_names:
             return kind
         case _:
             names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
-            return kind, [(name, picture(getattr(value, name, None), seen)) for name in names]
+            return kind, [(name, copy_for_comparison(getattr(value, name, None), seen)) for name in names]
 
 
 def _values(what: str, one: Mapping[str, object], other: Mapping[str, object]) -> Iterator[Difference]:
@@ -317,13 +321,13 @@ def _fields(event: Event) -> Mapping[str, object]:
     return {part.name: getattr(event, part.name) for part in fields(event)}  # type: ignore[arg-type] # all events are
 
 
-def _described(made: ComparableWrite | None) -> str:
+def _describe_write(made: ComparableWrite | None) -> str:
     if made is None:
         return NOTHING
     return f"{made.handler} {made.outcome}" + (f": {made.reason}" if made.reason else "")
 
 
-def _shown(call: StepRecord | None) -> str:
+def _describe_call(call: StepRecord | None) -> str:
     """Return a description of the call, without its arguments."""
     if call is None:
         return NOTHING
@@ -331,7 +335,7 @@ def _shown(call: StepRecord | None) -> str:
     return f"{call.kind} {call.name}{document}" + (f", number {call.number}" if call.number > 1 else "")
 
 
-def _given(call: StepRecord) -> str:
+def _describe_answer(call: StepRecord) -> str:
     return f"{call.answer or ''}{call.claim or bytes(call.value).decode()}"
 
 
@@ -382,8 +386,8 @@ async def check_idempotent(
     reached: set[str] = set()
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
-        for script in scripts_of(declared, events):
-            reason = await _checked(_ScriptRuns(prepared, _copied(resources, use), documents), script)
+        for script in find_scripts(declared, events):
+            reason = await _check_script(_ScriptRuns(prepared, _copy_fakes(resources, use), documents), script)
             if reason is None:
                 reached.add(script.handler.name)
             else:
@@ -397,14 +401,14 @@ async def check_idempotent(
         )
 
 
-async def _checked(runs: "_ScriptRuns", script: Script) -> str | None:
+async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     """Run the script and its reruns. Return the reason if the handler did not run. Raises `AssertionError`."""
     name = script.handler.name
     if not script.events:
         return "it waits for an event of this service that no other handler here emits"
     await runs.run(script)
-    if not any(e.handler == name and _ran(e) for e in runs.entries()):
-        return _why_not(script, runs.entries())
+    if not any(e.handler == name and _has_run(e) for e in runs.entries()):
+        return _explain_no_run(script, runs.entries())
     mine = [number for number, write in enumerate(runs.writes) if write.made.handler == name]
     for count, number in enumerate(mine, 1):
         await runs.rerun(script, number, f"after its process died before write {count} of {len(mine)} of its run")
@@ -417,11 +421,11 @@ async def _checked(runs: "_ScriptRuns", script: Script) -> str | None:
     return None
 
 
-def _ran(entry: Transition) -> bool:
+def _has_run(entry: Transition) -> bool:
     return entry.outcome == "later" or (entry.outcome in _RUN and entry.reason is None)
 
 
-def _why_not(script: Script, seen: Sequence[Transition]) -> str:
+def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:
     """Return the reason that the handler did not run: a dead letter before it, or the last transition
     written about it.
     """
@@ -429,14 +433,14 @@ def _why_not(script: Script, seen: Sequence[Transition]) -> str:
     entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
     what = f"{entries[-1].handler} {entries[-1].outcome}: {entries[-1].reason}" if entries else "nothing came to it"
     emitted = [event.type for entry in seen for event in entry.events]
-    return f"{what} (events: {_names(script)}; emitted: {', '.join(emitted) or 'none'})"
+    return f"{what} (events: {_list_names(script)}; emitted: {', '.join(emitted) or 'none'})"
 
 
-def _names(script: Script) -> str:
+def _list_names(script: Script) -> str:
     return ", ".join(type(event).__name__ for event in script.events)
 
 
-def _copied(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
+def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
     """Return the resources with copies of the fakes, so that each script begins with fakes in their original state.
 
     If a fake cannot be copied, perhaps because of a lock, the originals are used.
@@ -506,7 +510,7 @@ class _Store(RerunStore):
         """
         if at[0] != PROGRESS:
             return ComparableWrite(
-                handler=self.writes[-1].made.handler, outcome="/".join(at), document=_as_the_user_sees(content)
+                handler=self.writes[-1].made.handler, outcome="/".join(at), document=_remove_markers(content)
             )
         p = decode_progress(content)
         if p.intents and (decode_progress(self.there[at].content).n if at in self.there else 0) == p.n:
@@ -580,7 +584,7 @@ class _ScriptRuns:
         service = self._service(store)
         for number, event in enumerate(script.events):
             self._events.append(len(self._arrivals))
-            await self._comes(service, store, make_arriving_event(service, event, self._clock))
+            await self._process(service, store, make_arriving_event(service, event, self._clock))
             is_last = number == len(script.events) - 1
             for turn in range(_TURNS_MAX):
                 due_ms = self._due_ms(store, script.handler.name, is_last=is_last)
@@ -588,7 +592,7 @@ class _ScriptRuns:
                     break
                 self._clock.pass_until(due_ms)
                 saga = self._arrivals[0][0].saga
-                await self._comes(service, store, make_timer(service, saga, self._clock, due_ms, turn))
+                await self._process(service, store, make_timer(service, saga, self._clock, due_ms, turn))
         self.writes = store.writes
 
     @staticmethod
@@ -603,7 +607,7 @@ class _ScriptRuns:
         due = [c.due_ms for c in p.later if is_last or not c.until]
         return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
 
-    async def _comes(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:
+    async def _process(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:
         """Process a message to its end."""
         number = len(self._arrivals)
         position = Position("", 0, number)
@@ -632,12 +636,12 @@ class _ScriptRuns:
         store = _Store(self._declared, self.writes[:number], self._apart, ends=True)
         service = self._service(store)
         once = self.writes[number] if number < len(self.writes) else None
-        before, calls = self._pictures(), self._outside.calls
+        before, calls = self._copy_resources(), self._outside.calls
         message, position, now_ms = self._arrivals[once.arrival if once else -1]
         self._clock.set_to(now_ms)
         with suppress(RerunComplete):
             await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, cached))
-        touched = [] if calls != self._outside.calls else self._changed(before)
+        touched = [] if calls != self._outside.calls else self._find_changed_resources(before)
         self._compare(script, once and once.made, store.made, touched, when)
 
     async def rerun_on_old(self, script: Script, number: int, old: int, when: str) -> None:
@@ -656,10 +660,10 @@ class _ScriptRuns:
 
     def _service(self, store: _Store) -> ServiceRuntime:
         ports = trial_ports(self._declared.name, cast(Store, store), self._clock, RecordingPublisher())
-        ports = replace(ports, call_external=lambda step: self._called(store, step))
+        ports = replace(ports, call_external=lambda step: self._call(store, step))
         return make_service_runtime(self._prepared, self._resources, ports)
 
-    def _called(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
+    def _call(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
         """Return the answer of the first call. After a write it ends the run."""
         key = CallIdentity(step.handler, step.record.name, step.record.number, step.record.input)
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
@@ -668,11 +672,11 @@ class _ScriptRuns:
             raise RerunComplete
         return self._outside.answer(key, step.make, self._prepared.expected_errors[step.handler])
 
-    def _pictures(self) -> Mapping[str, object]:
-        return {type(given).__name__: picture(given) for given in self._resources.values()}
+    def _copy_resources(self) -> Mapping[str, object]:
+        return {type(given).__name__: copy_for_comparison(given) for given in self._resources.values()}
 
-    def _changed(self, before: Mapping[str, object]) -> list[str]:
-        return sorted(name for name, picture in self._pictures().items() if picture != before[name])
+    def _find_changed_resources(self, before: Mapping[str, object]) -> list[str]:
+        return sorted(name for name, picture in self._copy_resources().items() if picture != before[name])
 
     def _event_of(self, type_: str, value: bytes) -> Event:
         emitted = [e for reaction in self._declared.reactions for e in reaction.emits if name_of(e) == type_]
@@ -694,11 +698,11 @@ class _ScriptRuns:
             lines = [f"  {name} was changed by a call outside of saga.step" for name in touched]
         if lines:
             whose = once.handler if once else script.handler.name
-            heading = f"{self._declared.name}.{whose} did something else {when} (events: {_names(script)}):"
+            heading = f"{self._declared.name}.{whose} did something else {when} (events: {_list_names(script)}):"
             raise AssertionError("\n".join([heading, *lines, REMEDY]))
 
 
-def _as_the_user_sees(content: bytes) -> Mapping[str, object]:
+def _remove_markers(content: bytes) -> Mapping[str, object]:
     """Return the fields of a document without those that the toolkit stores in it."""
     document: dict[str, object] = msgspec.json.decode(content)
     return {name: value for name, value in document.items() if name != MARKERS}

@@ -187,10 +187,10 @@ def _report_processes(item: pytest.Function, world: World | None, runs: int = 1,
 
 def _server_provider(config: pytest.Config) -> "ServerProvider | None":
     """Load the function that provides servers, if one is configured. Raises `SagaError` if it cannot be loaded."""
-    from saga.testing.processes.servers import giver_of
+    from saga.testing.processes.servers import load_provider
 
     name: str | None = config.getoption("--saga-servers")
-    return None if name is None else giver_of(name)
+    return None if name is None else load_provider(name)
 
 
 def _format_options(config: pytest.Config) -> str:

@@ -71,7 +71,7 @@ LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
 """The same on servers, apart from the kinds that their provider supports."""
 
 
-def left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[str]:
+def describe_left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[str]:
     """Return a sentence for each of `kinds` that this world does not have. Raises `SagaError` for an unknown kind."""
     sentences = []
     for kind in kinds:
@@ -153,7 +153,7 @@ class ProcessFaults:
         at_s = self.clock.monotonic_s()
         for kind in kinds:
             at_s += self._chance.uniform(0, GAP_S_MAX)
-            self._due.append(ScheduledFault(at_s, self._act_of(kind)))
+            self._due.append(ScheduledFault(at_s, self._find_action(kind)))
 
     def happen(self, is_whole: Callable[[str], bool]) -> None:
         """Make all faults happen that are due. `is_whole` tells whether all workers of a service have their share of
@@ -171,7 +171,7 @@ class ProcessFaults:
                 self._guests.remove(guest)
                 self._dismiss(guest.member)
 
-    def _act_of(self, kind: str) -> Callable[[], None]:
+    def _find_action(self, kind: str) -> Callable[[], None]:
         match kind:
             case "crash":
                 return self._crash
@@ -185,7 +185,7 @@ class ProcessFaults:
                 return lambda: self._trouble(kind)
 
     def _crash(self) -> None:
-        victim = self._any_of(self.crew.members)
+        victim = self._pick(self.crew.members)
         if victim is None:
             return
         again = self.crew.restart(victim)
@@ -199,7 +199,7 @@ class ProcessFaults:
         self.happened.append("an event published again")
 
     def _freeze(self) -> None:
-        victim = self._any_of([member for member in self.crew.members if not member.frozen])
+        victim = self._pick([member for member in self.crew.members if not member.frozen])
         if victim is None:
             return
         self.crew.freeze(victim)
@@ -222,10 +222,10 @@ class ProcessFaults:
         for_s = self._chance.uniform(*trouble.lasts_s)
         self._in_trouble = True
         trouble.begin()
-        self._due.append(ScheduledFault(self.clock.monotonic_s() + for_s, lambda: self._end_of(trouble)))
+        self._due.append(ScheduledFault(self.clock.monotonic_s() + for_s, lambda: self._end_trouble(trouble)))
         self.happened.append(f"{trouble.what} for {for_s:.1f} s" if for_s else trouble.what)
 
-    def _end_of(self, trouble: ServerFault) -> None:
+    def _end_trouble(self, trouble: ServerFault) -> None:
         trouble.end()
         self._in_trouble = False
 
@@ -233,5 +233,5 @@ class ProcessFaults:
         self.crew.dismiss(member)
         self.happened.append(f"{member.name} told to leave")
 
-    def _any_of(self, members: Sequence[WorkerProcess]) -> WorkerProcess | None:
+    def _pick(self, members: Sequence[WorkerProcess]) -> WorkerProcess | None:
         return self._chance.choice(members) if members else None

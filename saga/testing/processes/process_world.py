@@ -30,7 +30,7 @@ from saga.testing.processes.faults import (
     LEFT_OUT,
     LEFT_OUT_ON_SERVERS,
     ProcessFaults,
-    left_out,
+    describe_left_out,
 )
 from saga.testing.processes.remote_fakes import FakeServer
 from saga.testing.processes.servers import ServerAddresses, ServerFault, ServerProvider, SharedServers
@@ -95,7 +95,7 @@ class ProcessWorld(World):
         deadline_s: float | None = None,
         servers: ServerProvider | None = None,
     ) -> None:
-        left_out(faults)
+        describe_left_out(faults)
         self._seed, self._faults, self._giver = seed, faults, servers
         self._deadline_s = deadline_s or (DEADLINE_S_SERVERS if servers else DEADLINE_S)
         self._place: ServerAddresses | None = None
@@ -115,7 +115,7 @@ class ProcessWorld(World):
             raise SagaError("a test in a world is a plain function: write `def`, not `async def`")
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-world-")))
-            self._shared = stack.enter_context(self._shared_in(folder, stack))
+            self._shared = stack.enter_context(self._make_shared(folder, stack))
             self._outside = stack.enter_context(FakeServer(folder / "outside.sock"))
             self._crew = stack.enter_context(
                 WorkerPool(folder, self._clock, starts_max=STARTS_MAX if self._place else 1)
@@ -133,7 +133,7 @@ class ProcessWorld(World):
         )
         return self
 
-    def _shared_in(self, folder: Path, stack: ExitStack) -> SharedFiles:
+    def _make_shared(self, folder: Path, stack: ExitStack) -> SharedFiles:
         if self._giver is None:
             return SharedFiles(folder, self._clock)
         servers = stack.enter_context(self._giver(folder / "servers"))
@@ -146,7 +146,7 @@ class ProcessWorld(World):
     def left_out(self, kinds: Iterable[str]) -> list[str]:
         """Return a sentence for each of these kinds of faults that this world does not have, with the reason."""
         why = LEFT_OUT if self._giver is None else LEFT_OUT_ON_SERVERS
-        return left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
+        return describe_left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
 
     @property
     def happened(self) -> Sequence[str]:
@@ -171,7 +171,7 @@ class ProcessWorld(World):
         all_ = [service.declared for service in services]
         check_fakes(all_, use, real)
         _check_declared(all_, documents)
-        employed = [self._employ(service, use) for service in services]
+        employed = [self._set_up(service, use) for service in services]
         self._outside.fakes += use
         for each in employed:
             self._shared.prepare(each.declared, documents)
@@ -223,7 +223,7 @@ class ProcessWorld(World):
         self._check_started()
         until_s = self._clock.monotonic_s() + self._deadline_s
         self._run(self._is_whole, until_s)
-        self._say_what_is_pending()
+        self._publish_pending()
         self._run(self._is_quiet, until_s)
 
     def run_for(self, time: timedelta, /) -> None:
@@ -235,7 +235,7 @@ class ProcessWorld(World):
             )
         self._check_started()
         until_s = self._clock.monotonic_s() + time.total_seconds()
-        self._say_what_is_pending()
+        self._publish_pending()
         while self._clock.monotonic_s() < until_s:
             self._look()
 
@@ -244,7 +244,7 @@ class ProcessWorld(World):
             content = self._shared.get(name, PROGRESS, progress_key(name, saga_id))
             said = None if content is None else decode_progress(content).outcome
             if said is not None:
-                return outcomes_of(declared)[said]
+                return list_outcomes(declared)[said]
         return None
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
@@ -271,7 +271,7 @@ class ProcessWorld(World):
         self._check_always()
         found = find_violations(self._shared.evidence([each.declared for each in self._employed.values()]))
         if found:
-            lines = [*map(str, found), f"what went wrong before: {self._faults_in_words()}"]
+            lines = [*map(str, found), f"what went wrong before: {self._describe_faults()}"]
             raise AssertionError("\n".join(lines))
 
     @property
@@ -285,7 +285,7 @@ class ProcessWorld(World):
         if not self._employed:
             raise SagaError(NOTHING_STARTED)
 
-    def _employ(self, service: "Service[DataclassInstance | None]", use: Sequence[object]) -> StartedService:
+    def _set_up(self, service: "Service[DataclassInstance | None]", use: Sequence[object]) -> StartedService:
         declared = service.declared
         if declared.name in self._employed:
             raise SagaError(f"service {declared.name!r} runs in this world already: start each once")
@@ -312,7 +312,7 @@ class ProcessWorld(World):
 
     # ---------------------------------------------------------------- running
 
-    def _say_what_is_pending(self) -> None:
+    def _publish_pending(self) -> None:
         if self._pending:
             said, self._pending = self._pending, []
             self._shared.publish(said, tuple(self._topics.values()))
@@ -329,7 +329,7 @@ class ProcessWorld(World):
         seen = 0
         while seen < QUIET_LOOKS:
             if self._clock.monotonic_s() > until_s:
-                raise SagaError(self._what_goes_on())
+                raise SagaError(self._describe_progress())
             self._look()
             seen = seen + 1 if is_over() else 0
 
@@ -342,10 +342,10 @@ class ProcessWorld(World):
     def _check_always(self) -> None:
         if not self._always:
             return
-        with self._outside.still():
+        with self._outside.pause():
             broken = [what for what, holds in self._always if not holds()]
         if broken:
-            raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._faults_in_words()})")
+            raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._describe_faults()})")
 
     def _is_whole(self, *, lag_max: float = inf) -> bool:
         """Return True if every worker is a member of its group and has its share, and no group has a larger lag."""
@@ -369,9 +369,9 @@ class ProcessWorld(World):
         if not self._is_whole(lag_max=0):
             return False
         groups = self._shared.groups()
-        return not any(groups.get(name, GroupState()).wakes and self._waits(name) for name in self._employed)
+        return not any(groups.get(name, GroupState()).wakes and self._has_waiting_saga(name) for name in self._employed)
 
-    def _waits(self, service: str) -> bool:
+    def _has_waiting_saga(self, service: str) -> bool:
         """Return True if a saga that this world has started waits for a timer. Other timers belong to deadlines that
         are closed, and stay in the log until their time.
         """
@@ -380,12 +380,12 @@ class ProcessWorld(World):
         contents = (self._shared.get(service, PROGRESS, progress_key(service, saga)) for saga in sorted(sagas))
         return any(content is not None and decode_progress(content).wake is not None for content in contents)
 
-    def _faults_in_words(self) -> str:
+    def _describe_faults(self) -> str:
         return "; ".join(self._accidents.happened) or "no fault"
 
-    def _what_goes_on(self) -> str:
+    def _describe_progress(self) -> str:
         groups = self._shared.groups()
-        lines = [f"the world has not become quiet within {self._deadline_s:g} s (faults: {self._faults_in_words()}):"]
+        lines = [f"the world has not become quiet within {self._deadline_s:g} s (faults: {self._describe_faults()}):"]
         for service in self._employed:
             group = groups.get(service, GroupState())
             lines.append(
@@ -404,7 +404,7 @@ def _check_declared(services: Sequence[Declared], documents: "Mapping[str, Datac
             raise SagaError(f"no service of this world declares a document {type(document).__name__} (key {key!r})")
 
 
-def outcomes_of(declared: Declared) -> dict[str, type[Event]]:
+def list_outcomes(declared: Declared) -> dict[str, type[Event]]:
     """Return the outcomes that a service can emit, by name."""
     emitted = {event for handler in declared.reactions for event in handler.emits}
     return {name_of(event): event for event in emitted if contract_of(event).outcome is not None}

@@ -60,7 +60,7 @@ class FakeServer:
         self.socket = socket
         self.fakes: list[object] = []
         """Fakes by number; they are added, never removed."""
-        self._thread = threading.Thread(target=self._live, name="outside", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="outside", daemon=True)
         self._ready = threading.Event()
         self._refused: OSError | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -80,7 +80,7 @@ class FakeServer:
         self._thread.join(READY_S_MAX)
 
     @contextmanager
-    def still(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Block in which no fake runs, so that the state of the fakes can be checked. Raises `SagaError` for a fake
         that blocks its thread.
         """
@@ -100,13 +100,13 @@ class FakeServer:
 
     # ---------------------------------------------------------------- on the thread
 
-    def _live(self) -> None:
-        asyncio.run(self._answering())
+    def _run_loop(self) -> None:
+        asyncio.run(self._serve())
 
-    async def _answering(self) -> None:
+    async def _serve(self) -> None:
         self._loop, self._over, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
         try:
-            server = await asyncio.start_unix_server(self._connected, self.socket)
+            server = await asyncio.start_unix_server(self._on_connection, self.socket)
         except OSError as why:
             self._refused = why
             return
@@ -117,31 +117,31 @@ class FakeServer:
             if self._connections:  # their callers are gone, so each ends as soon as it notices
                 await asyncio.wait(self._connections)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.current_task()
         assert connection is not None, "the server calls this in a task"
         self._connections.add(connection)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):  # the caller is gone
-                await self._answer(await _received(reader), reader, writer)
+                await self._answer(await _receive(reader), reader, writer)
         finally:
             self._connections.remove(connection)
             writer.close()
 
     async def _answer(self, request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        call = self._loop.create_task(self._called(request))
+        call = self._loop.create_task(self._call(request))
         gone = self._loop.create_task(reader.read())  # nothing more is sent, so it returns when the caller has gone
         try:
             await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
-                _send(writer, _reply_as_bytes(call.result()))
+                _send(writer, _encode_reply(call.result()))
                 await writer.drain()
         finally:
             call.cancel()
             gone.cancel()
             await asyncio.gather(call, gone, return_exceptions=True)
 
-    async def _called(self, request: bytes) -> CallReply:
+    async def _call(self, request: bytes) -> CallReply:
         async with self._turn:
             try:
                 number, method, args, kwargs = pickle.loads(request)
@@ -150,7 +150,7 @@ class FakeServer:
                 return CallReply(raised=why)
 
 
-def remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
+def make_remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
     """Return an instance of a subclass of `gives` whose async methods call a fake of the test; used in a worker
     process.
 
@@ -160,7 +160,7 @@ def remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None]
     def fill(namespace: dict[str, Any]) -> None:
         public = {name: inspect.getattr_static(gives, name) for name in dir(gives) if not name.startswith("_")}
         namespace |= {n: property(partial(_not_here, name=n)) for n, of in public.items() if isinstance(of, ON_SELF)}
-        made = {name: _calling(gives, number, name, socket) for name in calls}
+        made = {name: _make_method(gives, number, name, socket) for name in calls}
         namespace |= {name: with_limits(made[name], _limits_of(limits, made)) for name, limits in calls.items()}
         namespace["__getattr__"] = _not_here
         namespace["__init__"] = _made_as_it_is
@@ -186,7 +186,7 @@ def _limits_of(said: CallLimits | None, made: Mapping[str, Callable[..., Any]]) 
     )
 
 
-def _calling(gives: type, number: int, name: str, socket: Path) -> Callable[..., Awaitable[object]]:
+def _make_method(gives: type, number: int, name: str, socket: Path) -> Callable[..., Awaitable[object]]:
     async def call(self: object, /, *args: object, **kwargs: object) -> object:
         try:
             request = pickle.dumps(CallRequest(number, name, args, kwargs))
@@ -199,7 +199,7 @@ def _calling(gives: type, number: int, name: str, socket: Path) -> Callable[...,
         try:
             _send(writer, request)
             await writer.drain()
-            reply = _reply_of_bytes(await _received(reader), f"{gives.__name__}.{name}")
+            reply = _decode_reply(await _receive(reader), f"{gives.__name__}.{name}")
         finally:
             writer.close()
         if reply.raised is not None:
@@ -231,11 +231,11 @@ def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
     writer.write(len(content).to_bytes(HEADER_BYTES, "big") + content)
 
 
-async def _received(reader: asyncio.StreamReader) -> bytes:
+async def _receive(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int.from_bytes(await reader.readexactly(HEADER_BYTES), "big"))
 
 
-def _reply_as_bytes(reply: CallReply) -> bytes:
+def _encode_reply(reply: CallReply) -> bytes:
     try:
         return pickle.dumps(reply)
     except PICKLING as why:
@@ -243,7 +243,7 @@ def _reply_as_bytes(reply: CallReply) -> bytes:
         return pickle.dumps(CallReply(raised=SagaError(f"{what} cannot go to another process: {why}")))
 
 
-def _reply_of_bytes(content: bytes, where: str) -> CallReply:
+def _decode_reply(content: bytes, where: str) -> CallReply:
     try:
         reply: CallReply = pickle.loads(content)
     except PICKLING as why:

@@ -23,7 +23,7 @@ from saga.progress.history import archive_key, decode_archive
 from saga.progress.overflow import list_segments, segment_key
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
-from saga.testing.processes.shared_files import GroupState, Left, ServiceWrite, SharedFiles
+from saga.testing.processes.shared_files import GroupState, ServiceWrite, SharedFiles, StoredDocuments
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -111,7 +111,7 @@ class Servers(Protocol):
 ServerProvider: TypeAlias = Callable[[Path], AbstractContextManager[Servers]]
 
 
-def giver_of(name: str) -> ServerProvider:
+def load_provider(name: str) -> ServerProvider:
     """Return the function that `module:function` names. Raises `SagaError`."""
     module, _, function = name.partition(":")
     try:
@@ -193,7 +193,7 @@ class SharedServers(SharedFiles):
     async def _get(self, service: str, collection: str, key: str) -> Document | None:
         return await self._store.get(collection, key)
 
-    async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
+    async def _read_documents(self, declared: Declared, log: Sequence[Record]) -> StoredDocuments:
         """Return the documents of a service, read by key, because not every server can list keys: the progress of each
         saga in the log, and the documents that it names.
         """
@@ -201,7 +201,7 @@ class SharedServers(SharedFiles):
         for saga in sorted({record.key.decode() for record in log if record.key}):
             content = await self._read(left, PROGRESS, progress_key(declared.name, saga))
             if content is not None:
-                await self._read_what_is_named(left, decode_progress(content))
+                await self._read_named_documents(left, decode_progress(content))
         return left
 
     async def _read(self, left: dict[tuple[str, str], bytes], collection: str, key: str) -> bytes | None:
@@ -211,7 +211,7 @@ class SharedServers(SharedFiles):
         left[collection, key] = document.content
         return document.content
 
-    async def _read_what_is_named(self, left: dict[tuple[str, str], bytes], p: SagaProgress) -> None:
+    async def _read_named_documents(self, left: dict[tuple[str, str], bytes], p: SagaProgress) -> None:
         transitions, archived = [*p.transitions], 0
         while archived < p.first:
             archive = await self._read(left, ARCHIVES, archive_key(p.service, p.saga, archived))

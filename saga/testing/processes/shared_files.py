@@ -44,7 +44,7 @@ JOIN topics ON log >= first_log AND log < first_log + partitions
 GROUP BY groups.name, topics.name
 """
 
-Left: TypeAlias = Mapping[tuple[str, str], bytes]
+StoredDocuments: TypeAlias = Mapping[tuple[str, str], bytes]
 """Collection and key of each document of a service, and its content."""
 
 
@@ -176,7 +176,7 @@ class SharedFiles:
         return self._runner.run(self._is_relaying(service))
 
     async def _is_relaying(self, service: str) -> bool:
-        async with self._to_read(service) as store:
+        async with self._open_readonly(service) as store:
             return bool(store.read_recorded(service, 1))
 
     @property
@@ -201,7 +201,7 @@ class SharedFiles:
         return None if document is None else document.content
 
     async def _get(self, service: str, collection: str, key: str) -> Document | None:
-        async with self._to_read(service) as store:
+        async with self._open_readonly(service) as store:
             return await store.get(collection, key)
 
     def evidence(self, services: Sequence[Declared]) -> Evidence:
@@ -216,34 +216,40 @@ class SharedFiles:
         for declared in services:
             positions = (await self._broker.describe_group(declared.name)).positions
             committed = {partition: positions.get(partition, at.begin) for partition, at in bounds.items()}
-            witnessed[declared.name] = witnessed_at_the_end(declared, await self._left(declared, log), committed)
+            witnessed[declared.name] = make_service_evidence(
+                declared, await self._read_documents(declared, log), committed
+            )
         ends = {partition: at.end for partition, at in bounds.items()}
         return Evidence(services=witnessed, log=log, ends=ends, spoiled=frozenset(), partial=True)
 
-    async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
+    async def _read_documents(self, declared: Declared, log: Sequence[Record]) -> StoredDocuments:
         """Return all documents of a service."""
-        async with self._to_read(declared.name) as store:
+        async with self._open_readonly(declared.name) as store:
             return {
                 (collection, key): document.content
                 for collection in (PROGRESS, ARCHIVES, *(kind.collection for kind in declared.documents))
                 async for key, document in store.scan(collection)
             }
 
-    def _to_read(self, service: str) -> SqliteStore:
+    def _open_readonly(self, service: str) -> SqliteStore:
         return SqliteStore(self.store_file(service), clock=self._clock, readonly=True)
 
 
-def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Partition, int]) -> ServiceEvidence:
+def make_service_evidence(
+    declared: Declared, documents: StoredDocuments, committed: Mapping[Partition, int]
+) -> ServiceEvidence:
     """Return the evidence of one service."""
     mine = progress_key(declared.name, "")
     archives: dict[str, list[tuple[str, bytes]]] = {}
-    for (collection, key), content in left.items():
+    for (collection, key), content in documents.items():
         if collection == ARCHIVES:
             archives.setdefault(parse_saga(key), []).append((key, content))
     return ServiceEvidence(
         service=prepare(declared),
-        versions={key.removeprefix(mine): (content,) for (where, key), content in left.items() if where == PROGRESS},
+        versions={
+            key.removeprefix(mine): (content,) for (where, key), content in documents.items() if where == PROGRESS
+        },
         archives=archives,
-        documents={at: (content,) for at, content in left.items() if at[0] not in (PROGRESS, ARCHIVES)},
+        documents={at: (content,) for at, content in documents.items() if at[0] not in (PROGRESS, ARCHIVES)},
         committed=committed,
     )

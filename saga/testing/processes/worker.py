@@ -23,7 +23,7 @@ from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
 from saga.telemetry.logs import EventLog
-from saga.testing.processes.remote_fakes import remote_fake
+from saga.testing.processes.remote_fakes import make_remote_fake
 from saga.testing.processes.shared_files import TIMING
 from saga.testing.processes.worker_processes import COULD_NOT_START, WorkerSetup
 
@@ -33,22 +33,22 @@ DRAIN_S = 2.0
 
 def main(file: Path) -> int:
     """Run the worker that the file describes. Return the exit code."""
-    threading.Thread(target=_end_with_the_test, name="end with the test", daemon=True).start()
+    threading.Thread(target=_end_with_test, name="end with the test", daemon=True).start()
     setup = WorkerSetup.read(file)
     code = 0
     try:
         asyncio.run(_run(setup))
     except* SagaError as several:  # in a group, where the task of a service raised it
         code = COULD_NOT_START
-        for line in _words(several):
+        for line in _list_messages(several):
             sys.stderr.write(f"saga: {line}\n")
     return code
 
 
-def _words(several: BaseExceptionGroup[SagaError]) -> Iterator[str]:
+def _list_messages(several: BaseExceptionGroup[SagaError]) -> Iterator[str]:
     for why in several.exceptions:
         if isinstance(why, BaseExceptionGroup):
-            yield from _words(why)
+            yield from _list_messages(why)
         else:
             yield str(why)
 
@@ -57,7 +57,7 @@ async def _run(setup: WorkerSetup) -> None:
     declared, clock, stop = setup.service(), SystemClock(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     gives = {resource.name: resource.gives for resource in declared.resources}
-    use = [remote_fake(gives[s.resource], s.number, s.calls, Path(setup.outside)) for s in setup.fakes]
+    use = [make_remote_fake(gives[s.resource], s.number, s.calls, Path(setup.outside)) for s in setup.fakes]
     async with _broker(setup, clock) as broker, _store(setup, clock) as store:
         await serve(
             prepare(declared),
@@ -86,7 +86,7 @@ def _store(setup: WorkerSetup, clock: Clock) -> Store:
     return SqliteStore(Path(setup.store), clock=clock)
 
 
-def _end_with_the_test() -> None:
+def _end_with_test() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)

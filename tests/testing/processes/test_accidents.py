@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from saga.testing.processes.faults import FAULTS_MAX, FROZEN_S_MAX, ProcessFaults, count_of, left_out
+from saga.testing.processes.faults import FAULTS_MAX, FROZEN_S_MAX, ProcessFaults, count_of, describe_left_out
 from saga.testing.processes.worker_processes import WorkerPool
 from tests.testing.processes.noted_crew import HandClock, Hands
 
@@ -100,5 +100,5 @@ def test_a_third_worker_that_was_killed_leaves_as_the_one_that_replaced_it() -> 
 
 
 def test_there_is_a_reason_for_each_kind_that_is_left_out() -> None:
-    (told,) = left_out(["freeze", "slow store"])
+    (told,) = describe_left_out(["freeze", "slow store"])
     assert told.startswith("slow store: left out in a world of real processes: ")

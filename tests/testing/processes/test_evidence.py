@@ -8,8 +8,8 @@ from saga.progress.document import progress_key
 from saga.testing.fault_plans import EVERYTHING_RATES, FaultKind, Faults, faults
 from saga.testing.invariants.checks import find_violations
 from saga.testing.invariants.evidence import Evidence
-from saga.testing.processes.process_world import outcomes_of
-from saga.testing.processes.shared_files import Left, witnessed_at_the_end
+from saga.testing.processes.process_world import list_outcomes
+from saga.testing.processes.shared_files import StoredDocuments, make_service_evidence
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order import order
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -27,8 +27,8 @@ def left_in(world: SimulatedWorld) -> Evidence:
     whole = world.evidence()
     services = {}
     for name, declared in world.declared.items():
-        left: Left = {at: contents[-1] for at, contents in world.workers.disks[name].versions.items()}
-        services[name] = witnessed_at_the_end(declared, left, whole.services[name].committed)
+        left: StoredDocuments = {at: contents[-1] for at, contents in world.workers.disks[name].versions.items()}
+        services[name] = make_service_evidence(declared, left, whole.services[name].committed)
     return Evidence(services=services, log=whole.log, ends=whole.ends, spoiled=whole.spoiled, partial=True)
 
 
@@ -60,7 +60,7 @@ def test_archives_are_of_their_sagas_and_progresses_have_their_names() -> None:
         (ARCHIVES, "order::c::000000000"): b"2",
         ("stock", "tea"): b"3",
     }
-    witnessed = witnessed_at_the_end(order.declared, left, {})
+    witnessed = make_service_evidence(order.declared, left, {})
     assert dict(witnessed.versions) == {"a::b": (b"{}",)}
     assert dict(witnessed.archives) == {
         "a::b": [("order::a::b::000000000", b"1")],
@@ -85,5 +85,5 @@ def test_what_nobody_has_committed_is_seen() -> None:
 
 
 def test_only_events_that_end_a_saga_are_outcomes() -> None:
-    assert outcomes_of(order.declared) == {"OrderConfirmed": OrderConfirmed, "OrderCancelled": OrderCancelled}
-    assert outcomes_of(payment.declared) == {}
+    assert list_outcomes(order.declared) == {"OrderConfirmed": OrderConfirmed, "OrderCancelled": OrderCancelled}
+    assert list_outcomes(payment.declared) == {}

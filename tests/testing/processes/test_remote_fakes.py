@@ -15,7 +15,7 @@ import pytest
 from saga import limited
 from saga.declarations.resources import Limits, limits_of
 from saga.errors import SagaError
-from saga.testing.processes.remote_fakes import FakeServer, remote_fake
+from saga.testing.processes.remote_fakes import FakeServer, make_remote_fake
 from saga.testing.processes.worker_processes import CallLimits
 
 
@@ -99,7 +99,7 @@ def fake(outside: FakeServer) -> FakeShop:
 
 @pytest.fixture
 def shop(outside: FakeServer, fake: FakeShop) -> Shop:
-    made = remote_fake(Shop, 1, CALLS, outside.socket)
+    made = make_remote_fake(Shop, 1, CALLS, outside.socket)
     assert isinstance(made, Shop)
     return made
 
@@ -132,7 +132,7 @@ class Counter(Protocol):
 
 
 async def test_a_fake_of_a_protocol_is_called_too(outside: FakeServer, fake: FakeShop) -> None:
-    counter = remote_fake(Counter, 1, {"count": None}, outside.socket)
+    counter = make_remote_fake(Counter, 1, {"count": None}, outside.socket)
     assert await counter.count() == 0  # type: ignore[attr-defined] # made of its name
 
 
@@ -183,7 +183,7 @@ async def test_an_exception_that_cannot_be_made_again_is_told(shop: Shop, fake: 
 
 
 async def test_nothing_changes_while_it_is_looked_at(outside: FakeServer, shop: Shop, fake: FakeShop) -> None:
-    with outside.still():
+    with outside.pause():
         call = asyncio.ensure_future(shop.ask("tea"))  # noqa: TID251 - it is to wait
         for _ in range(100):
             await asyncio.sleep(0)  # noqa: TID251 - the call is on its way

@@ -12,7 +12,7 @@ from saga.messages import Outgoing, Topic
 from saga.support.clock import SystemClock
 from saga.testing.processes import ProcessWorld
 from saga.testing.processes.faults import ProcessFaults
-from saga.testing.processes.servers import ServerFault, giver_of
+from saga.testing.processes.servers import ServerFault, load_provider
 from saga.testing.processes.worker_processes import WorkerPool, WorkerSetup
 from tests.servers.world_servers import servers
 from tests.testing.processes.noted_crew import HandClock, Hands
@@ -106,10 +106,10 @@ def test_a_worker_that_cannot_start_is_started_again_so_many_times(tmp_path: Pat
 
 
 def test_whoever_gives_servers_is_named_by_module_and_function() -> None:
-    assert giver_of(GIVER) is servers
+    assert load_provider(GIVER) is servers
 
 
 @pytest.mark.parametrize("name", ["servers", "tests.servers.world_servers:nobody", "tests.nowhere:servers", ":servers"])
 def test_a_name_that_gives_no_servers_is_told_with_what_would(name: str) -> None:
     with pytest.raises(SagaError, match="write module:function"):
-        giver_of(name)
+        load_provider(name)
