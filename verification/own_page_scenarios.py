@@ -11,7 +11,7 @@ from verification.page_scenarios import FOURTH_N, PAIRED, THIRD_N, each_note, pi
 from verification.scenario import AtTheEnd, Scenario
 from verification.services import message
 
-SHELVED = OverflowBounds(head_max=1, page_max=1, shelf_max=1)
+SHELVED = OverflowBounds(head_max=1, segment_max=1, index_max=1)
 FOURTH = message("o4", "O", "z")
 join_own = Reacts(name="join", to=(("P",), ("N",)), emits=("j",), many=True)
 meet_own = Reacts(name="meet", to=(("P",), ("M",)), emits=("k",), many=True)

@@ -25,7 +25,7 @@ from verification.scenario import Scenario, has_run
 from verification.services import Explored, message
 
 THIRD_N, FOURTH_N = message("n3", "N"), message("n4", "N")
-TINY = OverflowBounds(inbox_max=1, inbox_kept=0, small_pages_max=2, head_max=1, page_max=1, value_bytes_max=0)
+TINY = OverflowBounds(inbox_max=1, inbox_kept=0, small_segments_max=2, head_max=1, segment_max=1, value_bytes_max=0)
 each = Reacts(name="each", to=(("O",),), emits=("R",), many=True)
 each_step = Reacts(name="each", to=(("O",),), does=("step",), emits=("R",), many=True)
 join_own = Reacts(name="join", to=(("Q",), ("P",)), emits=("j",))
@@ -38,8 +38,8 @@ each_own_undone = Reacts(name="own", to=(("P",),), does=("step",), emits=("P2",)
 each_note = Reacts(name="note", to=(("N",),), emits=("n",), many=True)
 
 
-PILED = OverflowBounds(head_max=1, page_max=1)
-PAIRED = OverflowBounds(head_max=1, page_max=2)
+PILED = OverflowBounds(head_max=1, segment_max=1)
+PAIRED = OverflowBounds(head_max=1, segment_max=2)
 
 
 def piled(service: Explored) -> Explored:

@@ -30,7 +30,7 @@ from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order
 from tests.progress.pieces import START
 
-TINY = overflow.OverflowBounds(head_max=2, page_max=3)
+TINY = overflow.OverflowBounds(head_max=2, segment_max=3)
 CANCELLED = OrderCancelled(order_id=SAGA, reason="no")
 
 

@@ -16,7 +16,9 @@ from saga.progress.document import SagaProgress, decode_transition, encode
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
-SMALL = overflow.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8, shelf_max=4)
+SMALL = overflow.OverflowBounds(
+    inbox_max=20, inbox_kept=8, small_segments_max=4, head_max=4, segment_max=8, index_max=4
+)
 ORDERS = 300
 CONFIRMED = OrderConfirmed(order_id=SAGA)
 CANCELLED = OrderCancelled(order_id=SAGA, reason="late")
@@ -67,7 +69,7 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
             await place.publish(*(an_order(quantity=n) for n in range(ORDERS)))
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert len(p.own) <= SMALL.head_max + SMALL.page_max
+        assert len(p.own) <= SMALL.head_max + SMALL.segment_max
         assert len(encode(replace(p, transitions=()))) < 12_000
         assert any(page.level for page in p.pages)
         whole = overflow.restore_all(p, await documents_of(place))
@@ -129,7 +131,7 @@ async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_ord
             await place.publish(*(an_order(quantity=n) for n in range(60)))
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert len(p.waiting) <= SMALL.head_max + SMALL.page_max
+        assert len(p.waiting) <= SMALL.head_max + SMALL.segment_max
         assert {page.types for page in p.pages} == {("OrderPlaced",)}
         whole = overflow.restore_all(p, await documents_of(place))
         assert len(whole.waiting) == 60
@@ -164,7 +166,7 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
         await place.at_rest(payment)
         p = await progress_of(place, payment)
         assert max(page.level for page in p.pages) == 2
-        assert len([page for page in p.pages if page.of == "queue"]) <= 5 * SMALL.shelf_max
+        assert len([page for page in p.pages if page.of == "queue"]) <= 5 * SMALL.index_max
         whole = overflow.restore_all(p, await documents_of(place))
         assert len(whole.queue) == 1 + 700
         transitions = await whole_history(place, p)

@@ -29,7 +29,7 @@ from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced,
 from tests.engine.driven_workers import At, place
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
-SMALL = overflow.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
+SMALL = overflow.OverflowBounds(inbox_max=20, inbox_kept=8, small_segments_max=4, head_max=4, segment_max=8)
 
 
 @pytest.fixture(autouse=True)
@@ -248,7 +248,7 @@ async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_orde
             await place.publish(OrderConfirmed(order_id=SAGA), id=notes[50])  # it is in a page
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert len(p.queue) <= 1 + SMALL.head_max + SMALL.page_max + 1
+        assert len(p.queue) <= 1 + SMALL.head_max + SMALL.segment_max + 1
         assert sizes[2] - sizes[1] < 3000, "a few descriptions of pages more"
         whole = overflow.restore_all(p, await pages_of(place))
         assert [k.message.id.rpartition("|")[2] for k in whole.queue[1:]] == notes
@@ -319,7 +319,7 @@ async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_co
             await confirm(place, ids)
             await place.at_rest(payment)
             p = await progress_of(place, payment)
-            assert len(p.waiting) <= SMALL.head_max + SMALL.page_max + 1
+            assert len(p.waiting) <= SMALL.head_max + SMALL.segment_max + 1
             assert sum(page.count for page in p.pages if page.of == "waiting") + len(p.waiting) == 100
             await confirm(place, ids[::9])
             await place.at_rest(payment)

@@ -1,5 +1,6 @@
 """Each rule of docs/protocol.md is there for a loss: take the rule away, and the exploration finds it."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from saga.progress.actions import CloseHandler, Compensate, CompensationDecision
 from saga.progress.document import CompensableResult, Intent, IntentKind, SagaProgress, Transition, progress_key
 from saga.progress.handlers import HandlerRole
 from saga.progress.journal import Commit, TransitionDetails, WriteContext
+from saga.progress.overflow import OverflowContext
 from tests.exploration.without_a_rule import Take, check_loss
 from verification.services import message
 from verification.state import TOPICS, Move, State
@@ -298,9 +300,12 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
 
 
 def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
-    spilled = overflow.spill_inbox
-    other = message("-", "-")
-    patch.setattr(overflow, "spill_inbox", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+    move, other = overflow.move_inbox_entries, message("-", "-")
+
+    def move_all(p: SagaProgress, context: OverflowContext, merged: Any) -> Any:
+        return move(p, dataclasses.replace(context, message=other), merged)
+
+    patch.setattr(overflow, "move_inbox_entries", move_all)
 
 
 def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
@@ -317,11 +322,11 @@ def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(overflow, "find_message_segment", lambda p, roles: None)
+    patch.setattr(overflow.Messages, "find_segment_to_restore", lambda *args: None)
 
 
 def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(overflow, "_sort_messages", lambda kept: kept)
+    patch.setattr(overflow, "_sort_items", tuple)
 
 
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -336,9 +341,12 @@ def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) 
 
 
 def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
-    spilled = overflow.spill_messages
-    other = message("-", "-")
-    patch.setattr(overflow, "spill_messages", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+    find, other = overflow.Messages.find_tails, message("-", "-")
+
+    def find_all(kind: overflow.Messages, p: SagaProgress, context: OverflowContext) -> Any:
+        return find(kind, p, dataclasses.replace(context, message=other))
+
+    patch.setattr(overflow.Messages, "find_tails", find_all)
 
 
 def a_rebalance_ends_what_runs(patch: pytest.MonkeyPatch) -> None:

@@ -1,28 +1,28 @@
 """Rules about own events that are in pages, and about shelves: take one away, and the exploration finds a loss."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from saga.progress import overflow
-from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress, SelfConsumedEvent
-from saga.progress.overflow import NewSegment, SegmentDocument
+from saga.progress.document import OverflowSegment, SagaProgress, SelfConsumedEvent
+from saga.progress.overflow import NewSegment, SegmentDocument, SelfConsumedEvents
 from tests.exploration.without_a_rule import Take, check_loss
 
 
 def own_events_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(overflow, "find_event_segment", lambda p, roles: None)
+    patch.setattr(SelfConsumedEvents, "find_first", lambda *args: None)
 
 
 def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
-    restored = overflow.restore_events
+    put_back = SelfConsumedEvents.put_back
 
-    def behind(
-        p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, before: tuple[CompensableResult, ...]
-    ) -> SagaProgress:
-        back = restored(p, page, leaf, before)
+    def behind(kind: SelfConsumedEvents, p: SagaProgress, *items: Any) -> SagaProgress:
+        back = put_back(kind, p, *items)
         return replace(back, own=(*p.own, *(o for o in back.own if o not in p.own)))
 
-    patch.setattr(overflow, "restore_events", behind)
+    patch.setattr(SelfConsumedEvents, "put_back", behind)
 
 
 def the_first_own_event_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def the_first_own_event_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_withdrawn_stays_in_its_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(overflow, "find_withdrawn", lambda p, before: ())
+    patch.setattr(SelfConsumedEvents, "find_withdrawn", lambda *args: None)
 
 
 def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:

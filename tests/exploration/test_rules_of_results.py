@@ -20,20 +20,21 @@ def results_in_pages_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    restored = overflow.restore_results
+    restore = overflow.restore
 
-    def alone(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
-        return restored(p, page, replace(leaf, below=None))
+    def alone(p: SagaProgress, segment: OverflowSegment, document: SegmentDocument, *rest: Any) -> SagaProgress:
+        return restore(p, segment, replace(document, below=None), *rest)
 
-    patch.setattr(overflow, "restore_results", alone)
+    patch.setattr(overflow, "restore", alone)
 
 
 def the_newest_result_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(overflow, "_find_older_runs", lambda mine, bounds: [(result,) for result in mine])
+    patch.setattr(overflow.Results, "find_older", lambda kind, mine, bounds: mine)
+    patch.setattr(overflow.Results, "get_group", lambda kind, result: id(result))
 
 
 def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(overflow, "_sort_results", lambda results: tuple(results))
+    patch.setattr(overflow, "_sort_items", tuple)
 
 
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:

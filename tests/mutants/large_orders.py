@@ -13,7 +13,7 @@ from services.payment.events import OrderPlaced as Placed
 from services.payment.events import PaymentReserved
 
 PARTS = 9
-BOUNDS = OverflowBounds(head_max=2, page_max=2, value_bytes_max=0)
+BOUNDS = OverflowBounds(head_max=2, segment_max=2, value_bytes_max=0)
 """Bounds so small that most results are in pages, and each answer of a step lies apart."""
 
 

@@ -37,10 +37,10 @@ from saga.progress.handlers import CompensationRole
 from saga.progress.history import fold_state, verify_history
 from saga.progress.integrity import DIGESTED_FIELDS, UNDIGESTED_FIELDS, find_mismatches, update_format
 from saga.progress.journal import TransitionDetails, WriteContext
-from saga.progress.overflow import OverflowBounds
 from saga.support.clock import iso
 from saga.testing.fault_plans import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
+from tests.progress.stored_segments import a_context
 from tests.testing.invariants import order_runs
 from tests.testing.simulation import orders
 
@@ -495,9 +495,7 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     many = a_role("reserve", "A", many=True)
     queue = tuple(kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(6))
     p = replace(blank(), n=1, queue=queue)
-    aside, [_] = overflow.spill_messages(
-        p, roles_of(many), OverflowBounds(head_max=2, page_max=3), in_hand=a_message("B"), now_s=NOW_MS // 1000
-    )
+    aside, [_] = overflow.move_out(p, a_context(roles_of(many)))
     assert len(aside.queue) == 3
     assert gained(p, aside) == {}
     assert set(gained(p, replace(aside, pages=()))) == {"queue"}
@@ -510,13 +508,11 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
         message = a_message("A", f"m-{i}")
         p = journal.enqueue_message(p, hand(p, message), role, message, "it waits", None).snapshot
     in_hand = a_message("A", "m-6")
-    aside, [new] = overflow.spill_messages(
-        p, roles, OverflowBounds(head_max=2, page_max=3), in_hand=in_hand, now_s=NOW_MS // 1000
-    )
+    aside, [new] = overflow.move_out(p, a_context(roles, message=in_hand))
     written = journal.enqueue_message(
         aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None
     ).snapshot
-    assert written.pages == (new.page,)
+    assert written.pages == (new.segment,)
     assert verify_history(written.transitions, written) is None
     for edited in (replace(written, pages=()), replace(written, queue=written.queue[1:])):
         found = verify_history(edited.transitions, edited)

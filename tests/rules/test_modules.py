@@ -26,7 +26,6 @@ MORE_PARAMETERS = {
     "_row": 7,
     "kafka": 7,
     "message": 10,
-    "new_segment": 7,
     "rebuild": 7,
     "trial": 7,
 }

@@ -1,6 +1,6 @@
 """Overflow segments and claim checks: what of a saga does not fit in its one progress document."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec import Raw
@@ -16,7 +16,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import ids, overflow
 from saga.progress.document import UNREADABLE, OverflowSegment, SagaProgress, StepRecord, progress_key
 from saga.progress.journal import surely_s
-from saga.progress.overflow import NewSegment, SegmentDocument, claim_key, digest_content
+from saga.progress.overflow import NewSegment, OverflowContext, SegmentDocument, claim_key, digest_content
 from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
@@ -55,16 +55,16 @@ class OverflowStore:
         }
         missing = {entry: name for entry, name in missing.items() if entry not in p.inbox}
         had, kept = dict[str, int](), set[str]()
-        for page in reversed(p.pages):
+        for segment in reversed(p.pages):
             if not missing:
                 break
-            if page.of in ("results", "own"):
+            if not overflow.has_entries(segment):
                 continue
-            entries = await self._entries_of(state, page)
+            entries = await self._entries_of(state, segment)
             for entry in [entry for entry in missing if overflow.contains_entry(entries, entry)]:
                 name = missing.pop(entry)
-                if page.of == "inbox":
-                    had[entry] = page.newest
+                if segment.of == "inbox":
+                    had[entry] = segment.newest
                 else:
                     kept.add(name)
         return had, kept
@@ -78,107 +78,75 @@ class OverflowStore:
         is written, each with its version. Raises `Superseded`.
         """
         emptied: list[tuple[str, int]] = []
-        while (page := overflow.find_message_segment(p, self.service.roles)) is not None:
-            p = await self._replace_segment(state, p, page, emptied, overflow.restore_messages)
-        while (page := overflow.find_result_segment(p)) is not None:
-            p = await self._replace_segment(state, p, page, emptied, overflow.restore_results)
-        if any(page.of == "own" for page in p.pages):
-            p = await self._restore_self_consumed(state, p, emptied)
-        now_s = self.service.ports.clock.now_ms() // 1000
-        until = overflow.compute_expiry(p, now_s=now_s, retention_s=self.service.retention_s)
-        while wrong := overflow.find_wrong_expiries(p, now_s=now_s, retention_s=self.service.retention_s):
-            for page in wrong:
-                ends = until if page.of != "inbox" else now_s + self.service.retention_s
-                p = await self._extend_expiry(state, p, page, emptied, ends)
-        p, new_pages = overflow.spill_messages(
-            p, self.service.roles, self.service.bounds, in_hand=state.message, now_s=now_s, until=until
+        context = OverflowContext(
+            roles=self.service.roles,
+            bounds=self.service.bounds,
+            message=state.message,
+            now_s=self.service.ports.clock.now_ms() // 1000,
+            retention_s=self.service.retention_s,
+            before=state.loaded_progress.results,
         )
-        p, more = overflow.spill_results(p, self.service.bounds)
-        p, own = overflow.spill_events(
-            p, self.service.roles, self.service.bounds, in_hand=state.message, now_s=now_s, until=until
-        )
-        for new in (*new_pages, *more, *own):
-            await self._insert_segment(state, new)
-        while pages := overflow.find_segments_to_index(p, self.service.bounds):
-            entries = [b"" if page.of == "own" else await self._entries_of(state, page) for page in pages]
-            p, shelf = overflow.index_segments(p, pages, entries)
-            await self._insert_segment(state, shelf)
-        if len(p.inbox) > self.service.bounds.inbox_max:
-            merged = [
-                (page, await self._entries_of(state, page))
-                for page in overflow.find_segments_to_merge(p, self.service.bounds)
-            ]
-            spilled = overflow.spill_inbox(
-                p,
-                self.service.roles,
-                self.service.bounds,
-                in_hand=state.message,
-                retention_s=self.service.retention_s,
-                merged=merged,
-            )
-            if spilled is not None:
-                p, new = spilled
-                await self._insert_segment(state, new)
+        for unneeded in overflow.find_unneeded_segments(p, context.roles):
+            document = await self._empty_segment(state, unneeded, emptied)
+            p = overflow.drop(p, unneeded, document)
+        while (segment := overflow.find_segment_to_restore(p, context)) is not None:
+            document = await self._empty_segment(state, segment, emptied)
+            p = overflow.restore(p, segment, document, context.before)
+        while wrong := overflow.find_wrong_expiries(p, context):
+            for segment in wrong:
+                p = await self._extend_expiry(state, p, segment, emptied, context)
+        p, new = overflow.move_out(p, context)
+        for each in new:
+            await self._insert_segment(state, each)
+        while segments := overflow.find_segments_to_index(p, context.bounds):
+            entries = [await self._entries_of(state, s) if overflow.has_entries(s) else b"" for s in segments]
+            p, index = overflow.index_segments(p, segments, entries)
+            await self._insert_segment(state, index)
+        if len(p.inbox) > context.bounds.inbox_max:
+            small = overflow.find_segments_to_merge(p, context.bounds)
+            merged = [(segment, await self._entries_of(state, segment)) for segment in small]
+            moved = overflow.move_inbox_entries(p, context, merged)
+            if moved is not None:
+                p, inbox_segment = moved
+                await self._insert_segment(state, inbox_segment)
         return p, emptied
 
-    async def _restore_self_consumed(
-        self, state: ProcessingState, p: SagaProgress, emptied: list[tuple[str, int]]
-    ) -> SagaProgress:
-        """Return the progress without withdrawn events, and with the first self-consumed events of each handler.
-
-        Segments that no handler needs any more are added to `emptied`.
-        """
-        before = state.loaded_progress.results
-
-        def restored(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
-            return overflow.restore_events(p, page, leaf, before)
-
-        for gone in overflow.find_unneeded(p, self.service.roles):
-            p = await self._replace_segment(
-                state, p, gone, emptied, lambda p, page, _: overflow.remove_segment(p, page)
-            )
-        while withdrawn := overflow.find_withdrawn(p, before):
-            p = await self._replace_segment(state, p, withdrawn[0], emptied, restored)
-        while (page := overflow.find_event_segment(p, self.service.roles)) is not None:
-            p = await self._replace_segment(state, p, page, emptied, restored)
-        return p
-
-    async def _replace_segment(
-        self,
-        state: ProcessingState,
-        p: SagaProgress,
-        page: OverflowSegment,
-        emptied: list[tuple[str, int]],
-        restored: Callable[[SagaProgress, OverflowSegment, SegmentDocument], SagaProgress],
-    ) -> SagaProgress:
-        """Return the progress with the content of a segment in place of the segment, which is added to `emptied`."""
-        key, document = await self._read(state, page)
-        leaf = _decode_segment(key, document)
+    async def _empty_segment(
+        self, state: ProcessingState, segment: OverflowSegment, emptied: list[tuple[str, int]]
+    ) -> SegmentDocument:
+        """Return the content of a segment, which is added to `emptied`."""
+        key, document = await self._read(state, segment)
+        content = _decode_segment(key, document)
         emptied.append((key, document.cas))
-        return overflow.open_index(p, page, leaf) if page.level else restored(p, page, leaf)
+        return content
 
     async def _extend_expiry(
         self,
         state: ProcessingState,
         p: SagaProgress,
-        page: OverflowSegment,
+        segment: OverflowSegment,
         emptied: list[tuple[str, int]],
-        until: int,
+        context: OverflowContext,
     ) -> SagaProgress:
-        """Return the progress with a copy of a segment that expires then, or with the segments of an index."""
-        if page.level:
-            return await self._replace_segment(state, p, page, emptied, overflow.open_index)
-        key, document = await self._read(state, page)
-        p, new = overflow.copy_segment(p, page, _decode_segment(key, document), until)
-        await self._insert_segment(state, new)
+        """Return the progress with a copy of a segment that expires at the right time; of an index, with its segments
+        instead."""
+        key, document = await self._read(state, segment)
+        content = _decode_segment(key, document)
+        if segment.level:
+            p = overflow.open_index(p, segment, content)
+        else:
+            in_inbox = segment.of == "inbox"
+            until = context.now_s + context.retention_s if in_inbox else overflow.compute_expiry(p, context)
+            p, new = overflow.copy_segment(p, segment, content, until)
+            await self._insert_segment(state, new)
         emptied.append((key, document.cas))
         return p
 
     async def restore_results(self, state: ProcessingState, p: SagaProgress) -> SagaProgress:
         """Return the progress with all results that are in segments. Raises `Superseded`."""
-        while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
-            key, document = await self._read(state, page)
-            p = overflow.restore_results(p, page, _decode_segment(key, document))
+        while (segment := next((s for s in p.pages if s.of == "results"), None)) is not None:
+            key, document = await self._read(state, segment)
+            p = overflow.restore(p, segment, _decode_segment(key, document))
         return p
 
     async def remove_segments(self, emptied: Sequence[tuple[str, int]]) -> None:
@@ -191,12 +159,12 @@ class OverflowStore:
         """Insert a segment; return when it is durable. Raises `Superseded`."""
         ports, saga = self.service.ports, state.message.saga
         expiry_s = None
-        if new.page.until:
-            left_s = new.page.until - surely_s(state.message, ports.clock.now_ms())
+        if new.segment.until:
+            left_s = new.segment.until - surely_s(state.message, ports.clock.now_ms())
             expiry_s = (
                 min(max(0, left_s), max(self.service.retention_s + overflow.YEAR_S, EXPIRY_S_MAX)) + EXPIRY_S_MORE
             )
-        key = overflow.segment_key(self.service.name, saga, new.page)
+        key = overflow.segment_key(self.service.name, saga, new.segment)
         try:
             await retry_while_unavailable(
                 self.service,
@@ -213,29 +181,29 @@ class OverflowStore:
         except Ambiguous as why:
             report_refused_write(self.service, saga, "archive", why)
             raise Superseded from why
-        if new.page.of not in ("results", "own"):  # no decision looks up their messages
+        if overflow.has_entries(new.segment):
             ports.overflow_cache.learn(key, overflow.decode_segment(new.content).entries)
 
-    async def _entries_of(self, state: ProcessingState, page: OverflowSegment) -> bytes:
+    async def _entries_of(self, state: ProcessingState, segment: OverflowSegment) -> bytes:
         """Return the entries of a segment. Raises `Superseded` if the progress has changed meanwhile."""
         ports, saga = self.service.ports, state.message.saga
-        key = overflow.segment_key(self.service.name, saga, page)
+        key = overflow.segment_key(self.service.name, saga, segment)
         entries = ports.overflow_cache.entries_of(key)
         if entries is not None:
             return entries
         document = await retry_while_unavailable(self.service, state.position, "get", ports.store.get, ARCHIVES, key)
         if document is not None:
             entries = _decode_segment(key, document).entries
-        elif page.is_forgotten(ports.clock.now_ms() // 1000):
+        elif segment.is_forgotten(ports.clock.now_ms() // 1000):
             entries = b""  # expired, as whatever is in it would be
         else:
             raise await self._missing(state, key)
         ports.overflow_cache.learn(key, entries)
         return entries
 
-    async def _read(self, state: ProcessingState, page: OverflowSegment) -> tuple[str, Document]:
+    async def _read(self, state: ProcessingState, segment: OverflowSegment) -> tuple[str, Document]:
         """Return a segment's key and document. Raises `Superseded` if the progress has changed meanwhile."""
-        ports, key = self.service.ports, overflow.segment_key(self.service.name, state.message.saga, page)
+        ports, key = self.service.ports, overflow.segment_key(self.service.name, state.message.saga, segment)
         document = await retry_while_unavailable(self.service, state.position, "get", ports.store.get, ARCHIVES, key)
         if document is None:
             raise await self._missing(state, key)

@@ -17,7 +17,7 @@ from services.payment.events import PaymentReserved
 from services.shipping.events import ShipmentRefused
 from tests.testing.simulation.orders import an_order, drawn
 
-SMALL = overflow.OverflowBounds(inbox_max=8, inbox_kept=3, small_pages_max=3, head_max=2, page_max=3)
+SMALL = overflow.OverflowBounds(inbox_max=8, inbox_kept=3, small_segments_max=3, head_max=2, segment_max=3)
 ORDERS, LAST = 24, 18
 
 
