@@ -42,7 +42,8 @@ class StoredProgress:
         p, new = overflow.move_out(p, context)
         self.contents.update({made.segment.name: made.content for made in new})
         while segments := overflow.find_segments_to_index(p, self.bounds):
-            p, index = overflow.index_segments(p, segments, [self.read(each).entries for each in segments])
+            entries = [self.read(each).entries if overflow.has_entries(each) else b"" for each in segments]
+            p, index = overflow.index_segments(p, segments, entries)
             self.contents[index.segment.name] = index.content
         self.p = p
 

@@ -502,6 +502,19 @@ def test_segments_that_no_handler_needs_any_more_are_unneeded() -> None:
     assert overflow.find_unneeded_segments(p, roles_of(EACH, emitted="P")) == [*p.pages]
 
 
+def test_unneeded_segments_are_dropped_and_an_index_of_them_is_opened_first() -> None:
+    stored = StoredProgress(OWN_ROLES, OverflowBounds(head_max=1, segment_max=1, index_max=2))
+    stored.write(EVENTS.fill(9))
+    assert [segment.level for segment in stored.p.pages] == [0, 0, 2, 1]
+    stored.roles = roles_of(EACH, emitted="P")
+    counts = []
+    while stored.p.pages:
+        stored.write(replace(stored.p, n=stored.p.n + 1))
+        counts.append(len(stored.segments))
+    assert counts == sorted(counts, reverse=True)
+    assert numbers(stored.p.own) == [1]
+
+
 @settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(["emit", "emit", "emit", "take", "undo"]), max_size=60),
