@@ -206,7 +206,8 @@ def test_the_kit_sees_that_nobody_was_told_what_a_dead_run_did(monkeypatch: pyte
     with SimulatedWorld(guarded=False) as world:
         a_party_whose_last_dough_is_a_dead_letter(world)
         with pytest.raises(
-            CheckFailed, match="undone: step rent of fold stands since transition 3, and nobody was told"
+            CheckFailed,
+            match="compensated: step rent of fold is in effect since transition 3, and was not reported to an operator",
         ):
             world.verify()
 
