@@ -315,7 +315,7 @@ class OutcomeQuery:
     """Bounds of its partitions at about the time of the question; `None` if not looked up yet."""
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when everything that the log held has been read."""
-    said: asyncio.Future[Record] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: asyncio.Future[Record] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Record of an outcome that came while the question was pending."""
 
 
@@ -363,13 +363,13 @@ class OutcomeReader(Generic[E]):
             self._reader.add_done_callback(self._end_reading)
         try:
             if (record := await self._find_existing(asker)) is None:
-                record = await self._clock.within(within_s, asyncio.shield(asker.said))
+                record = await self._clock.within(within_s, asyncio.shield(asker.answer))
         except TimeoutError:
             return None
         finally:
             self._askers.discard(asker)
-            if not asker.said.cancel() and not asker.said.cancelled():
-                asker.said.exception()  # mark as retrieved, so that asyncio does not log it
+            if not asker.answer.cancel() and not asker.answer.cancelled():
+                asker.answer.exception()  # mark as retrieved, so that asyncio does not log it
         return await self._hearing.event_in(record)
 
     def _places_of(self, key: bytes) -> tuple[Partition, ...]:
@@ -438,8 +438,8 @@ class OutcomeReader(Generic[E]):
                 f"what the broker has could not be looked through within {FOUND_S_MAX:.0f} s: "
                 f"{self._trouble or 'there is much of it'}; ask again, it goes on where it is"
             ) from None
-        if asker.said.done():
-            return asker.said.result()
+        if asker.answer.done():
+            return asker.answer.result()
         for partition in asker.partitions:
             strand = self._strands[partition]
             for at in strand.places.of(asker.key):
@@ -471,8 +471,8 @@ class OutcomeReader(Generic[E]):
             return
         trouble = None if reader.cancelled() else reader.exception()
         for asker in self._askers:
-            if not asker.said.done():
-                asker.said.set_exception(trouble or BrokerError("the client was closed while it was asked"))
+            if not asker.answer.done():
+                asker.answer.set_exception(trouble or BrokerError("the client was closed while it was asked"))
             asker.caught_up.set()
 
     async def _read(self) -> None:
@@ -563,8 +563,8 @@ class OutcomeReader(Generic[E]):
         if sum(len(each.places) for each in self._strands.values()) > REMEMBERED_MAX:
             max(self._strands.values(), key=lambda each: len(each.places)).places.forget_oldest()
         for asker in self._askers:
-            if asker.key == record.key and asker.ends is not None and not asker.said.done():
-                asker.said.set_result(record)
+            if asker.key == record.key and asker.ends is not None and not asker.answer.done():
+                asker.answer.set_result(record)
                 asker.caught_up.set()
 
     def _is_outcome(self, record: Record) -> bool:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 FILE = "SAGA_CONFIG"
 OTHERS: Mapping[str, str] = {
     "SAGA_CONTRACTS": "Folder of the contracts; without it the nearest `contracts/` above a module.",
-    "SAGA_SCHEMA_BASE": "Beginning of the URI of each schema in what is published, as "
+    "SAGA_SCHEMA_BASE": "Beginning of the URI of each schema in published messages, as "
     "`https://example.org/schemas/`; without it `urn:saga:`.",
     FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
 }
@@ -40,14 +40,14 @@ TEST_PREFIX = "SAGA_TEST_"
 LINK = re.compile(r"SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?")
 """Endings of the variables that Kubernetes sets for a Service in every pod of its namespace."""
 
-HIDDEN = " (what was given is not shown: it may hold a secret)"
+HIDDEN = " (the value is not shown: it may contain a secret)"
 
 
 class GivenSetting(NamedTuple):
-    """The text of a setting, and where it was given."""
+    """The text of a setting, and where it comes from."""
 
     text: str
-    said: str
+    source: str
     """Name of the place, for error messages."""
 
 
@@ -59,7 +59,7 @@ class Settings:
     """
 
     broker: str = "embedded:///.saga/broker.db"
-    """Address of the log: one file, or the servers of a Kafka to ask first."""
+    """Address of the log: one file, or the bootstrap servers of Kafka."""
     store: str = "sqlite:///.saga/{service}.db"
     """Address of a service's documents; `{service}` becomes its name."""
     keys: str = ""
@@ -74,52 +74,52 @@ class Settings:
     inflight_max: int = 1000
     """Messages in flight per worker, at most; a quarter of them at most from one partition."""
     inflight_min: int = INFLIGHT_MIN
-    """Lower bound of what a slow store leaves in flight; equal to SAGA_INFLIGHT_MAX it disables adapting. A maximum
-    below this default takes its place."""
+    """Lower bound to which a slow store may reduce the messages in flight. If it is equal to SAGA_INFLIGHT_MAX, nothing
+    is reduced. A maximum below this default replaces it."""
     inflight_bytes_max: int = 64 << 20
-    """Bytes that the messages in flight may have together before no more are taken."""
+    """Bytes of all messages in flight together, from which on no more are taken."""
     changes_from: Literal["beginning", "now"] = "beginning"
-    """Documents whose changes a service first takes: from the `beginning` those that are there count as new, from `now`
-    on they do not. With Couchbase the connector's configuration has it."""
+    """Where a service begins with document changes: at the `beginning` existing documents count as new, from `now` on
+    they do not. With Couchbase it is set in the connector's configuration."""
     connect: str = ""
     """Address of the Kafka Connect that brings changes of Couchbase's documents, for `saga doctor`."""
     record_bytes_max: int = RECORD_BYTES_MAX
     """Bytes that one record of the log may have, headers and key included. Services and clients refuse a larger event
-    before anything is written. On Kafka each topic has to take as much: `max.message.bytes`."""
+    before anything is written. On Kafka each topic has to accept as much: `max.message.bytes`."""
     cache_max: int = 2000
     """Progress documents kept in memory per service."""
     deaths_max: int = 3
-    """Deaths of processes with a message in hand after which it is a dead letter; with the first of them others may
-    have been in hand, too."""
+    """Deaths of processes while they handle a message after which it becomes a dead letter. At the first of them the
+    process may have handled other messages, too."""
     open_s: float = OPEN_S_MAX
-    """Seconds for which a process waits at its start while nothing of what it opens comes on: broker, stores and
-    resources. Time in which it could not run does not count."""
+    """Seconds that a process waits at its start for broker, stores and resources to open. Time in which the process
+    could not run does not count."""
     drain_s: float = 20.0
-    """Seconds that running handlers get to end, when the service is to stop."""
+    """Seconds that running handlers have to finish when the service stops."""
     hook: str = ""
     """URL, or command, that is called once for each dead letter that blocks a saga, and for each escalation. Without it
-    nobody is called."""
+    nothing is called."""
     hook_secret_file: str = ""
     """File with the key with which calls of the hook are signed. Without it they are not."""
     hook_calls_max: int = 20
     """Calls of the hook within a minute, at most; others wait."""
     monitor_users: str = ""
     """File of the users who may act on the monitor's page, a line of `saga monitor password` for each. Without it the
-    page only shows."""
+    page is read-only."""
     monitor_hosts: str = ""
-    """Names under which the monitor's page is reached, with commas between them; by its address and as `localhost` it
-    always is. Others are refused."""
+    """Host names under which the monitor's page is reached, separated by commas; its address and `localhost` always
+    work. Others are refused."""
     transitions: Literal["on", "off"] = "on"
-    """Telling of each transition, without its payload, on the topic `saga.transitions`: to monitors, and to `saga sagas
-    verify`."""
+    """Whether each transition is published, without its payload, on the topic `saga.transitions`, for monitors and
+    `saga sagas verify`."""
     transitions_days: float = 7
-    """Days for which they are kept there."""
+    """Days for which transition events are kept there."""
     log: Literal["auto", "json", "text"] = "auto"
     """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level of the lines that are written."""
     traces: Literal["off", "on"] = "off"
-    """Traces for OpenTelemetry, over OTLP on HTTP; its own variables (`OTEL_...`) say where to, and which."""
+    """Traces for OpenTelemetry, over OTLP on HTTP; its own variables (`OTEL_...`) set the address and the sampling."""
     options: tuple[object, ...] = ()
     """Settings that only one adapter has, or the schema registry: a value of each kind that is not all defaults."""
 
@@ -144,7 +144,7 @@ class Settings:
 
     @classmethod
     def _of(cls, given: Mapping[str, GivenSetting], troubles: Sequence[str] = ()) -> Self:
-        """Check what was given, and create the settings. Raises `ConfigurationError`.
+        """Check the values, and create the settings. Raises `ConfigurationError`.
 
         Args:
             troubles: Problems of the file. If there are any, its content is not fully known, so combinations are not
@@ -154,15 +154,15 @@ class Settings:
         wrong: dict[str, object] = {}
         kinds = known_settings()
         problems = list(troubles)
-        for name, (text, said) in sorted(given.items()):
+        for name, (text, source) in sorted(given.items()):
             kind, field_ = kinds.get(name), name.removeprefix("SAGA_").lower()
             if kind is None:
-                problems.append(_report_unknown(name, said))
+                problems.append(_report_unknown(name, source))
                 continue
             try:
                 values[field_] = kind.read(text)
             except ValueError as why:
-                problems.append(f"{said} is {text!r}: {why}" if kind.may_show(text) else f"{said}: {why}{HIDDEN}")
+                problems.append(f"{source} is {text!r}: {why}" if kind.may_show(text) else f"{source}: {why}{HIDDEN}")
                 wrong[field_] = f"{scheme_of(text)}://"  # the intended adapter is known even if the address is wrong
         meant = {name: address for name, address in wrong.items() if name in ("broker", "store")}
         together = () if troubles else cls._make({**values, **meant})._problems_together()
@@ -233,12 +233,12 @@ def _given_alone(name: str, flag: str | None) -> object:
         return reader.read(given.text)
     except ValueError as why:
         shown = f" is {given.text!r}: {why}" if reader.may_show(given.text) else f": {why}{HIDDEN}"
-        raise ConfigurationError("The settings cannot work", [f"{given.said}{shown}"]) from None
+        raise ConfigurationError("The settings cannot work", [f"{given.source}{shown}"]) from None
 
 
 def _without_blanks(given: Mapping[str, GivenSetting]) -> dict[str, GivenSetting]:
     """Drop blank values, so that an unset variable of a compose file, or of a shell, overrides nothing."""
-    return {name: GivenSetting(text.strip(), said) for name, (text, said) in given.items() if text.strip()}
+    return {name: GivenSetting(text.strip(), source) for name, (text, source) in given.items() if text.strip()}
 
 
 def _in_variables(environ: Mapping[str, str]) -> dict[str, GivenSetting]:
@@ -333,10 +333,10 @@ def known_settings() -> dict[str, SettingReader]:
     return kinds
 
 
-def _report_unknown(name: str, said: str) -> str:
+def _report_unknown(name: str, source: str) -> str:
     if name in OTHERS:
-        return f"{said}: give it as the variable {name}"
+        return f"{source}: give it as the variable {name}"
     near = difflib.get_close_matches(name, [*known_settings(), *OTHERS], n=1, cutoff=0.7)
     if near:
-        return f"{said} is not a setting; did you mean {near[0]}?"
-    return f"{said} is not a setting; these are: {', '.join([*known_settings(), *OTHERS])}"
+        return f"{source} is not a setting; did you mean {near[0]}?"
+    return f"{source} is not a setting; these are: {', '.join([*known_settings(), *OTHERS])}"

@@ -42,7 +42,7 @@ from saga.telemetry.health import Watch
 
 T = TypeVar("T")
 
-TOLD_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 """Pause between two reports about what is still being opened."""
 
 
@@ -96,7 +96,7 @@ def _unimportable(name: str, why: ImportError) -> str:
         return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
     if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
         return f"{why}; is it in the folder {Path.cwd()}, or installed?"
-    return f"{why}; it is imported there: install it, or mend the import"
+    return f"{why}; it is imported there: install it, or correct the import"
 
 
 def open_broker(
@@ -325,14 +325,14 @@ async def with_topics(
     modules: Sequence[str],
     clock: Clock,
     open_s: float,
-    told: Topic | None = None,
+    transitions: Topic | None = None,
 ) -> None:
     """Check that all topics of these services exist, with their dead letter topics, and that we may use them.
 
     Args:
-        told: Topic on which they publish transition events.
+        transitions: Topic on which they publish transition events.
     """
-    needs, more = needs_of(services, told), [told] if told else []
+    needs, more = needs_of(services, transitions), [transitions] if transitions else []
 
     async def looked() -> tuple[list[str], Sequence[str]]:
         each = [await find_topic_problems(topics_of(d) + more, broker, needs.reads, needs.writes) for d in services]
@@ -393,7 +393,7 @@ class _Opening:
     def __init__(self, stack: AsyncExitStack, report: Report, open_s: float) -> None:
         """Prepare the opening. `stack`: closes what was opened."""
         self._stack, self._report, self._open_s = stack, report, open_s
-        self._began_s = self._told_s = asyncio.get_running_loop().time()
+        self._began_s = self._reported_s = asyncio.get_running_loop().time()
         self._pending: dict[asyncio.Task[Any], tuple[str, str, AbstractAsyncContextManager[Any]]] = {}
 
     async def broker_and_stores(
@@ -442,8 +442,8 @@ class _Opening:
 
     def _tell(self, waited_s: float) -> None:
         now_s = asyncio.get_running_loop().time()
-        if self._pending and now_s - self._told_s >= TOLD_EVERY_S:
-            self._told_s = now_s
+        if self._pending and now_s - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now_s
             since_s, left_s = round(now_s - self._began_s, 1), round(self._open_s - waited_s, 1)
             for service, what, _ in self._pending.values():
                 self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))

@@ -110,8 +110,8 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     except (BadInput, MemoryError):
         raise
     except Exception as why:  # the sender may be anybody: whatever the value causes, a retry would cause it again
-        said = type(why).__name__ if codec.has_sensitive else why  # the text may contain a sensitive value
-        raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {said}") from why
+        reason = type(why).__name__ if codec.has_sensitive else why  # the text may contain a sensitive value
+        raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {reason}") from why
     return event
 
 

@@ -655,9 +655,9 @@ def _changes_of_enum(old: EnumType, new: EnumType, at: str, there: str) -> Itera
     more = [symbol for symbol in new.symbols if symbol not in old.symbols]
     less = [symbol for symbol in old.symbols if symbol not in new.symbols]
     if more or less:
-        said = [f"added {', '.join(more)}"] if more else []
-        said += [f"removed {', '.join(less)}"] if less else []
-        yield SchemaChange(kind="symbols", old=at, new=there, says=f"symbols: {'; '.join(said)}")
+        parts = [f"added {', '.join(more)}"] if more else []
+        parts += [f"removed {', '.join(less)}"] if less else []
+        yield SchemaChange(kind="symbols", old=at, new=there, says=f"symbols: {'; '.join(parts)}")
     elif old.symbols != new.symbols:
         yield SchemaChange(kind="order", old=at, new=there, says="its symbols stand in another order")
     if old.default != new.default:

@@ -116,15 +116,15 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
     version = identify(value, library)
 
     def change(path: str, text: bytes) -> bytes:
-        said = text.decode("ascii", "replace")
-        if not is_encrypted(said):
+        ciphertext = text.decode("ascii", "replace")
+        if not is_encrypted(ciphertext):
             return text
-        key = keys(key_name_of(said))
+        key = keys(key_name_of(ciphertext))
         if key is None:
             return ERASED.encode()
         field = path.rpartition(".")[2]
         try:
-            return key.decrypt(said, f"{version.name}|{path}|{saga}", f"{version.name}|{field}|{saga}")
+            return key.decrypt(ciphertext, f"{version.name}|{path}|{saga}", f"{version.name}|{field}|{saga}")
         except WrongSecret:
             raise KeyMissing(f"{version.name}: {path}: {OTHER_SECRET}") from None
         except DecryptionFailed:
@@ -163,9 +163,9 @@ def key_names_in(value: bytes, library: Library) -> set[str]:
     if find_key_names(value):
 
         def note(_: str, text: bytes) -> bytes:
-            said = text.decode("ascii", "replace")
-            if is_encrypted(said):
-                names.add(key_name_of(said))
+            ciphertext = text.decode("ascii", "replace")
+            if is_encrypted(ciphertext):
+                names.add(key_name_of(ciphertext))
             return text
 
         with suppress(BadInput):  # decoding reports what is wrong with it
@@ -232,7 +232,7 @@ def _place_of_whole(name: str, header: bytes, saga: str) -> str:
 
 
 def subject_of_event(event: Event) -> str:
-    """Return the subject of an event: whom or what it is about, and whose key encrypts it."""
+    """Return the subject of an event: what it is about, and whose key encrypts it."""
     return str(getattr(event, binding_of(type(event)).version.subject))
 
 

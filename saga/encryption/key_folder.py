@@ -57,8 +57,8 @@ class KeyFolder:
         try:
             self._wrapping_key(self._newest())
         except KeysUnavailable as why:
-            said = str(why).removesuffix(MAKE_ONE)
-            raise ConfigurationError("nothing was started:", [f"SAGA_KEYS: {said}; make one: saga keys new"]) from why
+            reason = str(why).removesuffix(MAKE_ONE)
+            raise ConfigurationError("nothing was started:", [f"SAGA_KEYS: {reason}; make one: saga keys new"]) from why
 
     async def get_or_create_key(self, subject: str) -> SubjectKey | None:
         return await self._get_cached(subject_key_name(subject), make=True)
@@ -279,14 +279,14 @@ class KeyFolder:
         """Append a line to the audit log; it is durable when this returns."""
         line = {"time": iso(self._clock.now_ms()), "did": did, "what": what, "who": who, "why": why}
         try:
-            book = os.open(self.folder / "book.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            log_file = os.open(self.folder / "book.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(book, msgspec.json.encode(line) + b"\n")
-                os.fsync(book)
+                os.write(log_file, msgspec.json.encode(line) + b"\n")
+                os.fsync(log_file)
             finally:
-                os.close(book)
+                os.close(log_file)
         except OSError as trouble:
-            raise KeysUnavailable(f"the book of {self.folder} cannot be written: {trouble.strerror}") from trouble
+            raise KeysUnavailable(f"the audit log of {self.folder} cannot be written: {trouble.strerror}") from trouble
 
     def read_audit_log(self) -> list[dict[str, str]]:
         """Return the lines of the audit log, oldest first. Raises `KeysUnavailable`."""
@@ -295,7 +295,7 @@ class KeyFolder:
         except FileNotFoundError:
             return []
         except (OSError, msgspec.DecodeError) as why:
-            raise KeysUnavailable(f"the book of {self.folder} cannot be read: {why}") from why
+            raise KeysUnavailable(f"the audit log of {self.folder} cannot be read: {why}") from why
 
     def summarize(self) -> KeyState:
         """Read all keys and summarise them. Raises `KeysUnavailable` without a folder."""

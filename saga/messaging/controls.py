@@ -2,7 +2,7 @@
 log.
 
 The control log is one document of the service to which entries are only added; each entry holds the digest of the one
-before, so it serves as the audit trail. The settings in force are computed from its entries. All functions here are
+before, so it serves as the audit trail. The active controls are computed from its entries. All functions here are
 pure.
 """
 
@@ -30,9 +30,9 @@ ENTRIES_MAX = 10_000
 """Most entries of a control log, because it is always read whole."""
 KINDS = ("flag", "pause", "limit", "route")
 """Kinds of controls that this version knows."""
-WHOM_OF = {"pause": ("handler",), "limit": ("resource", "handler"), "route": ("handler", "event")}
+TARGETS_OF = {"pause": ("handler",), "limit": ("resource", "handler"), "route": ("handler", "event")}
 """What each kind may apply to."""
-WHOM = ("handler", "event", "resource")
+TARGETS = ("handler", "event", "resource")
 PARTS = 10_000
 """Number of buckets into which the sagas are divided, so a percentage is exact to two decimal places."""
 
@@ -44,8 +44,8 @@ Target = tuple[str, str, str]
 class Switch(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The setting of one control: a flag for a share of all sagas or for one saga, or a pause, a limit or a route.
 
-    A setting of a kind other than `flag` has an empty flag name: a version that knows only flags reads it as a flag for
-    which no code asks. A kind that a version does not know has no effect there.
+    A setting of a kind other than `flag` has an empty flag name: a version that knows only flags takes it for a flag
+    that no code reads. A kind that a version does not know has no effect there.
     """
 
     flag: str = msgspec.field(default_factory=str)  # written even if it is empty: earlier versions require it
@@ -89,7 +89,7 @@ class ControlEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     previous: str
     """SHA-256 of the bytes of the previous entry; for the first entry, of the service's name."""
     refused: str | None = None
-    """Reason why the service refused it; `None` if it is in force."""
+    """Reason why the service refused it; `None` if it is active."""
 
 
 class ControlLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,11 +118,11 @@ def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_m
     """Return the record of a control. The same control at another time is a new one. Raises `BadInput` if it is
     invalid.
     """
-    said = _ControlValue(who=who, why=why, switch=switch)
-    _check(said)
+    control = _ControlValue(who=who, why=why, switch=switch)
+    _check(control)
     if switch.until is not None and from_iso(switch.until) <= now_ms:
-        raise BadInput(f"it would be over at once, for {switch.until} is past: give a time to come, or leave it out")
-    value, time = msgspec.json.encode(said), iso(now_ms)
+        raise BadInput(f"it would expire at once, because {switch.until} is past: give a later time, or leave it out")
+    value, time = msgspec.json.encode(control), iso(now_ms)
     digest = blake2b(time.encode() + value, digest_size=16).hexdigest()
     headers = envelope.headers_of_ours(TYPE, f"control-{digest}", OPERATOR, time, service)
     return Outgoing(command_topic(service), service.encode(), value, headers)
@@ -132,10 +132,10 @@ def parse_control(record: Record) -> Control:
     """Return the control in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None)
     try:
-        said = msgspec.json.decode(message.value, type=_ControlValue)
+        value = msgspec.json.decode(message.value, type=_ControlValue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise BadInput(f"it is no control: its value is not JSON with `who`, `why` and `switch`: {why}") from why
-    _check(said)
+    _check(value)
     return Control(
         id=message.id,
         type=TYPE,
@@ -145,17 +145,17 @@ def parse_control(record: Record) -> Control:
         time=message.time,
         value=b"",
         trace=message.trace,
-        switch=said.switch,
-        who=said.who,
-        why=said.why,
+        switch=value.switch,
+        who=value.who,
+        why=value.why,
     )
 
 
-def _check(said: _ControlValue) -> None:
-    for name, text in (("who", said.who), ("why", said.why)):
+def _check(value: _ControlValue) -> None:
+    for name, text in (("who", value.who), ("why", value.why)):
         if not text.strip() or len(text) > TEXT_MAX:
             raise BadInput(f"the control's {name!r} has to be a text of at most {TEXT_MAX} characters")
-    mistakes = find_mistakes(said.switch)
+    mistakes = find_mistakes(value.switch)
     if mistakes:
         raise BadInput("; ".join(mistakes))
 
@@ -163,7 +163,9 @@ def _check(said: _ControlValue) -> None:
 def find_mistakes(switch: Switch) -> list[str]:
     """Return all mistakes in a control that can be seen without the service's declarations."""
     if switch.kind not in KINDS:
-        return [f"a control of the kind {switch.kind!r} is of a later version: ask again when that runs everywhere"]
+        return [
+            f"a control of the kind {switch.kind!r} is of a later version: repeat it when that version runs everywhere"
+        ]
     wrong = list[str]()
     if switch.kind == "flag":
         if not switch.flag.strip() or len(switch.flag) > NAME_MAX:
@@ -186,16 +188,16 @@ def find_mistakes(switch: Switch) -> list[str]:
 def _find_other_mistakes(switch: Switch) -> list[str]:
     """Return the mistakes in a pause, a limit or a route."""
     wrong = list[str]()
-    named = {what: name for what in WHOM if (name := getattr(switch, what)) is not None}
+    named = {what: name for what in TARGETS if (name := getattr(switch, what)) is not None}
     for what, name in named.items():
-        if what not in WHOM_OF[switch.kind]:
+        if what not in TARGETS_OF[switch.kind]:
             wrong.append(f"a {switch.kind} is for no {what}")
         elif not name.strip() or len(name) > NAME_MAX:
             wrong.append(f"the {what} of a {switch.kind} is a name of at most {NAME_MAX} characters")
     if len(named) > 1:
         wrong.append(f"a {switch.kind} is for one thing, not for {' and '.join(named)} together")
     if not named and switch.kind != "pause":
-        wrong.append(f"a {switch.kind} needs its {' or its '.join(WHOM_OF[switch.kind])}: name it")
+        wrong.append(f"a {switch.kind} needs its {' or its '.join(TARGETS_OF[switch.kind])}: name it")
     if switch.kind != "limit" or switch.off:
         return wrong
     if switch.at_once_max is None and switch.rate_per_s is None:
@@ -219,21 +221,21 @@ def decode_control_log(service: str, content: bytes | None) -> ControlLog:
     if content is None:
         return ControlLog(service=service)
     try:
-        book = msgspec.json.decode(content, type=ControlLog)
-        for entry in entries_of(book):
+        log = msgspec.json.decode(content, type=ControlLog)
+        for entry in entries_of(log):
             if entry.switch.until is not None:
                 from_iso(entry.switch.until)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as why:
-        raise SagaError(f"the book of controls of {service} cannot be read: {why}; restore it") from why
-    return book
+        raise SagaError(f"the control log of {service} cannot be read: {why}; restore it") from why
+    return log
 
 
-def entries_of(book: ControlLog) -> Sequence[ControlEntry]:
+def entries_of(log: ControlLog) -> Sequence[ControlEntry]:
     """Return the entries of a control log, oldest first."""
-    return [msgspec.json.decode(raw, type=ControlEntry) for raw in book.entries]
+    return [msgspec.json.decode(raw, type=ControlEntry) for raw in log.entries]
 
 
-def append_control(book: ControlLog, control: Control, refused: str | None = None) -> ControlLog | None:
+def append_control(log: ControlLog, control: Control, refused: str | None = None) -> ControlLog | None:
     """Return the control log with one more entry; `None` if it already contains this control.
 
     Args:
@@ -242,36 +244,36 @@ def append_control(book: ControlLog, control: Control, refused: str | None = Non
     Raises:
         BadInput: The control log is full.
     """
-    if any(entry.id == control.id for entry in entries_of(book)):
+    if any(entry.id == control.id for entry in entries_of(log)):
         return None
-    if len(book.entries) >= ENTRIES_MAX:
-        raise BadInput(f"the book of controls is full: it has {ENTRIES_MAX} entries")
+    if len(log.entries) >= ENTRIES_MAX:
+        raise BadInput(f"the control log is full: it has {ENTRIES_MAX} entries")
     entry = ControlEntry(
         id=control.id,
         time=control.time,
         who=control.who,
         why=control.why,
         switch=control.switch,
-        previous=_digest_before(book, len(book.entries)),
+        previous=_digest_before(log, len(log.entries)),
         refused=refused,
     )
-    return replace(book, entries=(*book.entries, Raw(msgspec.json.encode(entry))))
+    return replace(log, entries=(*log.entries, Raw(msgspec.json.encode(entry))))
 
 
-def _digest_before(book: ControlLog, n: int) -> str:
-    return sha256(bytes(book.entries[n - 1]) if n else book.service.encode()).hexdigest()
+def _digest_before(log: ControlLog, n: int) -> str:
+    return sha256(bytes(log.entries[n - 1]) if n else log.service.encode()).hexdigest()
 
 
-def digest_of(book: ControlLog) -> str:
-    """Return the digest of the last entry. Whoever keeps it elsewhere notices when the last entries are removed."""
-    return _digest_before(book, len(book.entries))
+def digest_of(log: ControlLog) -> str:
+    """Return the digest of the last entry. A copy of it elsewhere shows when the last entries are removed."""
+    return _digest_before(log, len(log.entries))
 
 
-def verify_control_log(book: ControlLog) -> str | None:
+def verify_control_log(log: ControlLog) -> str | None:
     """Return the first contradiction in a control log; `None` if its digests are consistent."""
-    for n, entry in enumerate(entries_of(book)):
-        if entry.previous != _digest_before(book, n):
-            return f"entry {n} is not written behind the one before it: somebody has changed, added or removed one"
+    for n, entry in enumerate(entries_of(log)):
+        if entry.previous != _digest_before(log, n):
+            return f"entry {n} does not follow the one before it: an entry was changed, added or removed"
     return None
 
 
@@ -285,11 +287,11 @@ class Flags(Struct, frozen=True):
     for_one: Mapping[tuple[str, str], Switch] = {}
 
 
-def flags_of(book: ControlLog) -> Flags:
+def flags_of(log: ControlLog) -> Flags:
     """Compute the flags from the entries of a control log."""
     for_all: dict[str, Switch] = {}
     for_one: dict[tuple[str, str], Switch] = {}
-    for entry in entries_of(book):
+    for entry in entries_of(log):
         switch = entry.switch
         if switch.kind != "flag" or entry.refused is not None:
             continue
@@ -349,24 +351,24 @@ class ActiveControls(Struct, frozen=True):
     """Kinds of controls that this version does not know and ignores."""
 
 
-def read_controls(book: ControlLog) -> ActiveControls:
+def read_controls(log: ControlLog) -> ActiveControls:
     """Compute the controls from the entries of a control log."""
     others: dict[Target, ControlEntry] = {}
     unknown = set[str]()
-    for entry in entries_of(book):
+    for entry in entries_of(log):
         switch = entry.switch
         if switch.kind not in KINDS:
             unknown.add(switch.kind)
         elif switch.kind != "flag" and entry.refused is None:
-            others.pop(target_of(book.service, switch), None)
+            others.pop(target_of(log.service, switch), None)
             if not switch.off:
-                others[target_of(book.service, switch)] = entry
-    return ActiveControls(flags_of(book), others, tuple(sorted(unknown)))
+                others[target_of(log.service, switch)] = entry
+    return ActiveControls(flags_of(log), others, tuple(sorted(unknown)))
 
 
 def target_of(service: str, switch: Switch) -> Target:
     """Return the target of a pause, limit or route."""
-    named = ((what, name) for what in WHOM if (name := getattr(switch, what)) is not None)
+    named = ((what, name) for what in TARGETS if (name := getattr(switch, what)) is not None)
     return switch.kind, *next(named, ("service", service))
 
 
@@ -376,7 +378,7 @@ def is_expired(entry: ControlEntry, now_ms: int) -> bool:
 
 
 def active_entries(controls: ActiveControls, now_ms: int) -> Mapping[Target, ControlEntry]:
-    """Return the pauses, limits and routes that are in force now."""
+    """Return the pauses, limits and routes that are active now."""
     return {target: entry for target, entry in controls.others.items() if not is_expired(entry, now_ms)}
 
 
@@ -444,9 +446,8 @@ def _refuse_unused_flag(switch: Switch, names: DeclaredNames, controls: ActiveCo
     if names.flags is None or switch.flag in names.flags or switch.flag in known:
         return None
     return (
-        f"nothing here asks for flag {switch.flag!r}; there are {_list_names(names.flags)}: a flag is off until it is "
-        "set, "
-        "so deploy the release that asks for it first"
+        f"no code here reads the flag {switch.flag!r}; there are {_list_names(names.flags)}: a flag is off until it is "
+        "set, so deploy the release that reads it first"
     )
 
 
@@ -459,17 +460,17 @@ def describe_switch(switch: Switch) -> str:
     until = "" if switch.until is None else f" until {switch.until}"
     if switch.kind != "flag":
         return _describe_other(switch) + until
-    whom = f"for {switch.saga}" if switch.saga is not None else f"for {switch.percent:g} % of the sagas"
+    target = f"for {switch.saga}" if switch.saga is not None else f"for {switch.percent:g} % of the sagas"
     state = "" if switch.saga is None else " on" if switch.percent else " off"
-    return f"flag {switch.flag}{state} {whom}{until}"
+    return f"flag {switch.flag}{state} {target}{until}"
 
 
 def _describe_other(switch: Switch) -> str:
     """Return a pause, a limit or a route, or the end of one, as text."""
     _, what, name = target_of("", switch)
-    whom = f"of {what} {name}" if name else "of the whole service"
+    target = f"of {what} {name}" if name else "of the whole service"
     if switch.off:
-        return f"no {switch.kind} any more {whom}"
-    said = [f"{switch.rate_per_s:g} a second"] if switch.rate_per_s is not None else []
-    said += [f"{switch.at_once_max} at once"] if switch.at_once_max is not None else []
-    return " ".join([switch.kind, whom, *(["to"] if said else []), " and ".join(said)]).rstrip()
+        return f"no {switch.kind} any more {target}"
+    bounds = [f"{switch.rate_per_s:g} a second"] if switch.rate_per_s is not None else []
+    bounds += [f"{switch.at_once_max} at once"] if switch.at_once_max is not None else []
+    return " ".join([switch.kind, target, *(["to"] if bounds else []), " and ".join(bounds)]).rstrip()

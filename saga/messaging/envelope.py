@@ -163,13 +163,13 @@ def to_message(
         raise BadInput("the message has no key: its key must be the saga id")
     names, values = zip(*(headers or _NO_HEADERS), strict=True)
     if names == _AS_WRITTEN and values[5:7] == _FIXED_VALUES and all(values):  # the usual case, and cheap to check
-        _, said_id, said_source, at, subject, _, _, path, began = values
+        _, sent_id, sent_source, at, subject, _, _, path, began = values
         trace = who = None
         foreign: Headers = ()
     else:
         given, foreign = _split_headers(record, contract, always)
         get = given.get
-        said_id, said_source, at, subject = get("ce_id"), get("ce_source"), get("ce_time"), get("ce_subject")
+        sent_id, sent_source, at, subject = get("ce_id"), get("ce_source"), get("ce_time"), get("ce_subject")
         path, began, trace, who = get("ce_dataschema"), get("ce_sagastart"), get("traceparent"), get(PRINCIPAL)
     saga = _saga(key)
     if subject and subject != key:
@@ -178,8 +178,8 @@ def to_message(
             f"{quote_text(_decode_key(subject, 'header ce_subject'))}: "
             "both must be the saga id"
         )
-    id_ = _decode_key(said_id, "header ce_id") if said_id else None
-    source = _source(said_source) if said_source else UNKNOWN_SOURCE
+    id_ = _decode_key(sent_id, "header ce_id") if sent_id else None
+    source = _source(sent_source) if sent_source else UNKNOWN_SOURCE
     time = _time(at, "ce_time") if at else _append_time(record)
     started = None
     if began:
@@ -188,8 +188,8 @@ def to_message(
         started = time  # its sender does not use the toolkit: the saga begins with the event
     return Message(
         id=identity(source, id_, type_, "" if contract is None else contract.owner)
-        if id_ and said_source
-        else _identity_of_others(record, type_, contract, id_, source if said_source else None),
+        if id_ and sent_source
+        else _identity_of_others(record, type_, contract, id_, source if sent_source else None),
         type=type_,
         schema=_path(path) if path else schema,
         saga=saga,
@@ -266,8 +266,10 @@ def check_message(message: Message) -> None:
 
 def _decode_key(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
     if len(text) > bytes_max:
-        said = quote_text(text[:40].decode("utf-8", "replace"))
-        raise BadInput(f"the message's {what} has {len(text)} bytes, at most {bytes_max} may be: it begins with {said}")
+        beginning = quote_text(text[:40].decode("utf-8", "replace"))
+        raise BadInput(
+            f"the message's {what} has {len(text)} bytes, at most {bytes_max} may be: it begins with {beginning}"
+        )
     try:
         return text.decode()
     except UnicodeDecodeError as why:
@@ -362,7 +364,7 @@ def _partition_headers(record: Record) -> tuple[dict[str, bytes | None], Headers
 
 def _first(record: Record, name: str) -> bytes | None:
     """Return the value of the first header with this name."""
-    return next((value for said, value in record.headers if said == name), None)
+    return next((value for header, value in record.headers if header == name), None)
 
 
 def _is_usual(name: str, value: bytes) -> bool:
@@ -402,8 +404,8 @@ def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole
         bytes_max -= size_of((header,))
         (kept if bytes_max >= 0 else left).append(header)
     digest = sha256(repr(left).encode()).hexdigest()
-    told = f"{len(left)} headers of {size_of(tuple(left))} bytes (sha256 of their text {digest}) lie at {whole}"
-    return (*kept, (f"{FOREIGN}left_out", told.encode()))
+    note = f"{len(left)} headers of {size_of(tuple(left))} bytes (sha256 of their text {digest}) lie at {whole}"
+    return (*kept, (f"{FOREIGN}left_out", note.encode()))
 
 
 # -------------------------------------------------------------------- structured mode

@@ -17,7 +17,7 @@ CLIENTS = "client."
 partitions.
 """
 
-_DEAD, _COMMANDS, _WAKE, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
+_DEAD, _COMMANDS, _TIMERS, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
 
 
 def is_reserved_collection(collection: str) -> bool:
@@ -63,7 +63,7 @@ def timer_topic(service: str, tier: str) -> str:
     >>> timer_topic("payment", "4m")
     'payment.wake.4m'
     """
-    return f"{service}{_WAKE}{tier}"
+    return f"{service}{_TIMERS}{tier}"
 
 
 def is_timer_topic(topic: str) -> bool:
@@ -72,7 +72,7 @@ def is_timer_topic(topic: str) -> bool:
     >>> is_timer_topic("payment.wake.1m"), is_timer_topic("payment.commands")
     (True, False)
     """
-    return _WAKE in topic
+    return _TIMERS in topic
 
 
 def change_topic(service: str, collection: str) -> str:

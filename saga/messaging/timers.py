@@ -101,12 +101,12 @@ def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int,
 def parse_timer(record: Record) -> SagaTimer:
     """Return the timer in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
     if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
-        raise BadInput(f"it is no wake: its ce_type is not {TYPE}")
+        raise BadInput(f"it is no timer: its ce_type is not {TYPE}")
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None, always=envelope.ALWAYS_OF_OURS)
     try:
-        said = msgspec.json.decode(message.value, type=_TimerValue)
+        value = msgspec.json.decode(message.value, type=_TimerValue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
-        raise BadInput(f"it is no wake: its value is not JSON with a time `due_ms`: {why}") from why
+        raise BadInput(f"it is no timer: its value is not JSON with a time `due_ms`: {why}") from why
     return SagaTimer(
         id=id_in(message.id),
         type=TYPE,
@@ -116,8 +116,8 @@ def parse_timer(record: Record) -> SagaTimer:
         # The log's time, if it has a clock of its own: the sender's clock may be wrong, which is checked for.
         time=iso(record.time_ms) if record.time_ms else message.time,
         value=b"",
-        due_ms=said.due_ms,
-        unknown_ms=said.unknown_ms,
+        due_ms=value.due_ms,
+        unknown_ms=value.unknown_ms,
     )
 
 

@@ -122,7 +122,7 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """SHA-256 of the transition as the service stores it."""
     previous: str
     """`hash` of the transition before; for the first one, a text that names service and saga."""
-    anew: str | None = None
+    rebuilt_at: str | None = msgspec.field(default=None, name="anew")
     """Time at which `saga sagas rebuild` created the history again, on its first transition: earlier reports about the
     saga no longer count. Only that command sets it, and it is in no progress, so a forged document cannot use it.
     """
@@ -138,7 +138,7 @@ class TransitionLine(NamedTuple):
     text: bytes
 
 
-def make_line(told: TransitionEvent) -> TransitionLine:
+def make_line(event: TransitionEvent) -> TransitionLine:
     """Return the line of a transition.
 
     >>> make_line(TransitionEvent(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z",
@@ -146,7 +146,7 @@ def make_line(told: TransitionEvent) -> TransitionLine:
     ...     message=TransitionCause(id="1", type="OrderPlaced", source="order"))).key
     b'4'
     """
-    return TransitionLine(_key_of(told.saga), _encoder.encode(told))
+    return TransitionLine(_key_of(event.saga), _encoder.encode(event))
 
 
 def transitions_to_records(lines: Iterable[TransitionLine]) -> list[Outgoing]:
@@ -177,19 +177,19 @@ def parse_transitions(record: Record) -> list[TransitionEvent]:
 
 def _parse_line(line: bytes, key: bytes | None) -> TransitionEvent:
     try:
-        told = _decoder.decode(line)
-        its_key = _key_of(told.saga)
+        event = _decoder.decode(line)
+        its_key = _key_of(event.saga)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as why:
         raise BadInput(f"it is no transition that this version reads: {why}") from why
     if key != its_key:
         raise BadInput(f"it is no transition: its key is not that of its saga, {its_key.decode()}")
-    _check("time", told.time)
-    _check("parked_until", told.parked_until)
-    _check("due", told.due)
-    _check("anew", told.anew)
-    for each in told.awaits:
+    _check("time", event.time)
+    _check("parked_until", event.parked_until)
+    _check("due", event.due)
+    _check("anew", event.rebuilt_at)
+    for each in event.awaits:
         _check("until", each.until)
-    return told
+    return event
 
 
 def _check(name: str, time: str | None) -> None:

@@ -77,7 +77,7 @@ class ReadModel:
         if known is None:
             known = TrackedSaga(told.saga)
         service, time_ms = self.intern_table.intern_name(truncate(told.service)), bound_time(told.time, appended_ms)
-        if told.anew is not None and told.number == 0:
+        if told.rebuilt_at is not None and told.number == 0:
             known.forget_service(service)
         was_told, before = known.find(service, told.number)
         if was_told:

@@ -67,7 +67,7 @@ class HistoryVerifier:
         key, digest, time_ms = HistoryId(event.service, event.saga), _digest(event.hash), from_iso(event.time)
         seen = self.histories.get(key)
         if seen is None or (event.number == 0 and (_is_rebuilt(seen, event) or _is_id_reused(seen, digest, time_ms))):
-            seen = self.histories[key] = PublishedHistory(rebuilt=event.anew)
+            seen = self.histories[key] = PublishedHistory(rebuilt=event.rebuilt_at)
         first = seen.digests.setdefault(event.number, digest)
         if first != digest and (seen.forked is None or event.number < seen.forked):
             seen.forked = event.number
@@ -141,7 +141,7 @@ def _digest(hash_: str) -> int:
 
 def _is_rebuilt(seen: PublishedHistory, event: TransitionEvent) -> bool:
     """Return whether this first event begins a history that `saga sagas rebuild` rebuilt."""
-    return event.anew is not None and event.anew != seen.rebuilt
+    return event.rebuilt_at is not None and event.rebuilt_at != seen.rebuilt
 
 
 def _is_id_reused(seen: PublishedHistory, digest: int, time_ms: int) -> bool:

@@ -91,17 +91,17 @@ class RegistryBroker:
 
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
-        held = BlockedPartitions(self.known, self._clock)
-        joining = self._broker.join(subscription, RegistryListener(listener, held))
+        blocked = BlockedPartitions(self.known, self._clock)
+        joining = self._broker.join(subscription, RegistryListener(listener, blocked))
         async with joining as membership:
-            asking = asyncio.get_running_loop().create_task(
-                held.ask(membership.wake), name=f"{subscription.group} schemas"
+            task = asyncio.get_running_loop().create_task(
+                blocked.ask(membership.wake), name=f"{subscription.group} schemas"
             )
             try:
-                yield _Member(membership, held, self._clock)
+                yield _Member(membership, blocked, self._clock)
             finally:
-                asking.cancel()
-                await asyncio.wait([asking])
+                task.cancel()
+                await asyncio.wait([task])
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         async for record in self._broker.scan(topic):
@@ -176,7 +176,7 @@ class BlockedPartitions:
         self.records: dict[Partition, list[Record]] = {}
         self.trouble: dict[int, str] = {}
         """Ids for which the registry did not answer, with the reason."""
-        self._asked = asyncio.Event()
+        self._has_requests = asyncio.Event()
 
     def pass_ready(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return the records that need no request, and keep the others and all later ones of their partitions."""
@@ -191,7 +191,7 @@ class BlockedPartitions:
                 passed.append(self._known.resolve(record))
             else:
                 self.records[partition] = [record]
-                self._asked.set()
+                self._has_requests.set()
         return passed
 
     def release_ready(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
@@ -205,7 +205,7 @@ class BlockedPartitions:
             released += [self._known.resolve(each) for each in records[:upto]]
             if records[upto:]:
                 self.records[partition] = records[upto:]
-                self._asked.set()
+                self._has_requests.set()
         return released
 
     def forget(self, partitions: Collection[Partition]) -> None:
@@ -228,12 +228,12 @@ class BlockedPartitions:
         `wake`: called whenever a poll may return something else.
         """
         while True:
-            await self._asked.wait()
-            self._asked.clear()
+            await self._has_requests.wait()
+            self._has_requests.clear()
             ids = {self._known.missing_id(records[0]) for records in self.records.values()}
-            asked = [self._learn(id_, wake) for id_ in ids if id_ is not None]
-            if not all(await asyncio.gather(*asked)):
-                self._asked.set()
+            lookups = [self._learn(id_, wake) for id_ in ids if id_ is not None]
+            if not all(await asyncio.gather(*lookups)):
+                self._has_requests.set()
                 await self._clock.sleep(AGAIN_S)
 
     async def _learn(self, id_: int, wake: Callable[[], None]) -> bool:
@@ -252,19 +252,19 @@ class BlockedPartitions:
 class RegistryListener:
     """Listener that drops the blocked records of partitions that are revoked or lost."""
 
-    def __init__(self, listener: Listener, held: BlockedPartitions) -> None:
-        self._listener, self._held = listener, held
+    def __init__(self, listener: Listener, blocked: BlockedPartitions) -> None:
+        self._listener, self._blocked = listener, blocked
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
-        self._held.forget(partitions)
+        self._blocked.forget(partitions)
         await self._listener.on_assigned(partitions)
 
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
-        self._held.forget(partitions)
+        self._blocked.forget(partitions)
         await self._listener.on_revoked(partitions)
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
-        self._held.forget(partitions)
+        self._blocked.forget(partitions)
         self._listener.on_lost(partitions)
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
@@ -280,28 +280,28 @@ class RegistryListener:
 class _Member:
     """Member of a group that returns records with their schemas. See `saga.broker.port.Membership` for the promises."""
 
-    def __init__(self, membership: Membership, held: BlockedPartitions, clock: Clock) -> None:
-        self._membership, self._held, self._clock = membership, held, clock
+    def __init__(self, membership: Membership, blocked: BlockedPartitions, clock: Clock) -> None:
+        self._membership, self._blocked, self._clock = membership, blocked, clock
         self._woken = False
-        self._told: Sequence[StalledPartition] = []
+        self._reported: Sequence[StalledPartition] = []
         """Stalled partitions when a poll last returned."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        held, until_s = self._held, self._clock.monotonic_s() + timeout_s
+        blocked, until_s = self._blocked, self._clock.monotonic_s() + timeout_s
         while True:
             open_ = partitions
-            if held.records:
-                if released := held.release_ready(partitions, records_max):
+            if blocked.records:
+                if released := blocked.release_ready(partitions, records_max):
                     return released
-                open_ = [each for each in partitions if each not in held.records]
+                open_ = [each for each in partitions if each not in blocked.records]
             records = await self._membership.poll(open_, records_max=records_max, timeout_s=timeout_s)
-            if passed := held.pass_ready(records):
+            if passed := blocked.pass_ready(records):
                 return passed
             # All records are kept, or the poll was woken, by us when the registry answered.
             timeout_s = until_s - self._clock.monotonic_s()
-            told = self.stalled_partitions()
-            if self._woken or told != self._told or timeout_s <= 0:
-                self._woken, self._told = False, told
+            stalled = self.stalled_partitions()
+            if self._woken or stalled != self._reported or timeout_s <= 0:
+                self._woken, self._reported = False, stalled
                 return ()
 
     def wake(self) -> None:
@@ -324,15 +324,15 @@ class _Member:
         lag = self._membership.lag()
         if lag is None:
             return None
-        return {partition: count + len(self._held.records.get(partition, ())) for partition, count in lag.items()}
+        return {partition: count + len(self._blocked.records.get(partition, ())) for partition, count in lag.items()}
 
     def disagreeing_members(self) -> Sequence[str]:
         return self._membership.disagreeing_members()
 
     def polled_offsets(self) -> Mapping[Partition, int]:
-        held = self._held.records
+        blocked = self._blocked.records
         return {
-            partition: held[partition][0].offset if partition in held else offset
+            partition: blocked[partition][0].offset if partition in blocked else offset
             for partition, offset in self._membership.polled_offsets().items()
         }
 
@@ -343,7 +343,7 @@ class _Member:
         return await self._membership.fetch_positions(partitions)
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
-        return [*self._membership.stalled_partitions(), *self._held.stalled_partitions()]
+        return [*self._membership.stalled_partitions(), *self._blocked.stalled_partitions()]
 
 
 # -------------------------------------------------------------------- opening

@@ -59,7 +59,7 @@ class HttpRegistry:
     async def versions(self, subject: str) -> Sequence[int]:
         answer = await self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions")
         if answer is not None and not (isinstance(answer, list) and all(type(each) is int for each in answer)):
-            raise self._invalid_answer("a list of versions was asked for")
+            raise self._invalid_answer("a list of versions was requested")
         return sorted(answer or ())
 
     async def version(self, subject: str, number: int) -> RegisteredSchema:
@@ -95,36 +95,36 @@ class HttpRegistry:
             open_ += _references(part)
         return inline_references(text, found.values()) if found else text
 
-    async def _ask(self, method: str, place: str, body: object = None) -> Any:
+    async def _ask(self, method: str, path: str, body: object = None) -> Any:
         """Return the registry's answer, decoded from JSON; `None` if the requested thing does not exist.
 
         Raises `RegistryUnavailable`, `RegistryRefused`.
         """
-        assert self._session is not None, "asked only inside the block"
+        assert self._session is not None, "only called inside the block"
         try:
             # No redirect is followed: the password would be sent to its target.
             async with self._session.request(
-                method, self.address + place, json=body, headers=self._headers(), allow_redirects=False
+                method, self.address + path, json=body, headers=self._headers(), allow_redirects=False
             ) as answer:
                 status, text = answer.status, await answer.content.read(ANSWER_BYTES_MAX + 1)
                 while len(text) <= ANSWER_BYTES_MAX and not answer.content.at_eof():
                     text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as why:
-            said = shorten(printable(f"{type(why).__name__}: {why}"), SAID_BYTES_MAX)
-            raise RegistryUnavailable(f"the schema registry at {self.address} cannot be asked: {said}") from why
+            detail = shorten(printable(f"{type(why).__name__}: {why}"), SAID_BYTES_MAX)
+            raise RegistryUnavailable(f"the schema registry at {self.address} cannot be used: {detail}") from why
         return self._parse_answer(status, text)
 
     def _parse_answer(self, status: int, text: bytes) -> Any:
         if len(text) > ANSWER_BYTES_MAX:
             raise self._invalid_answer(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
         try:
-            told = json.loads(text) if text else None
+            answer = json.loads(text) if text else None
         except (ValueError, RecursionError):
-            told = None
-        if status == 200 and told is not None:
-            return told
-        code = told.get("error_code") if isinstance(told, dict) else None
-        said = shorten(printable(str(told.get("message") if isinstance(told, dict) else "")), SAID_BYTES_MAX)
+            answer = None
+        if status == 200 and answer is not None:
+            return answer
+        code = answer.get("error_code") if isinstance(answer, dict) else None
+        detail = shorten(printable(str(answer.get("message") if isinstance(answer, dict) else "")), SAID_BYTES_MAX)
         if status == 404 and code in NONE_THERE:
             return None
         if status in (401, 403):
@@ -133,8 +133,8 @@ class HttpRegistry:
                 "and its password, and what that user may do there"
             )
         if status in (409, 422) and code is not None:
-            raise RegistryRefused(said)
-        raise self._invalid_answer(f"its status is {status}{f' ({said})' if said else ''}")
+            raise RegistryRefused(detail)
+        raise self._invalid_answer(f"its status is {status}{f' ({detail})' if detail else ''}")
 
     def _invalid_answer(self, what: str) -> RegistryUnavailable:
         return RegistryUnavailable(
@@ -144,7 +144,7 @@ class HttpRegistry:
 
     def _text(self, answer: Any, name: str) -> str:
         if not isinstance(answer, dict) or not isinstance(answer.get(name), str) or not answer[name]:
-            raise self._invalid_answer("a schema was asked for, and is not in it")
+            raise self._invalid_answer("a schema was requested, and is not in it")
         if len(answer[name]) > SCHEMA_BYTES_MAX:
             raise self._invalid_answer(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
         text: str = answer[name]
@@ -153,7 +153,7 @@ class HttpRegistry:
     def _id(self, answer: Any) -> int:
         id_ = answer.get("id") if isinstance(answer, dict) else None
         if type(id_) is not int or not 0 <= id_ <= ID_MAX:
-            raise self._invalid_answer("the id of a schema was asked for, and is not in it")
+            raise self._invalid_answer("the id of a schema was requested, and is not in it")
         return id_
 
     def _headers(self) -> dict[str, str]:

@@ -67,19 +67,20 @@ class RegistryOptions:
     """Address of the schema registry, with the path of Confluent's interface if it has one. Without it nothing is read
     or written in the wire format of a registry."""
     registry_user: str = ""
-    """User at the registry. Without one nobody is named."""
+    """User at the registry. Without one requests are anonymous."""
     registry_password: str = field(default="", repr=False)
     """The user's password."""
     registry_password_file: str = ""
-    """File with the user's password, read anew for each question. Give this or the password."""
+    """File with the user's password, read for each request. Set this or the password."""
     registry_ca_file: str = ""
-    """Authorities that signed the registry's certificate: no others are trusted. Without it those of the system."""
+    """File with the authorities that may have signed the registry's certificate; no others are trusted then. Without it
+    those of the system."""
     registry_cert_file: str = ""
-    """Our certificate, where the registry wants one."""
+    """File with our certificate, if the registry requires one."""
     registry_key_file: str = ""
-    """The key of our certificate."""
+    """File with the key of our certificate."""
     registry_key_password_file: str = ""
-    """File with the password of that key, where it is encrypted."""
+    """File with the password of that key, if it is encrypted."""
 
 
 def _check_user(text: str) -> None:
@@ -113,8 +114,8 @@ def problems(options: RegistryOptions) -> Iterator[Problem]:
     if options.registry_user and options.registry.startswith("http://"):
         yield (
             frozenset({"registry_user", "registry"}),
-            "SAGA_REGISTRY_USER is given, but SAGA_REGISTRY is http://, where everybody could read the password: use "
-            "https://",
+            "SAGA_REGISTRY_USER is given, but SAGA_REGISTRY is http://, where the password would be readable over the "
+            "network: use https://",
         )
     if not options.registry and options != RegistryOptions():
         yield (

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.kafka.adapter import KafkaSettings
 
 NUMBERS = itertools.count()
 

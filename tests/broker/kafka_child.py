@@ -9,8 +9,8 @@ import asyncio
 import sys
 from collections.abc import Collection, Mapping
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership, Subscription
 from saga.errors import Fenced
 from saga.messages import Partition

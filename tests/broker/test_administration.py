@@ -13,9 +13,9 @@ from aiokafka.protocol.api import Request
 
 from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, GroupDescription, OffsetBounds
 from saga.broker.embedded.broker import EmbeddedAdministration
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
 from saga.broker.kafka.client import TOPIC, Topics
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription, partition_of
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Topic

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.errors import BrokerError, ConfigurationError
 from tests.broker.test_kafka_connecting import everything_works, refusal
 from tests.cli.conftest import Call, embedded_pottery, folder, saga

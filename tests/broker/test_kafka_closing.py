@@ -12,8 +12,9 @@ from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 
 from saga.broker.kafka import client, producer
+from saga.broker.kafka.access import KafkaAccess
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.producer import Publisher
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.broker_suite import event
 from tests.broker.waiting import CLOCK

@@ -12,9 +12,9 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from click.testing import Result
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker, Subscription
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic

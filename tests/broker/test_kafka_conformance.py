@@ -9,8 +9,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.messages import Partition
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance, Damage

@@ -16,9 +16,10 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError
 
 from saga.broker.kafka import broker, client
+from saga.broker.kafka.access import KafkaAccess
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import LET_GO_S_MAX, KafkaMember
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Topic

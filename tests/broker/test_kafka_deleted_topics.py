@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic

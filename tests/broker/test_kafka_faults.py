@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic

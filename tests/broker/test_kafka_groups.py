@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import KafkaMember
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership, Subscription
 from saga.errors import Fenced
 from saga.messages import Partition, Record, Topic

@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from saga.broker.kafka import client
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import MemberIdentity, Subscription
 from saga.errors import ConfigurationError
 from saga.messages import Partition, Record, Topic

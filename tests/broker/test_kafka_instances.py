@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import DuplicateInstance, KafkaMember
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerError
 from saga.messages import Partition, Topic

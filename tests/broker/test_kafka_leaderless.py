@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from aiokafka import TopicPartition
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing, Topic
 from saga.testing.conformance.broker_suite import event, values

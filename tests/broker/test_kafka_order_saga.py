@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker
 from saga.clients.events import to_record
 from saga.configuration import wiring

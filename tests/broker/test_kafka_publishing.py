@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from aiokafka import TopicPartition
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import enqueue_record
 from saga.broker.kafka.producer import BATCH_BYTES
-from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic
 from saga.testing.conformance.broker_suite import event, values

@@ -7,9 +7,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.membership import KafkaMember
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values

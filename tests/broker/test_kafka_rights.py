@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import KafkaMember
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker, Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic

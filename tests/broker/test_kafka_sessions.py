@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from saga import Event, Saga, Service
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.contracts.library import contract_of, find_library
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve

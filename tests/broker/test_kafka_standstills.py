@@ -7,10 +7,11 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, fetching
+from saga.broker.kafka.access import KafkaAccess
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.consumers import OwnedPartition
 from saga.broker.kafka.fetching import FetchFailure, IsolatingFetcher, Prefetch
 from saga.broker.kafka.membership import KafkaMember
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Record, StalledPartition
 from saga.testing.conformance.broker_suite import RecordingListener

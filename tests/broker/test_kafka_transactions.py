@@ -8,8 +8,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from saga.broker.administration import OffsetBounds
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerError
 from saga.support.clock import SystemClock
 from tests.servers.trusted_tls import impostor

@@ -8,10 +8,10 @@ from typing import Literal
 import pytest
 from aiokafka import TopicPartition
 
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import KafkaMember
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values

@@ -9,8 +9,8 @@ import pytest
 
 from saga.broker.administration import Administration, PartitionReader
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import partition_of
 from saga.errors import BrokerBroken, BrokerError
 from saga.messages import Outgoing, Partition, Record, Topic

@@ -11,8 +11,8 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from saga.broker.embedded.broker import EmbeddedAdministration
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
-from saga.broker.kafka.settings import KafkaSettings
 from saga.messages import Partition
 from saga.service import Service
 from saga.store.sqlite.store import SqliteStore

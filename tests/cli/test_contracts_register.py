@@ -110,7 +110,7 @@ def test_what_is_asked_wrongly_ends_with_2(
     monkeypatch.setenv("SAGA_REGISTRY", "http://127.0.0.1:1")
     away = saga("contracts", "register")
     assert away.exit_code == 2
-    assert "the schema registry at http://127.0.0.1:1 cannot be asked: " in away.output
+    assert "the schema registry at http://127.0.0.1:1 cannot be used: " in away.output
     monkeypatch.delenv("SAGA_REGISTRY")
     unset = saga("contracts", "register")
     assert unset.exit_code == 2

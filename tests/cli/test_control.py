@@ -28,10 +28,10 @@ def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln:
         assert one.exit_code == 0, one.output
         typed = saga("control", "flag", service, "bleu", "--percent", "1", *SAID, "--within", "30")
         assert typed.exit_code == 2, typed.output
-        assert f"{service} refuses it: nothing here asks for flag 'bleu'; there are blue" in typed.stderr
+        assert f"{service} refuses it: no code here reads the flag 'bleu'; there are blue" in typed.stderr
         for until_ in ("2020-01-01T00:00:00Z", "0s"):
             gone = saga("control", "flag", service, "blue", "--percent", "1", "--until", until_, *SAID)
-            assert (gone.exit_code, "it would be over at once" in gone.stderr) == (2, True), gone.output
+            assert (gone.exit_code, "it would expire at once" in gone.stderr) == (2, True), gone.output
     shown = saga("control", "show", service)
     assert [line.partition(" until ")[0] for line in shown.stdout.splitlines()] == [
         f"{service}  flag blue for 12.5 % of the sagas", f"{service}  flag blue on for cup-1"
@@ -127,7 +127,7 @@ def test_whoever_changes_the_book_is_found(shop: Path, saga: Call) -> None:
     put(shop, controls.ControlLog(service="payment", entries=book.entries[1:]))
     forged = saga("audit", "payment")
     assert forged.exit_code == 1
-    assert "entry 0 is not written behind the one before it" in forged.stderr
+    assert "entry 0 does not follow the one before it" in forged.stderr
 
 
 def _lies(record: Outgoing) -> Record:
@@ -164,7 +164,7 @@ def put(folder: Path, book: controls.ControlLog) -> None:
         (("route", "payment", "--handler", "reserve", *SAID), "say which: --to dead, or --off"),
         (("route", "payment", "--to", "dead", *SAID), "a route needs its handler or its event: name it"),
         (("route", "payment", "--event", "A", "--off", "--for", "1h", *SAID), "--off ends a route: leave out --for"),
-        (("pause", "payment", "--for", "0s", *SAID), "it would be over at once"),
+        (("pause", "payment", "--for", "0s", *SAID), "it would expire at once"),
         (("pause", "paymnet", *SAID), "no service 'paymnet' has ever run here"),
         (("show", "nobody"), "no service nobody is known here, there are: "),
     ],

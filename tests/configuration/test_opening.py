@@ -52,7 +52,7 @@ async def test_all_begins_at_once_and_each_that_opens_is_told_and_closed() -> No
 async def test_nobody_gives_up_while_anything_comes_on_and_what_does_not_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wiring, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(wiring, "REPORT_EVERY_S", 0.0)
     moments, things, hangs = list[TelemetryEvent](), [Opens() for _ in range(4)], Opens()
     async with AsyncExitStack() as stack:
         opening = wiring._Opening(stack, moments.append, 1.0)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.broker.embedded.adapter import embedded_path
-from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_settings
-from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.kafka.adapter import KafkaOptions, KafkaSettings, kafka_servers, kafka_settings
 from saga.configuration import wiring
 from saga.configuration.settings import LINK, OTHERS, Settings, known_settings
 from saga.errors import ConfigurationError

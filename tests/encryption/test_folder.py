@@ -418,7 +418,7 @@ async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: C
         ("reveal", "order-17", "eve", "the bank asks"),
     ]
     (keys.folder / "book.jsonl").write_bytes(b"?\n")
-    with pytest.raises(KeysUnavailable, match=r"the book of .* cannot be read"):
+    with pytest.raises(KeysUnavailable, match=r"the audit log of .* cannot be read"):
         keys.read_audit_log()
 
 

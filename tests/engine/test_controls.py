@@ -123,6 +123,6 @@ async def test_what_has_no_room_or_is_of_another_service_is_a_dead_letter(
         assert await shares(place) == [10]
         reasons = sorted(headers["dead_reason"] for _, headers in await place.dead(service))
         assert reasons == [
-            "the book of controls is full: it has 1 entries",
+            "the control log is full: it has 1 entries",
             "the control's key is 'shipping', and not the service",
         ]

@@ -44,7 +44,7 @@ async def note_the_end(confirmed: OrderConfirmed) -> None:
 
 @pytest.fixture(autouse=True)
 def no_book(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads the book of controls, which is one read in five seconds, however many messages come."""
+    """No one reads the control log, which is one read in five seconds, however many messages come."""
 
     async def known(service: ServiceRuntime, at: Position) -> None:
         service.controls.until_s = inf

@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition, codec
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, partition_of, record_size
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from saga import Event
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.settings import KafkaSettings
 from saga.clients import events as client_events
 from saga.configuration.settings import Settings
 from saga.contracts.library import Library, binding_of

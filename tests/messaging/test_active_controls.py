@@ -214,7 +214,7 @@ def test_a_flag_for_which_nothing_asks_is_refused_with_those_that_there_are() ->
     assert why_refused("payment", asked, names, read_controls(book_of())) is None
     why = why_refused("payment", typed, names, read_controls(book_of()))
     assert why is not None
-    assert why.startswith("nothing here asks for flag 'new_prcing'; there are gold, new_pricing: a flag is off until")
+    assert why.startswith("no code here reads the flag 'new_prcing'; there are gold, new_pricing: a flag is off until")
     assert why_refused("payment", typed, NAMES, read_controls(book_of())) is None, "it cannot be told what is asked for"
     for there in (typed, Switch(flag="new_prcing", percent=100, saga="order-1")):
         assert why_refused("payment", typed, names, read_controls(book_of(there))) is None, (
@@ -224,6 +224,6 @@ def test_a_flag_for_which_nothing_asks_is_refused_with_those_that_there_are() ->
 
 @pytest.mark.parametrize("switch", [pause(until=iso(NOW_MS)), Switch(flag="new", until=iso(NOW_MS - 1))])
 def test_what_would_be_over_at_once_is_not_sent(switch: Switch) -> None:
-    with pytest.raises(BadInput, match="it would be over at once"):
+    with pytest.raises(BadInput, match="it would expire at once"):
         control_to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS)
     control_to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS - 2)

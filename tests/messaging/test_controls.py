@@ -93,7 +93,7 @@ def test_each_wish_is_noted_once_and_none_is_taken_back() -> None:
     assert [entry.switch.percent for entry in controls.entries_of(book)] == [10, 20]
     assert controls.decode_control_log("payment", controls.encode(book)) == book
     assert controls.decode_control_log("payment", None) == ControlLog(service="payment")
-    with pytest.raises(SagaError, match="the book of controls of payment cannot be read"):
+    with pytest.raises(SagaError, match="the control log of payment cannot be read"):
         controls.decode_control_log("payment", b"{")
 
 
@@ -104,13 +104,13 @@ def test_a_book_with_an_entry_that_cannot_be_read_is_told_as_one(change: tuple[b
     assert book is not None
     content = controls.encode(book)
     assert controls.decode_control_log("payment", content) == book
-    with pytest.raises(SagaError, match="the book of controls of payment cannot be read"):
+    with pytest.raises(SagaError, match="the control log of payment cannot be read"):
         controls.decode_control_log("payment", content.replace(*change))
 
 
 def test_a_book_that_is_full_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "ENTRIES_MAX", 1)
-    with pytest.raises(BadInput, match="the book of controls is full: it has 1 entries"):
+    with pytest.raises(BadInput, match="the control log is full: it has 1 entries"):
         controls.append_control(book_of(Switch(flag="a", percent=10)), wish(5, Switch(flag="a", percent=20)))
 
 
@@ -127,9 +127,7 @@ def test_whatever_is_changed_in_a_book_shows() -> None:
         (entries[0], *entries[2:]),
         (entries[1], entries[0], *entries[2:]),
     ):
-        assert "is not written behind the one before it" in (
-            controls.verify_control_log(replace(book, entries=wrong)) or ""
-        )
+        assert "does not follow the one before it" in (controls.verify_control_log(replace(book, entries=wrong)) or "")
     assert controls.verify_control_log(replace(book, service="order")) is not None
     cut = replace(book, entries=entries[:3])
     assert controls.verify_control_log(cut) is None

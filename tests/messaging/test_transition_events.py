@@ -52,7 +52,7 @@ WHOLE = TransitionEvent(
     result="failure",
     hash="cd",
     previous="ab",
-    anew="2026-11-23T14:06:40.123Z",
+    rebuilt_at="2026-11-23T14:06:40.123Z",
 )
 
 

@@ -26,7 +26,7 @@ def told(
         kept_s=kept_s,
         hash=hash_,
         previous="",
-        anew=anew,
+        rebuilt_at=anew,
     )
 
 

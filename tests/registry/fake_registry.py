@@ -58,4 +58,4 @@ class FakeRegistry:
         self.asked.append(asked)
         await asyncio.sleep(0)  # noqa: TID251 - others run meanwhile, as on a network
         if self.is_away:
-            raise RegistryUnavailable(f"the schema registry at {self.address} cannot be asked: it is away")
+            raise RegistryUnavailable(f"the schema registry at {self.address} cannot be used: it is away")

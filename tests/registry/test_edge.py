@@ -138,7 +138,7 @@ async def test_while_the_registry_is_away_nothing_is_read_past_and_nothing_is_lo
             await place.until(lambda: bool(place.told(StandsStill)))
             (told,) = place.told(StandsStill)
             assert (told.topic, told.partition, told.offset) == ("sales", 0, 0)
-            assert told.error == "the schema registry at http://registry:8081 cannot be asked: it is away"
+            assert told.error == "the schema registry at http://registry:8081 cannot be used: it is away"
             assert await as_they_lie(place, "money") == []
             shop.registry.is_away = False
             await place.at_rest(shop.service)

@@ -102,9 +102,9 @@ async def test_what_is_not_there_is_nothing_and_no_outage(server: Answering) -> 
         (404, b"<html>no such page</html>", "its status is 404; see that SAGA_REGISTRY is the address of Confluent's"),
         (404, {"error_code": 404, "message": "HTTP 404"}, "its status is 404 (HTTP 404)"),
         (200, b"<html>welcome</html>", "its status is 200"),
-        (200, [], "a schema was asked for, and is not in it"),
-        (200, {"schema": 7}, "a schema was asked for, and is not in it"),
-        (200, {"schema": ""}, "a schema was asked for, and is not in it"),
+        (200, [], "a schema was requested, and is not in it"),
+        (200, {"schema": 7}, "a schema was requested, and is not in it"),
+        (200, {"schema": ""}, "a schema was requested, and is not in it"),
         (200, b"[" * 100_000, "its status is 200"),
         (200, {"schema": "x" * (SCHEMA_BYTES_MAX + 1)}, "a schema has more than 1048576 bytes"),
         (200, b"x" * (http.ANSWER_BYTES_MAX + 1), "its answer has more than 2097152 bytes"),
@@ -171,7 +171,7 @@ async def test_nobody_there_and_nobody_who_answers_are_outages(
     server: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "ANSWER_S_MAX", 0.1)
-    assert "cannot be asked: ClientConnectorError" in await outage(
+    assert "cannot be used: ClientConnectorError" in await outage(
         HttpRegistry(RegistryOptions(registry="http://127.0.0.1:1"))
     )
 
@@ -180,14 +180,14 @@ async def test_nobody_there_and_nobody_who_answers_are_outages(
 
     async with listening(silent) as port:
         told = await outage(HttpRegistry(RegistryOptions(registry=f"http://127.0.0.1:{port}")))
-    assert "cannot be asked: " in told
+    assert "cannot be used: " in told
     assert "Timeout" in told
 
 
 async def test_an_answer_that_breaks_off_is_an_outage(server: Answering) -> None:
     server.answers(200, b'{"schema"')
     server.more = b"Content-Length: 99\r\n"
-    assert "cannot be asked" in await outage(server.registry())
+    assert "cannot be used" in await outage(server.registry())
 
 
 async def test_the_password_is_read_anew_for_each_question_and_never_told(server: Answering, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ async def test_the_password_is_read_anew_for_each_question_and_never_told(server
             await registry.versions("sales")
         assert "second" not in str(told.value)
         file.unlink()
-        with pytest.raises(RegistryUnavailable, match="cannot be asked: ValueError: FileNotFoundError"):
+        with pytest.raises(RegistryUnavailable, match="cannot be used: ValueError: FileNotFoundError"):
             await registry.versions("sales")
 
 

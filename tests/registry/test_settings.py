@@ -20,7 +20,10 @@ URL = "https://registry:8081/apis/ccompat/v7"
         ({"": "https://ada:secret-1@registry"}, "it must be an address alone; name the user and the password by"),
         ({"": URL, "_USER": "ada:secret-1"}, "there is a colon in it"),
         ({"": URL, "_PASSWORD": "secret-1"}, "is given without SAGA_REGISTRY_USER: give both"),
-        ({"": "http://registry", "_USER": "ada", "_PASSWORD": "secret-1"}, "where everybody could read the password"),
+        (
+            {"": "http://registry", "_USER": "ada", "_PASSWORD": "secret-1"},
+            "where the password would be readable over the network",
+        ),
         ({"_USER": "ada"}, "a setting of the schema registry is given without its address: SAGA_REGISTRY"),
         ({"": URL, "_CERT_FILE": __file__}, "SAGA_REGISTRY_CERT_FILE and SAGA_REGISTRY_KEY_FILE belong together"),
         ({"": URL, "_CA_FILE": "/nowhere"}, "there is no such file"),

@@ -8,9 +8,8 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("saga", "services", "verification")
 KNOWN = {
     frozenset({"saga.engine.persistence.progress_repository", "saga.engine.persistence.overflow_store"}),
-    frozenset({"saga.broker.kafka.settings", "saga.broker.kafka.adapter"}),
 }
-"""Circles that there may be: a write that needs pages, which are written; settings that an adapter describes."""
+"""Circles that there may be: a write that needs pages, which are written."""
 
 
 def name_of(module: Path) -> str:

@@ -16,7 +16,7 @@ from random import Random  # noqa: TID251 - seeded
 from statistics import median
 from typing import Literal, get_args
 
-from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.support.clock import Clock
 from services.audit.books import SERVICES
 from tests.servers.couchbase import CouchbaseMock

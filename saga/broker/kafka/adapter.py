@@ -1,16 +1,17 @@
-"""Kafka adapter: addresses, settings and creation of the broker. Loads no driver."""
+"""Kafka adapter: addresses, options and settings, and creation of the broker. Loads no driver."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, TypeAlias, cast
 
 from saga.broker.adapter import ClientOptions, Copies
 from saga.broker.administration import Administration
-from saga.broker.port import Broker
+from saga.broker.port import RECORD_BYTES_MAX, Broker
 from saga.errors import ConfigurationError
 from saga.support import settings
 from saga.support.addresses import HOST, is_plain
@@ -26,14 +27,11 @@ from saga.support.settings import (
     secret_reader,
 )
 
-if TYPE_CHECKING:
-    from saga.broker.kafka.settings import KafkaSettings, Sasl
-
 PORT = 9092
 EXTENSION = re.compile(r"[A-Za-z]+")
-"""Form of the name of an extension that goes with a token."""
+"""Form of the name of an extension of a token."""
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""Form of the id of a member of a group that Kafka takes, with room for what is added to it."""
+"""Form of the id of a group member that Kafka accepts, with room for what is added to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,36 +41,36 @@ class KafkaOptions:
     kafka_tls: bool = False
     """True for connections to Kafka by TLS."""
     kafka_ca_file: str = ""
-    """File with the authorities that may have signed Kafka's certificates: nobody else is trusted then. Without it
-    those whom the system trusts."""
+    """File with the authorities that may have signed Kafka's certificates: no others are trusted then.
+    Without it those of the system."""
     kafka_cert_file: str = ""
-    """File with our certificate, where Kafka asks for one."""
+    """File with our certificate, if Kafka requires one."""
     kafka_key_file: str = ""
     """File with the key of our certificate for Kafka."""
     kafka_key_password_file: str = ""
-    """File with the password of that key, where it is encrypted."""
+    """File with the password of that key, if it is encrypted."""
     kafka_sasl: Literal["none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"] = "none"
-    """Mechanism by which we say to Kafka who we are. `plain` and `oauthbearer` show password or token to whoever
-    listens on the network: they need TLS, or SAGA_KAFKA_CLEARTEXT."""
+    """Mechanism of authentication at Kafka. `plain` and `oauthbearer` send password or token readable over the network:
+    they need TLS, or SAGA_KAFKA_CLEARTEXT."""
     kafka_cleartext: bool = False
-    """Consent to send a password or token to Kafka without TLS, readable by everybody on the network."""
+    """Consent to send a password or token to Kafka without TLS, readable over the network."""
     kafka_username: str = ""
     """User name at Kafka."""
     kafka_password: str = field(default="", repr=False)
-    """Password at Kafka. Better in a file: variables are seen by whoever may look at the process."""
+    """Password at Kafka. Better in a file: everyone who may inspect the process can see variables."""
     kafka_password_file: str = ""
     """File with the password at Kafka. It is read at each connect, so a new password needs no restart."""
     kafka_token: str = ""
     """Function that returns a token for `oauthbearer`. It is not async, and is called in a thread at each connect."""
     kafka_sasl_extensions: str = ""
-    """Extensions that go with the token, where the brokers want some."""
+    """Extensions that are sent with the token, if the brokers require some."""
     kafka_instance: str = ""
-    """Id of this process, the same after a restart, and that of no other process of the same services: it keeps its
-    partitions while it restarts. Without one whoever stops hands them on at once."""
+    """Id of this process, the same after a restart and different from that of every other process of the same services.
+    With it the process keeps its partitions while it restarts. Without one they move at once when a process stops."""
     kafka_replication: int = 3
-    """Copies of each record on different brokers, of the topics that `saga topics apply` makes."""
+    """Replicas of each record, on different brokers, in topics that `saga topics apply` creates."""
     kafka_min_insync: int = 2
-    """Copies that there must be of a record before it counts as written."""
+    """In-sync replicas that a record needs before it counts as written."""
 
 
 def check_hook(text: str) -> None:
@@ -83,7 +81,7 @@ def check_hook(text: str) -> None:
 
 
 def parse_extensions(text: str) -> Mapping[str, str]:
-    """Extensions of a token. Raises `ValueError`.
+    """Return the extensions of a token. Raises `ValueError`.
 
     >>> parse_extensions("logicalCluster=lkc-1, identityPoolId=pool-2")
     {'logicalCluster': 'lkc-1', 'identityPoolId': 'pool-2'}
@@ -100,6 +98,77 @@ def check_instance(text: str) -> None:
     """Check an id that says which process this is: `payment-0`. Raises `ValueError`."""
     if not INSTANCE.fullmatch(text):
         raise ValueError("it must be letters, digits, '.', '_' and '-', at most 200, as in payment-0")
+
+
+SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+Compression: TypeAlias = Literal["gzip", "snappy", "lz4", "zstd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """Settings of a `KafkaBroker`, already checked to fit together."""
+
+    servers: tuple[str, ...]
+    """Bootstrap servers, each as `host:port`."""
+    client_id: str = "saga"
+    tls: bool = False
+    ca_file: Path | None = None
+    """Authorities that signed the brokers' certificates; no others are trusted. `None`: those of the system."""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    """Files of our certificate and its key, if the brokers require one. They are read again when they change."""
+    key_password: Callable[[], str] | None = None
+    """Function that returns the password of the key, if it is encrypted."""
+    sasl: SaslMechanism | None = None
+    username: str = ""
+    password: Callable[[], str] | None = None
+    """Function that returns the password. It is called for each connection, so a new password needs no restart."""
+    token: Callable[[], str] | None = None
+    """Function that returns a token for OAUTHBEARER. It is called for each connection, in a thread."""
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    """Extensions that are sent with the token, as the brokers require them."""
+
+    instance: str = ""
+    """Id of this process, the same after a restart. Its members keep their partitions if it is away for less than
+    `session_s`. Two processes of a service must never have the same id. Empty: a member that stops leaves its group."""
+
+    replication_factor: int = 3
+    min_insync_replicas: int = 2
+    """Replicas, and fewest in-sync replicas, of topics that `ensure_topics` creates. A single broker supports only 1
+    and 1, which must be set explicitly."""
+
+    session_s: float = 10
+    """Time without a heartbeat after which a member counts as dead."""
+    heartbeat_s: float = 0.5
+    """Pause between two heartbeats of a member, by which it also learns of a rebalance."""
+    rebalance_s: float = 30
+    """Longest time that the group waits for its members in a rebalance."""
+    publish_s: float = 20
+    """Time after which a publish without acknowledgement fails."""
+    commit_s: float = 10
+    connect_s: float = 12
+    """Longest time for connecting. It is shorter than the caller's timeout, which could not name the reason."""
+    fetch_wait_s: float = 0.1
+    """Longest time that a broker waits for new records before it answers a fetch with none."""
+    linger_s: float = 0
+    """Time to wait for more records of a batch. Records that arrive while a request is under way are batched anyway."""
+    compression: Compression | None = None
+    metadata_s: float = 10
+    """Longest time until a client fetches the metadata of topics and partitions again."""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """Largest record: see `Broker.record_bytes_max`. A topic may accept less: see its `max.message.bytes`."""
+
+    def instance_for(self, topics: Collection[str]) -> str | None:
+        """Return the static id of a member that reads these topics; `None` without an instance.
+
+        With other topics it is another member, because brokers give a known static member what it had before, and
+        nothing of a topic that it reads since then."""
+        return f"{self.instance}-{zlib.crc32(','.join(sorted(topics)).encode()):08x}" if self.instance else None
+
+    @property
+    def request_s(self) -> float:
+        """Return the longest time of one request. Joining a group is answered only when all members are back."""
+        return self.rebalance_s + 5
 
 
 class KafkaAdapter:
@@ -151,7 +220,7 @@ class KafkaAdapter:
         return cast("Administration", with_kafka.KafkaAdministration(kafka_settings(settings), clock=clock))
 
     def client_options(self, settings: ChosenSettings) -> ClientOptions:
-        with_kafka = load_driver("kafka", "aiokafka", "saga.broker.kafka.settings")
+        with_kafka = load_driver("kafka", "aiokafka", "saga.broker.kafka.access")
         return cast("ClientOptions", with_kafka.KafkaAccess(kafka_settings(settings)).options)
 
     def missing_file(self, settings: ChosenSettings) -> Path | None:
@@ -165,10 +234,8 @@ class KafkaAdapter:
 KAFKA = KafkaAdapter()
 
 
-def kafka_settings(settings: ChosenSettings) -> "KafkaSettings":
-    """Settings of the broker and its administration."""
-    from saga.broker.kafka.settings import KafkaSettings
-
+def kafka_settings(settings: ChosenSettings) -> KafkaSettings:
+    """Return the settings of the broker and its administration."""
     mine = settings.of(KafkaOptions)
     sasl = None if mine.kafka_sasl == "none" else mine.kafka_sasl.upper()
     return KafkaSettings(
@@ -178,7 +245,7 @@ def kafka_settings(settings: ChosenSettings) -> "KafkaSettings":
         cert_file=path_of(mine.kafka_cert_file),
         key_file=path_of(mine.kafka_key_file),
         key_password=secret_reader("", mine.kafka_key_password_file),
-        sasl=cast("Sasl | None", sasl),
+        sasl=cast("SaslMechanism | None", sasl),
         username=mine.kafka_username,
         password=secret_reader(mine.kafka_password, mine.kafka_password_file),
         token=_load_hook(mine.kafka_token) if mine.kafka_token else None,
@@ -192,7 +259,7 @@ def kafka_settings(settings: ChosenSettings) -> "KafkaSettings":
 
 
 def kafka_servers(url: str) -> tuple[str, ...]:
-    """Servers to ask first, each as host and port.
+    """Return the bootstrap servers, each as host and port.
 
     >>> kafka_servers("kafka://broker-1:9092,broker-2")
     ('broker-1:9092', 'broker-2:9092')
@@ -253,8 +320,10 @@ def _identity_problems(mine: KafkaOptions) -> Iterator[Problem]:
 
 
 def _load_hook(name: str) -> Callable[[], str]:
-    """Function that `module:function` names. Raises `ConfigurationError`."""
-    module, _, function = name.partition(":")  # what is behind the colon may be a password, if all of it is a mistake
+    """Return the function that `module:function` names. Raises `ConfigurationError`."""
+    module, _, function = name.partition(
+        ":"
+    )  # after the colon there may be a password, if the whole value is a mistake
     try:
         found: Callable[[], str] = getattr(import_module(module), function)
     except Exception as why:  # a module may raise anything while it is imported

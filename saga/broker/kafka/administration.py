@@ -184,9 +184,9 @@ class KafkaAdministration(KafkaBroker):
                 for number, at, metadata, _ in partitions
                 if at >= 0 and not is_of_another_log(metadata, ids.get(topic))
             }
-            reads = frozenset(topic for _, _, _, told, *_ in members for topic in _decode_topics(told))
+            reads = frozenset(topic for _, _, _, subscription, *_ in members for topic in _decode_topics(subscription))
             names_of = tuple(_describe_member(client, host) for _, client, host, *_ in members)
-            stated = [read_identity(told) for _, _, _, told, *_ in members]
+            stated = [read_identity(subscription) for _, _, _, subscription, *_ in members]
             found[name] = GroupDescription(
                 names_of, positions, reads, frozenset(each for each in stated if each is not None)
             )
@@ -371,9 +371,9 @@ def _describe_member(client: str, host: str) -> str:
     return f"{client} at {host.lstrip('/')}"
 
 
-def _decode_topics(told: bytes) -> Iterable[str]:
+def _decode_topics(subscription: bytes) -> Iterable[str]:
     """Decode the topics that a member subscribes to; none while it joins."""
-    return ConsumerProtocol.METADATA.decode(told).subscription if told else ()
+    return ConsumerProtocol.METADATA.decode(subscription).subscription if subscription else ()
 
 
 def _check(answers: Iterable[tuple[int, str | None]], doing: str) -> None:
@@ -422,8 +422,8 @@ class Probe:
         [(_, [(*_, data)])] = response.topics
         if not data or len(data) < PLACE_BYTES:
             return None
-        said = PLACE_BYTES + int.from_bytes(data[8:PLACE_BYTES], signed=True)
-        return said if PLACE_BYTES <= said <= len(data) else None
+        size = PLACE_BYTES + int.from_bytes(data[8:PLACE_BYTES], signed=True)
+        return size if PLACE_BYTES <= size <= len(data) else None
 
 
 # ---------------------------------------------------------------- reading outside of groups

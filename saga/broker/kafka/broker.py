@@ -22,6 +22,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 from saga.broker.acls import AclRight, grant_command
 from saga.broker.adapter import ClientOptions
 from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS
+from saga.broker.kafka.access import KafkaAccess, explain_refusal
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.client import (
     FAILED,
     LOOK_S,
@@ -41,7 +43,6 @@ from saga.broker.kafka.errors import translate_error
 from saga.broker.kafka.fetching import IsolatingFetcher, isolate_partitions
 from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.producer import Publisher
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings, explain_refusal
 from saga.broker.port import Listener, Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, Topic

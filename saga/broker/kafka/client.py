@@ -43,8 +43,8 @@ from aiokafka.protocol.types import (
 )
 from aiokafka.structs import RecordMetadata
 
+from saga.broker.kafka.access import ClientId, explain_refusal
 from saga.broker.kafka.errors import GUESS, translate_error
-from saga.broker.kafka.settings import ClientId, explain_refusal
 from saga.broker.port import FROM_THE_OLDEST, MemberIdentity, decode_identity
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, StalledPartition
@@ -214,9 +214,9 @@ async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKa
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=END_S)
-    asked = client._md_update_fut
-    if asked is not None and not asked.done():
-        asked.set_result(False)  # otherwise its waiters would wait for ever
+    pending = client._md_update_fut
+    if pending is not None and not pending.done():
+        pending.set_result(False)  # otherwise its waiters would wait for ever
     for connection in list(client._conns.values()):
         connection.close()
 
@@ -413,8 +413,8 @@ async def fetch_ends(
         together = await clock.within(limit_s, consumer.end_offsets(places)) if places else {}
         return {Partition(*place): int(together[place]) for place in places}
     except FAILED as why:
-        asked = [clock.within(limit_s, consumer.end_offsets([place])) for place in places]
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [clock.within(limit_s, consumer.end_offsets([place])) for place in places]
+        found = await asyncio.gather(*requests, return_exceptions=True)
         ends = {
             Partition(*place): None if isinstance(each, BaseException) else int(each[place])
             for place, each in zip(places, found, strict=True)

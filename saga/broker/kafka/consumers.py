@@ -19,8 +19,9 @@ from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, NoBrokersAvai
 from aiokafka.protocol.api import Request
 
 from saga.broker.kafka import client
+from saga.broker.kafka.access import KafkaAccess
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.client import FAILED, Ids, closing_on_failure, end_consumer, to_broker_error
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import MemberIdentity, decode_identity, encode_identity
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition

@@ -118,7 +118,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             return False
         if not assignment.active:
             return False
-        asked = {
+        requested = {
             TopicPartition(topic, number): offset
             for topic, partitions in request.topics
             for number, offset, _ in partitions
@@ -128,7 +128,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             for number, code, highwater, stable, *more, data in partitions:
                 place = TopicPartition(topic, number)
                 state = assignment.state_value(place)
-                if not state.has_valid_position or state.position != asked[place] or state.paused:
+                if not state.has_valid_position or state.position != requested[place] or state.paused:
                     continue  # its position was changed during the request
                 if code != 0:
                     self._handle_error(assignment, place, state.position, for_code(code))
@@ -275,13 +275,13 @@ class Prefetch:
         """Offset after the last fetched record of each partition."""
         self._apart = False
         """True if each partition is fetched alone."""
-        self._asked: set[Partition] = set()
+        self._requested: set[Partition] = set()
         self._gets: set[asyncio.Task[None]] = set()
 
     def begin(self, consumer: AIOKafkaConsumer) -> None:
         """Fetch from this consumer from now on, and drop results of the previous one."""
         self._consumer = consumer
-        self._asked = set()
+        self._requested = set()
 
     def start(self, offsets: Mapping[Partition, int]) -> None:
         """Begin an assignment at these offsets.
@@ -329,13 +329,13 @@ class Prefetch:
 
     def request(self, partitions: Iterable[Partition], records_max: int) -> None:
         """Start to fetch records of these partitions, unless they are buffered or being fetched."""
-        wanted = [p for p in partitions if p not in self._asked and p not in self._buffer]
+        wanted = [p for p in partitions if p not in self._requested and p not in self._buffer]
         consumer = self._consumer
         if not wanted or consumer is None:
             return
-        self._asked.update(wanted)
-        for asked in [[partition] for partition in wanted] if self._apart else [wanted]:
-            get = asyncio.get_running_loop().create_task(self._get(consumer, asked, records_max))
+        self._requested.update(wanted)
+        for batch in [[partition] for partition in wanted] if self._apart else [wanted]:
+            get = asyncio.get_running_loop().create_task(self._get(consumer, batch, records_max))
             self._gets.add(get)
             get.add_done_callback(self._gets.discard)
 
@@ -364,7 +364,7 @@ class Prefetch:
                     self._confirm(partitions)
         finally:
             if consumer is self._consumer:
-                self._asked.difference_update(partitions)
+                self._requested.difference_update(partitions)
             self.news.set()
 
     def _seek_back(self, consumer: AIOKafkaConsumer, partitions: Collection[Partition]) -> None:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, consumers
+from saga.broker.kafka.access import KafkaAccess
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.client import FAILED, count_partitions, to_broker_error
 from saga.broker.kafka.consumers import (
     CLEAN,
@@ -28,7 +30,6 @@ from saga.broker.kafka.consumers import (
 )
 from saga.broker.kafka.errors import GUESS
 from saga.broker.kafka.fetching import IsolatingFetcher, Prefetch, isolate_partitions
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Listener, Subscription, disagreement_error, find_disagreeing
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, StalledPartition
@@ -469,8 +470,8 @@ class KafkaMember:
         Raises `ConfigurationError` if one disagrees with ours.
         """
         if self._identity is not None:
-            asked = client.fetch_identities(consumer._client, self._group, self._clock)
-            members = await self._clock.within(self._settings.connect_s, asked)
+            request = client.fetch_identities(consumer._client, self._group, self._clock)
+            members = await self._clock.within(self._settings.connect_s, request)
             if strangers := find_disagreeing(self._identity, members):
                 raise disagreement_error(self._group, self._identity, strangers)
 

@@ -14,9 +14,10 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
 from saga.broker.kafka import client
+from saga.broker.kafka.access import KafkaAccess
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.client import FAILED, enqueue_record, to_broker_error
 from saga.broker.kafka.errors import GUESS
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import partition_of, record_size
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing
@@ -51,7 +52,7 @@ class Publisher:
         self._producer: AIOKafkaProducer | None = None
         self._partitions: dict[str, int] = {}
         """Partitions of the topics that the producer knows."""
-        self._asked: dict[str, asyncio.Task[int]] = {}
+        self._lookups: dict[str, asyncio.Task[int]] = {}
         """Running lookups of topics for the current producer."""
         self._asking: set[asyncio.Task[int]] = set()
         """All running lookups, including those of earlier producers, which have no waiters."""
@@ -190,19 +191,19 @@ class Publisher:
 
     async def _count_partitions(self, producer: AIOKafkaProducer, topic: str) -> int:
         """Count a topic's partitions, with a single lookup for all concurrent callers."""
-        asking = self._asked.get(topic)
-        if asking is None:
-            asked = self._asked
-            asking = asyncio.get_running_loop().create_task(
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            lookups = self._lookups
+            lookup = asyncio.get_running_loop().create_task(
                 client.count_partitions(producer.client, topic, self._clock)
             )
-            asked[topic] = asking
-            asking.add_done_callback(lambda _: asked.pop(topic))
-            self._asking.add(asking)
-            asking.add_done_callback(self._asking.discard)
-            asking.add_done_callback(_ignore_result)  # whoever asked may have given up
+            lookups[topic] = lookup
+            lookup.add_done_callback(lambda _: lookups.pop(topic))
+            self._asking.add(lookup)
+            lookup.add_done_callback(self._asking.discard)
+            lookup.add_done_callback(_ignore_result)  # the caller may have given up
         try:
-            partitions = await asyncio.shield(asking)
+            partitions = await asyncio.shield(lookup)
         except BrokerUnavailable:
             raise
         except BrokerError as why:
@@ -254,7 +255,7 @@ class Publisher:
         timed_out = isinstance(why, TimeoutError)
         if timed_out or client.is_dead(producer) or any(_has_failed(future) for future in sending.acknowledged):
             self._producer = None
-            self._partitions, self._asked = {}, {}
+            self._partitions, self._lookups = {}, {}
             self._ready.clear()
             task = asyncio.get_running_loop().create_task(self._replace(producer, 0 if timed_out else END_S))
             self._replacing.add(task)
@@ -268,8 +269,8 @@ class Publisher:
             while self._producer is None:
                 try:
                     self._producer = await self._start_producer()
-                except Exception as why:  # noqa: BLE001 - whatever it is: without a producer nobody could ever publish
-                    # Whoever publishes is told when it has waited for long enough.
+                except Exception as why:  # noqa: BLE001 - whatever it is: without a producer nothing could ever be published
+                    # Callers of `publish` get the error when they time out.
                     self._trouble = self._access.explain(to_broker_error(why, "connecting"))
                     await self._clock.sleep(AGAIN_S)
             self._trouble = None

@@ -106,7 +106,7 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
             parked_until=due if self.next_run == "attempt" else iso(LATEST_MS) if self.parked else None,
             due=due if self.next_run == "deadline" else None,
             result=self.result,
-            anew=self.restarted_by,
+            rebuilt_at=self.restarted_by,
             hash="",
             previous="",
         )
@@ -187,7 +187,7 @@ def to_stored(
         next_run=said.next_run,
         awaits=_to_stored_waits(told, said) if standing is None else _restore_waits(standing),
         result=told.result,
-        restarted_by=told.anew,
+        restarted_by=told.rebuilt_at,
         parked=told.parked_until is not None,
         is_code=told.blame == "code",
     )

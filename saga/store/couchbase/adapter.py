@@ -36,17 +36,18 @@ class CouchbaseOptions:
     """Settings that only Couchbase has."""
 
     store_durability: Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"] = "majority"
-    """Safety that a write to Couchbase must have before it counts. With `none` a failover may lose what was written."""
+    """Durability that a write to Couchbase needs before it counts. With `none` a failover may lose acknowledged
+    writes."""
     couchbase_username: str = ""
     """User name at Couchbase."""
     couchbase_password: str = field(default="", repr=False)
-    """Password at Couchbase. Better in a file: variables are seen by whoever may look at the process."""
+    """Password at Couchbase. Better in a file: everyone who may inspect the process can see variables."""
     couchbase_password_file: str = ""
     """File with the password at Couchbase. It is read at each connect."""
     couchbase_ca_file: str = ""
-    """File with the authorities that may have signed Couchbase's certificates: nobody else is trusted then."""
+    """File with the authorities that may have signed Couchbase's certificates; no others are trusted then."""
     couchbase_cert_file: str = ""
-    """File with our certificate, in the place of user and password."""
+    """File with our certificate, used instead of user and password."""
     couchbase_key_file: str = ""
     """File with the key of our certificate for Couchbase."""
 
@@ -96,7 +97,7 @@ class CouchbaseSettings:
 
     @property
     def where(self) -> str:
-        """Address for people, without secrets."""
+        """Return the address for messages, without secrets."""
         return "/".join(part for part in (self.connection, self.bucket, self.scope, self.collection) if part)
 
     @property
@@ -175,8 +176,8 @@ class CouchbaseAdapter:
 
     def create_store(self, settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
         with_couchbase = load_driver("couchbase", "couchbase", "saga.store.couchbase.store")
-        given = couchbase_settings(settings, service)
-        return cast("Store", with_couchbase.CouchbaseStore(given, clock=clock, readonly=readonly))
+        chosen = couchbase_settings(settings, service)
+        return cast("Store", with_couchbase.CouchbaseStore(chosen, clock=clock, readonly=readonly))
 
     def store_address(self, settings: ChosenSettings, service: str) -> str:
         return settings.store
@@ -187,8 +188,8 @@ class CouchbaseAdapter:
             raise ServiceNeeded(
                 "there is no store to be read:",
                 [
-                    f"{address} is one for each service, and neither broker nor manifests tell which there are: name "
-                    "each with --store"
+                    f"{address} is one for each service, and neither broker nor manifests list the services: name each "
+                    "with --store"
                 ],
             )
         return [StoreAddress(address, None)]

@@ -4,7 +4,7 @@ The SDK looks at why it repeated a request before it looks at what came of it: a
 end is raised as `DocumentLockedException` or `TemporaryFailException` when the document was locked, or the server
 busy, at some time before. Its code is 13 all the same. So the code decides, and the class only where there is none.
 
-Whoever adds a line answers one question: can the write have happened, or happen later? Where nobody knows: yes.
+Before you add a line, answer one question: can the write have happened, or happen later? If unknown: yes.
 """
 
 import enum
@@ -56,7 +56,7 @@ _TOO_OLD = CouchbaseErrorMeaning(
 
 MEANINGS: dict[int, CouchbaseErrorMeaning] = {
     CANCELED: CouchbaseErrorMeaning("closed the connection before it answered", _NETWORK, False),
-    3: CouchbaseErrorMeaning("was asked in a way that it does not take", _REPORT, True),
+    3: CouchbaseErrorMeaning("does not accept this kind of request", _REPORT, True),
     4: CouchbaseErrorMeaning(
         "has no data service at the address", "give the address of nodes with the data service", True
     ),
@@ -81,7 +81,7 @@ MEANINGS: dict[int, CouchbaseErrorMeaning] = {
     103: CouchbaseErrorMeaning("holds the document locked", "end what locks documents of sagas", True),
     TOO_LARGE: CouchbaseErrorMeaning("cannot take a document of more than 20 MB", "keep less", True),
     EXISTS: CouchbaseErrorMeaning("has the document already", "read it", True),
-    DURABILITY_INVALID: CouchbaseErrorMeaning("cannot write as durably as is asked", _REPLICAS, True),
+    DURABILITY_INVALID: CouchbaseErrorMeaning("cannot write as durably as requested", _REPLICAS, True),
     DURABILITY_IMPOSSIBLE: CouchbaseErrorMeaning("has too few nodes up for a durable write", _REPLICAS, True),
     109: CouchbaseErrorMeaning("does not know whether enough nodes have the write", _NETWORK, False),
     110: CouchbaseErrorMeaning("is still busy with another durable write of the document", _LOAD, True),
@@ -151,13 +151,13 @@ def to_store_error(why: Exception, doing: StoreOperation, where: str, document: 
     if doing in (StoreOperation.REPLACE, StoreOperation.REMOVE) and code in WRITE_MISSES:
         return conflict_error(doing, where, document)
     known = meaning_of(why)
-    said = f"the store {where} {known.what} ({shorten_message(why)}, document {document})"
+    text = f"the store {where} {known.what} ({shorten_message(why)}, document {document})"
     if doing is not StoreOperation.READ and code == TOO_LARGE:
-        return TooLarge(f"{said}; nothing was written: {known.remedy}")
+        return TooLarge(f"{text}; nothing was written: {known.remedy}")
     if doing is not StoreOperation.READ and not known.undone:
-        return Ambiguous(f"{said}; whether it was {doing.value} is not known: {known.remedy}")
+        return Ambiguous(f"{text}; whether it was {doing.value} is not known: {known.remedy}")
     return StoreUnavailable(
-        f"{said}; {'nothing was written: ' if doing is not StoreOperation.READ else ''}{known.remedy}"
+        f"{text}; {'nothing was written: ' if doing is not StoreOperation.READ else ''}{known.remedy}"
     )
 
 

@@ -161,8 +161,8 @@ def _not_connected(settings: CouchbaseSettings, why: Exception) -> SagaError:
 
 
 def _no_bucket(settings: CouchbaseSettings, why: Exception) -> SagaError:
-    said = f"the server answers, but its bucket {settings.bucket!r} does not open ({errors.shorten_message(why)}): "
-    return _cannot(settings, f"{said}create it, correct its name in SAGA_STORE, or give the user a role on it")
+    text = f"the server answers, but its bucket {settings.bucket!r} does not open ({errors.shorten_message(why)}): "
+    return _cannot(settings, f"{text}create it, correct its name in SAGA_STORE, or give the user a role on it")
 
 
 def _not_readable(settings: CouchbaseSettings, name: str, why: Exception) -> SagaError:

@@ -415,22 +415,22 @@ async def _find_problems(
     problems: list[str] = []
     cas = await calls.begin(collection.insert(key, b"{}", None))
     collection.time.learn(cas)
-    told = await calls.begin(collection.expires_at_s(key))
-    if told is None:
+    expires_at_s = await calls.begin(collection.expires_at_s(key))
+    if expires_at_s is None:
         return [f"{where}: a document without an expiry is gone as it is written; look at the server's settings"]
-    if told > 0:
-        lives_s = told - clock.now_ms() / 1000
+    if expires_at_s > 0:
+        lives_s = expires_at_s - clock.now_ms() / 1000
         problems.append(
             f"{where}: documents that are to stay for ever are given {_span(lives_s)}, by a maxTTL: open sagas would "
             f"vanish, untold. {REMEDY}"
         )
     before_s = clock.now_ms() / 1000
     cas = await calls.begin(collection.replace(key, b"{}", cas, expiry_s, keep_expiry=False))
-    told = await calls.begin(collection.expires_at_s(key))
-    if told is None:
+    expires_at_s = await calls.begin(collection.expires_at_s(key))
+    if expires_at_s is None:
         return [*problems, f"{where}: what is to stay for {_span(expiry_s)} is gone as it is written: {SHORTER}"]
-    if told > 0 and told < before_s + expiry_s - SLACK_S:
-        lives_s = told - before_s
+    if expires_at_s > 0 and expires_at_s < before_s + expiry_s - SLACK_S:
+        lives_s = expires_at_s - before_s
         problems.append(
             f"{where}: what is to stay for {_span(expiry_s)} is given {_span(lives_s)}: a maxTTL, or the server's "
             f"clock is behind that of this machine. {REMEDY}; or {SHORTER}"
@@ -440,7 +440,7 @@ async def _find_problems(
 
 
 REMEDY = (
-    "Take it away: `couchbase-cli bucket-edit --bucket ... --max-ttl 0`, and make the collection anew without "
+    "Take it away: `couchbase-cli bucket-edit --bucket ... --max-ttl 0`, and create the collection again without "
     "`--max-ttl`. What is there already keeps the expiry it has until it is written again"
 )
 EVICTS = (

@@ -50,8 +50,8 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
 
     def broker(self, clock: Clock) -> "KafkaAdministration":
         """Return a Kafka adapter with administration, not open yet."""
+        from saga.broker.kafka.adapter import KafkaSettings
         from saga.broker.kafka.administration import KafkaAdministration
-        from saga.broker.kafka.settings import KafkaSettings
 
         settings = KafkaSettings(
             servers=(self.kafka,),

@@ -1,97 +1,23 @@
-"""Settings of Kafka: servers, credentials and timeouts; and why a server refused a connection."""
+"""Access to Kafka: the current credentials of a client, and why a server refused a connection."""
 
 import asyncio
 import socket
 import ssl
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from saga.broker.adapter import ClientOptions
+from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.errors import GUESS, translate_error
-from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.support.settings import load_certificate, read_secret
 
-Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-Compression = Literal["gzip", "snappy", "lz4", "zstd"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSettings:
-    """Settings of a `KafkaBroker`. That those which people give go together, `saga.broker.kafka.adapter` has looked."""
-
-    servers: tuple[str, ...]
-    """Addresses, as `host:port`, of some of the cluster's brokers; they tell of the others."""
-    client_id: str = "saga"
-    tls: bool = False
-    ca_file: Path | None = None
-    """Authorities that signed the brokers' certificates: no others are trusted. Without it those of the system."""
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    """Files of our certificate and its key, where the brokers want one. Read again when they change."""
-    key_password: Callable[[], str] | None = None
-    """Function that gives the password of the key, where it is encrypted."""
-    sasl: Sasl | None = None
-    username: str = ""
-    password: Callable[[], str] | None = None
-    """Function that gives the password, asked again and again, so that a new one is used for the next connection."""
-    token: Callable[[], str] | None = None
-    """Function that gives a token for OAUTHBEARER; asked for each connection, in a thread of its own."""
-    extensions: Mapping[str, str] = field(default_factory=dict)
-    """Extensions that go with the token: names of whom or what it is for, as the brokers want them."""
-
-    instance: str = ""
-    """Id of this process among those of the same services, also after a restart: its members keep their partitions
-    while it is away for less than `session_s`. Two processes must never have the same; without one, whoever stops
-    leaves."""
-
-    replication_factor: int = 3
-    min_insync_replicas: int = 2
-    """Copies, and the fewest in sync, of topics that `ensure` creates. One broker alone can only do 1 and 1, which has
-    to be said."""
-
-    session_s: float = 10
-    """Silence after which a member is taken for dead."""
-    heartbeat_s: float = 0.5
-    """Pause between two signs of life of a member, by which it also learns that partitions are to move."""
-    rebalance_s: float = 30
-    """Longest wait of the group for its members when partitions are to move."""
-    publish_s: float = 20
-    """Time after which a publication that was not acknowledged is given up."""
-    commit_s: float = 10
-    connect_s: float = 12
-    """Longest time of connecting: less than whoever waits for it allows, who cannot tell why it failed."""
-    fetch_wait_s: float = 0.1
-    """Longest wait of brokers for something to come before they answer that nothing has."""
-    linger_s: float = 0
-    """Time to wait for more to publish at once. What comes while something is on its way is sent at once anyway."""
-    compression: Compression | None = None
-    metadata_s: float = 10
-    """Longest time until a client asks again which partitions there are, and where."""
-    record_bytes_max: int = RECORD_BYTES_MAX
-    """Largest record: see `Broker.record_bytes_max`. Topics that others made may take less: see their
-    `max.message.bytes`."""
-
-    def instance_for(self, topics: Collection[str]) -> str | None:
-        """Id, in its group, of a member that reads these topics. With other topics it is another member: to one that
-        they know brokers give what it had before, and nothing of a topic that it has begun to read since."""
-        return f"{self.instance}-{zlib.crc32(','.join(sorted(topics)).encode()):08x}" if self.instance else None
-
-    @property
-    def request_s(self) -> float:
-        """Longest time of one request. That to join a group is answered only when all members are back."""
-        return self.rebalance_s + 5
-
 
 class ClientId(str):
-    """Name of a client for the brokers, which aiokafka hands on to each connection, and we with it whose it is."""
+    """Client id that refers to its `KafkaAccess`. aiokafka passes it on to each connection."""
 
     access: "KafkaAccess"
 
@@ -102,17 +28,17 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
     def __init__(self, settings: KafkaSettings) -> None:
         """Read the certificates. Raises `ConfigurationError` for one that cannot be used."""
         self.trouble = ""
-        """Reason why the password or the token could not be had the last time; empty if it could."""
+        """Reason why the password or the token could not be read the last time; empty if it could."""
         self.settings = settings
         self._refusals: dict[str, str] = {}
-        """Reason why the last connection to a server failed, by server; none for those that let us in."""
+        """Reason why the last connection to a server failed, by server; no entry if it succeeded."""
         self._context = _context(settings) if settings.tls else None
         self._read_at: tuple[int, ...] = ()
         self.renew()
 
     @property
     def options(self) -> ClientOptions:
-        """Options for a client that is made now. Raises `KafkaConnectionError` if the password cannot be had."""
+        """Return the options for a new client. Raises `KafkaConnectionError` if the password cannot be read."""
         settings, client_id = self.settings, ClientId(self.settings.client_id)
         client_id.access = self
         security = ("SASL_" if settings.sasl else "") + ("SSL" if settings.tls else "PLAINTEXT")
@@ -129,28 +55,29 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
     @property
     def password(self) -> str | None:
-        """Password as it is now. Raises `KafkaConnectionError`."""
+        """Return the current password. Raises `KafkaConnectionError`."""
         return None if self.settings.password is None else self._get_secret("password", self.settings.password)
 
     def record_refusal(self, server: str, reason: str) -> None:
-        """Note why the last connection to a server failed; empty: it did not."""
+        """Record why the last connection to a server failed; empty if it succeeded."""
         self._refusals.pop(server, None)
         if reason:
             self._refusals[server] = reason
 
     def explain(self, trouble: BrokerError) -> BrokerError:
-        """Explain an outage by why the last connections failed: aiokafka only tells that there is none. What is known
-        takes the place of advice that is a guess."""
+        """Add to an outage why the last connections failed, because aiokafka only reports that there is no connection.
+
+        A known reason replaces advice that is a guess."""
         known = [self.trouble] if self.trouble else list(self._refusals.values())
         reasons = [reason for reason in known if reason not in str(trouble)]
         if not reasons or not isinstance(trouble, BrokerUnavailable):
             return trouble
-        said = str(trouble).replace(f"; {GUESS}", "").replace(f": {GUESS}", "")
-        return BrokerUnavailable("; ".join([said, *reasons]))
+        text = str(trouble).replace(f"; {GUESS}", "").replace(f": {GUESS}", "")
+        return BrokerUnavailable("; ".join([text, *reasons]))
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Explain an outage that comes out of the block."""
+        """Explain an outage that the block raises."""
         try:
             yield
         except BrokerUnavailable as why:
@@ -159,27 +86,29 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
             raise explained from why
 
     async def token(self) -> str:
-        """Token as it is now, for aiokafka. Raises `KafkaConnectionError`."""
-        assert self.settings.token is not None, "asked for only with one"
+        """Return the current token, for aiokafka. Raises `KafkaConnectionError`."""
+        assert self.settings.token is not None, "only called with a token function"
         return await asyncio.to_thread(self._get_secret, "token", self.settings.token)
 
     def extensions(self) -> Mapping[str, str]:
-        """Extensions that go with the token, for aiokafka."""
+        """Return the extensions of the token, for aiokafka."""
         return self.settings.extensions
 
     def _get_secret(self, what: str, secret: Callable[[], str]) -> str:
-        """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
-        again. Anything else would end its background tasks for good."""
+        """Call the function that returns a secret.
+
+        Any exception of it counts as an outage of the broker, after which aiokafka connects again. Any other exception
+        would end aiokafka's background tasks for good."""
         try:
-            given = read_secret(secret)
+            value = read_secret(secret)
         except ValueError as why:
             self.trouble = f"the {what} for Kafka cannot be had: its function raised {why}"
             raise KafkaConnectionError(self.trouble) from why
         self.trouble = ""
-        return given
+        return value
 
     def renew(self) -> None:
-        """Read certificates again that have changed; connections made from now on use them."""
+        """Read changed certificates again; new connections use them."""
         settings = self.settings
         if self._context is None:
             return
@@ -201,8 +130,8 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
 
 def _context(settings: KafkaSettings) -> ssl.SSLContext:
-    """Make a context for TLS. With an authority of one's own those that the system trusts are not trusted: any of them
-    could sign for a host of the brokers' names."""
+    """Make a TLS context. With configured authorities those of the system are not trusted: any of them could sign a
+    certificate for a broker's host name."""
     return ssl.create_default_context() if settings.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -210,18 +139,18 @@ def _context(settings: KafkaSettings) -> ssl.SSLContext:
 
 
 OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
-"""Words of TLS alerts about the certificate that we show, or do not show."""
+"""Words of TLS alerts about our certificate, or about a missing one."""
 
 
 def explain_refusal(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> BrokerError:
-    """Make the error to tell about a connection that did not come about."""
+    """Make the error for a connection that could not be opened."""
     doing = f"Kafka at {server}"
     if isinstance(why, ssl.SSLCertVerificationError):
         return BrokerError(
             f"{doing}: its certificate is not trusted ({why.verify_message}): give the ca_file of who signed it, and "
             "the host's name as it is in the certificate"
         )
-    cause = why if isinstance(why, ssl.SSLError) else why.__cause__  # TLS 1.3 tells it after the handshake
+    cause = why if isinstance(why, ssl.SSLError) else why.__cause__  # TLS 1.3 reports it after the handshake
     if isinstance(cause, ssl.SSLError):
         reason = cause.reason or str(cause)
         if any(word in reason for word in OF_CERTIFICATES):
@@ -252,7 +181,7 @@ def explain_refusal(why: OSError | KafkaError, server: str, settings: KafkaSetti
 
 
 def _certificate(settings: KafkaSettings) -> str:
-    """Advice about our certificate."""
+    """Return the advice about our certificate."""
     if settings.cert_file is None:
         return "give SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE"
     return (
