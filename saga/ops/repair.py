@@ -501,7 +501,7 @@ def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[
         raws += decode_archive(content).transitions
     for number, raw in enumerate((*raws, *p.transitions)):
         told = make_transition_event(place.service, "", p, decode_transition(raw), sha256(bytes(raw)).hexdigest())
-        yield told if number else structs.replace(told, anew=iso(place.clock.now_ms()))
+        yield told if number else structs.replace(told, rebuilt_at=iso(place.clock.now_ms()))
 
 
 def _find_timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:

@@ -133,7 +133,7 @@ def test_a_gap_is_counted_until_what_is_missing_is_told() -> None:
 def test_of_a_history_that_was_made_anew_counts_what_was_told_since() -> None:
     parked = told("payment", 3, 3 * S, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError")
     monitor = Monitor().take(told("order", 0, 0), told("payment", 0, S), told("payment", 1, 2 * S), parked)
-    anew = replace(told("payment", 0, S), anew=iso(BEGIN_MS + 10 * MINUTE))
+    anew = replace(told("payment", 0, S), rebuilt_at=iso(BEGIN_MS + 10 * MINUTE))
     monitor.take(anew, told("payment", 1, 2 * S, result="success"))
     assert monitor.stuck(100 * MINUTE) == []
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
@@ -147,7 +147,7 @@ def test_of_a_history_that_was_made_anew_counts_what_was_told_since() -> None:
 def test_of_a_long_history_that_was_made_anew_the_others_stay() -> None:
     count = saga_index.LINES_MAX + 2 * saga_index.SPARE
     long = (told("order", number, number * S) for number in range(count))
-    anew = replace(told("order", 0, 0), anew=iso(BEGIN_MS))
+    anew = replace(told("order", 0, 0), rebuilt_at=iso(BEGIN_MS))
     timeline = Monitor().take(told("payment", 0, count * S), *long, anew).answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0)]

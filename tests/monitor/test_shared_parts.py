@@ -290,7 +290,7 @@ def test_of_what_is_stuck_in_all_parts_the_longest_are_told(monkeypatch: pytest.
 
 def test_a_history_that_was_made_anew_is_the_new_one_after_a_restart_too() -> None:
     old = [told("order", n, n * S, "dead" if n else "handled", saga="a", open_=True) for n in range(4)]
-    new = [replace(told("order", 0, 9 * S, saga="a"), anew=old[3].time), told("order", 1, 10 * S, saga="a")]
+    new = [replace(told("order", 0, 9 * S, saga="a"), rebuilt_at=old[3].time), told("order", 1, 10 * S, saga="a")]
     shared, one = Shared().take(old).take(new), Monitor().take(*old, *new)
     assert answers(shared)[5] == answers(shared.restarted())[5] == answers_of_one(one)[5]
     assert shared.parts[1].read_model.sagas["a"].count == 2

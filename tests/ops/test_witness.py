@@ -83,7 +83,7 @@ def test_what_saga_rebuild_says_it_made_anew_is_the_history_from_there_on_whoeve
     once = told(0, "c", anew="2026-11-22T14:06:40.000Z")
     witness = heard(told(0, "a"), told(1, "b"), told(2, "b"), once, told(1, "d"), told(0, "c"), once, told(1, "d"))
     assert (witness.histories[OF].forked, witness.histories[OF].last, witness.is_rebuilt(OF)) == (None, 1, True)
-    again = heard(told(0, "a"), once, told(1, "d"), replace(once, anew="2026-11-23T14:06:40.000Z"), told(1, "e"))
+    again = heard(told(0, "a"), once, told(1, "d"), replace(once, rebuilt_at="2026-11-23T14:06:40.000Z"), told(1, "e"))
     assert (again.histories[OF].forked, again.is_rebuilt(OF)) == (None, True)
     assert heard(told(0, "a"), told(0, "c")).histories[OF].forked == 0, "a worker that tells another one"
     assert heard(once, told(0, "a")).histories[OF].forked == 0
