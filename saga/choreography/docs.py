@@ -65,7 +65,7 @@ def _find_earlier_pages(out: Path) -> list[Path]:
         return []
     index = out / "index.html"
     if not index.is_file() or _MARK not in index.read_text("utf-8", "replace"):
-        problem = f"{out} holds something else: name a folder that is empty, or one that saga docs build has written"
+        problem = f"{out} holds other files: name an empty folder, or one that saga docs build has written"
         raise ConfigurationError("nothing was written:", [problem])
     pages = [path for folder in ("events", "services") for path in sorted((out / folder).glob("*.html"))]
     return [path for path in pages if _MARK in path.read_text("utf-8", "replace")]
@@ -97,7 +97,7 @@ def make_asyncapi(overview: Overview, title: str, version: str) -> Json:
         "info": {
             "title": title,
             "version": version,
-            "description": "Events of services that react to each other, without a coordinator. Made of their "
+            "description": "Events of services that react to each other, without a coordinator. Generated from their "
             "contracts and manifests.",
         },
         "defaultContentType": CONTENT_TYPE.decode(),
@@ -141,7 +141,7 @@ def _channel(overview: Overview, topic: Topic) -> Json:
 def _message(contract: Contract, version: Version) -> Json:
     key = version.record.field(contract.key)
     assert key is not None  # a contract without it is refused
-    says = {"starts": contract.starts, "outcome": contract.outcome, "owner": contract.owner, "key": contract.key}
+    terms = {"starts": contract.starts, "outcome": contract.outcome, "owner": contract.owner, "key": contract.key}
     return {
         "name": contract.full_name,
         "title": f"{contract.name}, version {version.number}",
@@ -158,55 +158,55 @@ def _message(contract: Contract, version: Version) -> Json:
                 "bindingVersion": _BINDING,
             }
         },
-        "x-saga": {name: value for name, value in says.items() if value},
+        "x-saga": {name: value for name, value in terms.items() if value},
     }
 
 
 def _headers() -> Json:
     """Return the schema of the headers of every event: CloudEvents in binary mode."""
-    said = {
+    headers = {
         "ce_specversion": "Version of CloudEvents, 1.0.",
-        "ce_id": "Id of the event, derived from its cause: a repetition has the same.",
+        "ce_id": "Id of the event, derived from its cause: a repetition has the same id.",
         "ce_type": "Full name of the contract.",
-        "ce_source": "Service that said it, or client.",
+        "ce_source": "Service that emitted it, or client.",
         "ce_time": "Time at which it was recorded, RFC 3339 in UTC.",
         "ce_subject": "The saga id; also the record's key.",
         "ce_dataschema": "URI of its schema.",
-        "ce_sagastart": "Time at which its saga began.",
-        PRINCIPAL: "Who began the saga, if a client or a foreign header said so.",
+        "ce_sagastart": "Time at which its saga started.",
+        PRINCIPAL: "Who started the saga, if a client or a foreign header named somebody.",
         "traceparent": "Trace context of W3C.",
         "content-type": "Form of the value.",
     }
     return {
         "type": "object",
-        "properties": {name: {"type": "string", "description": text} for name, text in said.items()},
+        "properties": {name: {"type": "string", "description": text} for name, text in headers.items()},
         "required": ["ce_id", "ce_type", "ce_source", "ce_time", "ce_subject"],
     }
 
 
 def _operations(overview: Overview) -> Iterator[tuple[str, Json]]:
     for contract in overview.contracts.values():
-        for saying in overview.emitters(contract.name):
-            yield f"{saying.service}.send.{contract.name}", _send_operation(contract, saying)
-        for hearing in overview.consumers(contract.name):
-            if hearing.from_log:
-                yield f"{hearing.service}.receive.{contract.name}", _receive_operation(contract, hearing)
+        for emitter in overview.emitters(contract.name):
+            yield f"{emitter.service}.send.{contract.name}", _send_operation(contract, emitter)
+        for consumer in overview.consumers(contract.name):
+            if consumer.from_log:
+                yield f"{consumer.service}.receive.{contract.name}", _receive_operation(contract, consumer)
         if contract.produced_externally:
             yield f"{CLIENT}.send.{contract.name}", _operation("send", CLIENT, contract, contract.versions[-1:], ())
 
 
-def _send_operation(contract: Contract, saying: Emitter) -> Json:
-    versions = [each for each in contract.versions if each.number == saying.version]
-    return _operation("send", saying.service, contract, versions or contract.versions, saying.reactions)
+def _send_operation(contract: Contract, emitter: Emitter) -> Json:
+    versions = [each for each in contract.versions if each.number == emitter.version]
+    return _operation("send", emitter.service, contract, versions or contract.versions, emitter.reactions)
 
 
-def _receive_operation(contract: Contract, hearing: EventConsumer) -> Json:
-    group = {"groupId": {"type": "string", "enum": [hearing.service]}, "bindingVersion": _BINDING}
-    fields = hearing.use.fields if isinstance(hearing.use.fields, str) else list(hearing.use.fields)
+def _receive_operation(contract: Contract, consumer: EventConsumer) -> Json:
+    group = {"groupId": {"type": "string", "enum": [consumer.service]}, "bindingVersion": _BINDING}
+    fields = consumer.use.fields if isinstance(consumer.use.fields, str) else list(consumer.use.fields)
     return {
-        **_operation("receive", hearing.service, contract, contract.versions, hearing.reactions),
+        **_operation("receive", consumer.service, contract, contract.versions, consumer.reactions),
         "bindings": {"kafka": group},
-        "x-saga": {"fields": fields, "version": hearing.use.version},
+        "x-saga": {"fields": fields, "version": consumer.use.version},
     }
 
 
@@ -219,8 +219,8 @@ def _operation(
         "action": action,
         "channel": {"$ref": f"#/channels/{contract.topic}"},
         "messages": [{"$ref": f"#/channels/{contract.topic}/messages/{_id(version)}"} for version in versions],
-        "title": f"{service} {'says' if action == 'send' else 'hears'} {contract.name}",
-        "summary": f"By {names}." if names else "By anybody outside.",
+        "title": f"{service} {'emits' if action == 'send' else 'consumes'} {contract.name}",
+        "summary": f"By {names}." if names else "By external clients.",
         **({"description": "\n\n".join(texts)} if texts else {}),
         "tags": [{"name": service}],
     }

@@ -118,17 +118,21 @@ class Overview:
 
     def find_loose_ends(self) -> list[str]:
         """Return sentences about events that no service emits, or none consumes, as far as these manifests show."""
-        said = {event for manifest in self.manifests.values() for event in manifest.emitted}
-        heard = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
+        emitted = {event for manifest in self.manifests.values() for event in manifest.emitted}
+        consumed = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
         known = self.contracts
         return [
-            *(f"{name}: nobody says it" for name in known if name not in said and not known[name].produced_externally),
             *(
-                f"{name}: nobody hears it"
+                f"{name}: no service emits it"
                 for name in known
-                if name not in heard and not known[name].consumed_externally
+                if name not in emitted and not known[name].produced_externally
             ),
-            *(f"{name}: there is no contract of it here" for name in sorted((said | heard) - known.keys())),
+            *(
+                f"{name}: no service consumes it"
+                for name in known
+                if name not in consumed and not known[name].consumed_externally
+            ),
+            *(f"{name}: it has no contract here" for name in sorted((emitted | consumed) - known.keys())),
         ]
 
     def _failures(self, heard: Iterable[str]) -> tuple[str, ...]:

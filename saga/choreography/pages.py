@@ -133,11 +133,11 @@ def describe_duration(time_s: float) -> str:
     return " ".join(parts)
 
 
-def list_readers(hearings: Iterable[EventConsumer], field: str) -> list[str]:
+def list_readers(consumers: Iterable[EventConsumer], field: str) -> list[str]:
     """Return the services that may read a field of an event."""
     return [
         each.service
-        for each in hearings
+        for each in consumers
         if each.use.fields == "all" or any(path.partition(".")[0] == field for path in each.use.fields)
     ]
 

@@ -147,8 +147,8 @@ class _ReleaseComparison:
         if self.old.kind != self.new.kind:
             yield self.refuse(
                 self.new.service,
-                f"its sagas were known by {self.old.kind!r}, now by {self.new.kind!r}: none of the open ones is found",
-                f"keep {self.old.kind!r}, or declare a service beside this one, with a start of its own",
+                f"its sagas were known by {self.old.kind!r}, now by {self.new.kind!r}: open ones are not found",
+                f"keep {self.old.kind!r}, or declare another service beside this one, with its own start",
             )
         before, now = ({each.contract: each for each in _events(one)} for one in (self.old, self.new))
         for name in sorted(before.keys() & now.keys()):
@@ -159,7 +159,7 @@ class _ReleaseComparison:
                 if was != is_:
                     yield self.refuse(
                         name,
-                        f"its {what} was {was!r} and is {is_!r}: messages on their way are of the old one",
+                        f"its {what} was {was!r} and is {is_!r}: messages in flight have the old one",
                         "give the changed contract another name, and consume both until the old one is drained",
                     )
 
@@ -176,7 +176,7 @@ class _ReleaseComparison:
                     old.name,
                     f"was {_describe_reaction(old)} and is {_describe_reaction(new)}: what it has begun is of the "
                     "other kind",
-                    f"keep {old.name} as it was, and give what is new a name of its own",
+                    f"keep {old.name} as it was, and give the new one another name",
                 )
             else:
                 yield from self._report_changed(old, new)
@@ -187,12 +187,12 @@ class _ReleaseComparison:
             for each in self.new.reactions
             if self.old.reaction(each.name) is None and (each.kind, each.takes) == (old.kind, old.takes)
         ]
-        renamed = f"{old.kind} renamed to {like[0]}?" if len(like) == 1 else f"{old.kind} is gone:"
+        renamed = f"{old.kind} renamed to {like[0]}?" if len(like) == 1 else f"{old.kind} was removed:"
         return self.refuse(
             old.name,
-            f"{renamed} ids and keys are made of {old.ids!r}, and what it has begun or has waiting in open sagas "
-            "strands",
-            f"keep the name {old.name}; when no saga has anything of it open (saga sagas list), {ANYWAY}",
+            f"{renamed} ids and keys contain {old.ids!r}, and what it has begun or has pending in open sagas is "
+            "stranded",
+            f"keep the name {old.name}; when no open saga has work of it (saga sagas list), {ANYWAY}",
         )
 
     def _report_changed(self, old: DeclaredReaction, new: DeclaredReaction) -> Iterator[ReleaseDifference]:
@@ -203,42 +203,42 @@ class _ReleaseComparison:
             if part not in old.took:
                 yield self.refuse(
                     old.name,
-                    f"takes {' or '.join(part)}, which {new.undoes} took: it is not kept with what was done before",
-                    f"take {' | '.join(part)} | None; when nothing of {new.undoes} is left to be undone, {ANYWAY}",
+                    f"takes {' or '.join(part)}, which {new.undoes} took: earlier results do not contain it",
+                    f"take {' | '.join(part)} | None; when no work of {new.undoes} is left to compensate, {ANYWAY}",
                 )
         for name in sorted(set(_describe_taken(old)) - set(_describe_taken(new))):
             yield self.refuse(
                 old.name,
-                f"takes {name} no more: one that waits, is parked or queued in an open saga would stay there"
+                f"no longer takes {name}: one that is pending, parked or queued in an open saga would stay there"
                 if old.kind != "compensation"
-                else f"takes {name} no more: what was done with that result would stand",
+                else f"no longer takes {name}: work with that result would not be compensated",
                 f"keep {name} among its parameters; when no open saga holds one, {ANYWAY}",
             )
         needed = {frozenset(part) for part in new.takes} - {frozenset(part) for part in old.takes}
         if needed and len(new.takes) > len(old.takes):
             names = ", ".join(sorted(name for part in needed for name in part))
-            yield self.note(old.name, f"waits for {names}, too; open sagas in which it has run already are past it")
+            yield self.note(old.name, f"also waits for {names}; open sagas in which it has run already do not")
         gone = () if old.keys is None or new.keys is None else set(old.keys) - set(new.keys)
         for key in sorted(gone):
             yield self.refuse(
                 old.name,
-                f"asks for the key {key!r} no more: a run that has begun asks the outside with another one, and ends "
-                "as a dead letter",
-                f"keep the key, or put the new way behind a flag or a version, beside the old one; when none of its "
+                f"no longer uses the key {key!r}: a run that has begun calls external systems with another one, and "
+                "becomes a dead letter",
+                f"keep the key, or add the new code behind a flag or a version, beside the old code; when none of its "
                 f"runs is open, {ANYWAY}",
             )
         if new.version < old.version:
             yield self.refuse(
                 old.name,
-                f"was version {old.version} and is {new.version}: what has begun under the newer one waits for a "
-                "release that has it, and is a dead letter in the end",
+                f"was version {old.version} and is {new.version}: runs that began under the newer one wait for a "
+                "release that has it, and finally become dead letters",
                 f"keep version={old.version}; when none of its runs is open, {ANYWAY}",
             )
         elif new.version > old.version:
             yield self.note(
                 old.name,
-                f"is version {new.version}; runs that have begun keep theirs, and those of the new one wait where a "
-                "process of the release before has them",
+                f"is version {new.version}; runs that have begun keep their version, and runs of the new one "
+                "wait while a process of the previous release has them",
             )
         if old.repeats and new.repeats and set(old.repeats).isdisjoint(new.repeats):
             yield self.refuse(
@@ -249,33 +249,33 @@ class _ReleaseComparison:
         if old.repeats and not new.repeats:
             yield self.refuse(
                 old.name,
-                "has no repeats= any more: in an open saga one more of its events is handled, and what follows "
-                "becomes a dead letter",
-                f"keep repeats={' | '.join(old.repeats)}; when its event comes once in each open saga, {ANYWAY}",
+                "no longer has repeats=: in an open saga one more of its events is handled, and further ones "
+                "become dead letters",
+                f"keep repeats={' | '.join(old.repeats)}; when its event comes only once in each open saga, {ANYWAY}",
             )
 
     def compare_events(self) -> Iterator[ReleaseDifference]:
         """Report events that are no longer emitted though a service consumes them, or no longer consumed by any."""
         for name in sorted(self.old.emitted - self.new.emitted):
-            hearers = sorted(each.service for each in self.others if each.find_consumed(name) is not None)
+            consumers = sorted(each.service for each in self.others if each.find_consumed(name) is not None)
             own = [each.name for each in self.new.reactions if name in each.hears]
-            outside = ["consumers outside"] if name in self.consumed_externally else []
-            waiting = [*hearers, *(f"{self.new.service} itself ({each})" for each in own), *outside]
+            outside = ["external consumers"] if name in self.consumed_externally else []
+            waiting = [*consumers, *(f"{self.new.service} itself ({each})" for each in own), *outside]
             if waiting:
                 yield self.refuse(
                     name,
-                    f"is said no more, while {_join_names(waiting)} {'hear' if len(waiting) > 1 else 'hears'} it",
-                    "keep saying it until those who hear it are released without it, and their manifests say so",
+                    f"is no longer emitted, but {_join_names(waiting)} consume{'' if len(waiting) > 1 else 's'} it",
+                    "keep emitting it until its consumers are released without it, and their manifests show it",
                 )
             else:
-                yield self.note(name, "is said no more, and nobody hears it")
+                yield self.note(name, "is no longer emitted, and has no consumer")
         for each in self.old.consumes:
             if self.new.find_consumed(each.contract) is None:
-                sayers = sorted(other.service for other in self.others if each.contract in other.emitted)
+                producers = sorted(other.service for other in self.others if each.contract in other.emitted)
                 left = any(other.find_consumed(each.contract) for other in self.others)
-                if sayers and not left and each.contract not in self.consumed_externally:
+                if producers and not left and each.contract not in self.consumed_externally:
                     yield self.note(
-                        each.contract, f"is heard by nobody any more, and {_join_names(sayers)} still says it"
+                        each.contract, f"has no consumer any more, but {_join_names(producers)} still emits it"
                     )
 
     def compare_states(self) -> Iterator[ReleaseDifference]:
@@ -285,16 +285,16 @@ class _ReleaseComparison:
             if old is not None:
                 yield self.refuse(
                     "state",
-                    f"{old.type} is gone: this release does not see what open sagas keep in it",
+                    f"{old.type} was removed: this release does not see the state of open sagas",
                     f"keep state={old.type}; when no saga is open, {ANYWAY}",
                 )
             return
         if new.version < old.version:
             yield self.refuse(
                 "state",
-                f"was version {old.version} and is {new.version}: this release decides nothing of sagas that the one "
-                "before has migrated",
-                "keep all migrations, and add one that leads back",
+                f"was version {old.version} and is {new.version}: this release cannot handle sagas that the previous "
+                "one has migrated",
+                "keep all migrations, and add one back to the older version",
             )
         elif new.version == old.version:
             yield from self._compare_same_version(old, new)
@@ -316,11 +316,11 @@ class _ReleaseComparison:
             if come:
                 yield self.refuse(
                     f"state.{name}",
-                    f"is gone while {_join_names(sorted(come))} came: if it was renamed, open sagas lose it",
+                    f"was removed while {_join_names(sorted(come))} was added: if it was renamed, open sagas lose it",
                     f"{way_out}; if it was not, release the two changes one after the other",
                 )
             else:
-                yield self.note(f"state.{name}", "is gone; what it held stays in the history")
+                yield self.note(f"state.{name}", "was removed; its values stay in the history")
 
     def compare_stored_names(self) -> Iterator[ReleaseDifference]:
         """Names of resources and of collections, which records and documents go by."""
@@ -328,42 +328,42 @@ class _ReleaseComparison:
             if name not in self.new.resources:
                 yield self.refuse(
                     name,
-                    f"the resource ({gives}) is gone or renamed: limits and pauses that people set, and what "
-                    "saga.on_abort recorded, go by its name",
-                    f"keep the name {name}; when nothing open was said of it, {ANYWAY}",
+                    f"the resource ({gives}) was removed or renamed: limits and pauses that operators set, and "
+                    "records of saga.on_abort, refer to its name",
+                    f"keep the name {name}; when no open run refers to it, {ANYWAY}",
                 )
         for collection, kind in self.old.documents.items():
             if collection not in self.new.documents:
                 yield self.refuse(
                     collection,
-                    f"the collection of {kind} is gone or renamed: its documents stay behind, with the marks that make "
-                    "an update happen once",
+                    f"the collection of {kind} was removed or renamed: its documents stay behind, with the markers "
+                    "that make an update happen once",
                     f"keep the collection {collection}; when its documents are moved and no saga is open, {ANYWAY}",
                 )
 
     def find_additions(self) -> Iterator[ReleaseDifference]:
-        """New handlers and events, which harm nobody."""
+        """Report new handlers and events, which are harmless."""
         for each in self.new.reactions:
             if self.old.reaction(each.name) is None:
-                late = "; sagas in which its event was handled before get none" if each.kind == "deadline" else ""
+                late = "; sagas in which its event was handled before do not get it" if each.kind == "deadline" else ""
                 yield self.note(each.name, f"is new: {_describe_reaction(each)}{late}")
-        said = {name for other in (self.new, *self.others) for name in other.emitted}
+        emitted = {name for other in (self.new, *self.others) for name in other.emitted}
         for use in self.new.consumes:
             before = self.old.find_consumed(use.contract)
             if before is None:
-                nobody = "" if use.contract in said else "; no manifest says it yet"
-                yield self.note(use.contract, f"is heard from now on{nobody}")
+                missing = "" if use.contract in emitted else "; no manifest emits it yet"
+                yield self.note(use.contract, f"is consumed from now on{missing}")
             elif before.version != use.version:
                 yield self.note(use.contract, f"is read as version {use.version}, before as {before.version}")
         versions = {event.contract: event.version for event in self.old.emits}
         for event in self.new.emits:
             if event.contract not in versions:
-                yield self.note(event.contract, "is said from now on")
+                yield self.note(event.contract, "is emitted from now on")
             elif versions[event.contract] != event.version:
                 yield self.note(
                     event.contract,
-                    f"is said as version {event.version}, before as {versions[event.contract]}: those who hear it "
-                    "need that schema first",
+                    f"is emitted as version {event.version}, before as {versions[event.contract]}: its consumers need "
+                    "that schema first",
                 )
 
 

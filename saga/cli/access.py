@@ -19,12 +19,12 @@ from saga.ops.access import GrantedAccess, Who
 def access() -> None:
     """Print the broker and store permissions that services and people need.
 
-    They follow from what the services declare: what is printed is what `saga run` looks for when it starts. Nobody is
-    asked, and nothing is changed. Give rights anew after each release that consumes or emits something else.
+    They follow from what the services declare: `saga run` checks for the same ones when it starts. The command contacts
+    no server and changes nothing. Grant permissions again after each release that consumes or emits other events.
 
     \b
     Exit code 0: printed.
-    Exit code 2: asked wrongly; what to do is on standard error.
+    Exit code 2: wrong usage; standard error says what to do.
     """
 
 
@@ -38,13 +38,15 @@ def access() -> None:
     show_default=True,
     help="service: saga run. client: Client, saga publish. operator: saga sagas list and show, saga dead, "
     "saga control, saga offsets show. "
-    "administrator: saga topics, saga offsets reset. doctor: saga doctor, beside what the service needs.",
+    "administrator: saga topics, saga offsets reset. doctor: saga doctor, in addition to what the service needs.",
 )
-@click.option("--event", "events", multiple=True, metavar="NAME", help="With --for client: only for these events.")
-@click.option("--group", "groups", multiple=True, metavar="NAME", help="With --for client: listens in this group.")
-@click.option("--principal", metavar="NAME", help="One user for all of it, as Kafka names it: User:payment.")
+@click.option("--event", "events", multiple=True, metavar="NAME", help="With --for client: only these events.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="NAME", help="With --for client: consumer group in which it listens."
+)
+@click.option("--principal", metavar="NAME", help="One user for everything, as Kafka names it: User:payment.")
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of commands.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of commands.")
 def kafka(  # an argument for each option of the command
     modules: tuple[str, ...],
     who: Who,
@@ -58,31 +60,33 @@ def kafka(  # an argument for each option of the command
 
     \b
     saga access kafka services.payment services.order
-        a user of its own for each service, User:payment and User:order
+        one user for each service, User:payment and User:order
     saga access kafka services.payment services.order --principal User:shop
-        one user for all, as for a process that runs both
+        one user for all, for a process that runs both
     saga access kafka services.order --for client --event OrderPlaced
-        whoever publishes that event from outside; without --event also who asks for outcomes, and hears what is heard
-        outside
+        a client that publishes this event; without --event also one that waits for outcomes, and listens to events for
+        external consumers
     saga access kafka services.shipping --for client --event ShipmentDispatched --group mailer
-        whoever hears that event as client.listen(ShipmentDispatched, group="mailer")
+        a client that listens with client.listen(ShipmentDispatched, group="mailer")
 
     \b
     Exit code 0: printed.
-    Exit code 2: asked wrongly; what to do is on standard error.
+    Exit code 2: wrong usage; standard error says what to do.
     """
     if events and who != "client":
-        raise click.UsageError("--event is for --for client: services publish what they declare")
+        raise click.UsageError("--event needs --for client: services publish what they declare")
     if groups and who != "client":
-        raise click.UsageError("--group is for --for client: a service is in the group of its name")
+        raise click.UsageError("--group needs --for client: the group of a service has its name")
     if principal is not None and not all(principal.partition(":")):
-        raise click.UsageError(f"--principal {principal}: name it as Kafka does, User:payment")
+        raise click.UsageError(f"--principal {principal}: name it as Kafka does, for example User:payment")
     services = wiring.load_services(modules)
     for group in groups:
         check_group(group)
     address = address_given("broker", broker)
     client = needed.ClientUse(events, groups)
-    _tell(needed.list_kafka_access(services, who, address, principal, client, transition_topic_given()), as_json)
+    _print_access(
+        needed.list_kafka_access(services, who, address, principal, client, transition_topic_given()), as_json
+    )
 
 
 @access.command()
@@ -93,9 +97,9 @@ def kafka(  # an argument for each option of the command
     type=click.Choice(["service", "operator"]),
     default="service",
     show_default=True,
-    help="service: saga run. operator: who only reads, for saga sagas list and saga sagas show.",
+    help="service: saga run. operator: reads only, for saga sagas list and saga sagas show.",
 )
-@click.option("--user", metavar="NAME", help="One user for all of it.")
+@click.option("--user", metavar="NAME", help="One user for everything.")
 @click.option(
     "--form",
     type=click.Choice(["cli", "sql"]),
@@ -104,7 +108,7 @@ def kafka(  # an argument for each option of the command
     help="couchbase-cli, or statements of SQL++, for a cluster with the query service.",
 )
 @stores_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of commands.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of commands.")
 def couchbase(  # an argument for each option of the command
     modules: tuple[str, ...],
     who: Literal["service", "operator"],
@@ -117,22 +121,23 @@ def couchbase(  # an argument for each option of the command
 
     \b
     saga access couchbase services.payment --store couchbase://db1/shop/{service}
-        a user of its own for each service
+        one user for each service
     saga access couchbase services.payment services.order --for operator --store couchbase://db1/shop/{service}
-        one user who reads all of them, and writes nothing
+        one user who reads all of them and writes nothing
 
-    With couchbase-cli these are all the roles that the user has afterwards; its password is to be in the variable
-    PASSWORD, and who asks in CB_REST_USERNAME and CB_REST_PASSWORD. Roles on collections need the Enterprise Edition.
+    With couchbase-cli the user has exactly these roles afterwards. The commands take its password from the variable
+    PASSWORD, and the administrator's name and password from CB_REST_USERNAME and CB_REST_PASSWORD. Roles on
+    collections need the Enterprise Edition.
 
     \b
     Exit code 0: printed.
-    Exit code 2: asked wrongly; what to do is on standard error.
+    Exit code 2: wrong usage; standard error says what to do.
     """
     services = wiring.load_services(modules)
-    _tell(needed.list_couchbase_access(services, who, address_given("store", store), user, form), as_json)
+    _print_access(needed.list_couchbase_access(services, who, address_given("store", store), user, form), as_json)
 
 
-def _tell(granted: Sequence[GrantedAccess], as_json: bool) -> None:
+def _print_access(granted: Sequence[GrantedAccess], as_json: bool) -> None:
     if as_json:
         print_json({"access": [asdict(each) for each in granted]})
         return

@@ -1,4 +1,4 @@
-"""`saga changes`: what brings changes of documents to services."""
+"""`saga changes`: the connector that brings document changes to services."""
 
 import asyncio
 import json
@@ -23,34 +23,36 @@ def changes() -> None:
 
     \b
     Exit code 0: printed, or done.
-    Exit code 2: asked wrongly; what to do is on standard error.
+    Exit code 2: wrong usage; standard error says what to do.
     """
 
 
 @changes.command()
 @click.argument("modules", nargs=-1, required=True)
-@click.option("--user", metavar="NAME", help="User of Couchbase for it; left out: as the service is called.")
+@click.option("--user", metavar="NAME", help="Couchbase user of the connector. Default: the name of the service.")
 @broker_option
 @stores_option
 def connector(modules: tuple[str, ...], user: str | None, broker: str | None, store: str | None) -> None:
-    """Print the configuration of Couchbase's Kafka connector for each service of MODULES that takes changes: JSON as
-    Kafka Connect takes it at /connectors, one document a service.
+    """Print the configuration of Couchbase's Kafka connector for each service of MODULES that takes changes.
 
-    The password is not in it: Kafka Connect has it in its variable KAFKA_COUCHBASE_PASSWORD. The user needs the role
-    data_dcp_reader on the collections, and Kafka Connect may write the topics, which saga topics apply makes.
+    It is JSON for Kafka Connect's /connectors, one document per service.
+
+    The password is not in it: Kafka Connect takes it from the variable KAFKA_COUCHBASE_PASSWORD. The user needs the
+    role data_dcp_reader on the collections. Kafka Connect needs the right to write to the topics, which `saga topics
+    apply` creates.
 
     \b
     saga changes connector services.intake | curl -d @- -H content-type:application/json http://connect:8083/connectors
 
     \b
     Exit code 0: printed.
-    Exit code 2: asked wrongly, or no connector could bring these changes; what to do is on standard error.
+    Exit code 2: wrong usage, or no connector can bring these changes; standard error says what to do.
     """
     settings = Settings.from_environment(broker=broker, store=store)
     services = wiring.load_services(modules)
     taking = [each for each in services if list_watched_collections(each)]
     if not taking:
-        raise ConfigurationError("there is nothing to bring:", [f"{each.name!r} takes no Change" for each in services])
+        raise ConfigurationError("no connector is needed:", [f"{each.name!r} takes no Change" for each in services])
     for made in [make_connector(each, settings, user) for each in taking]:
         print_lines(*json.dumps(made._asdict(), indent=2).splitlines())
 
@@ -62,24 +64,27 @@ def connector(modules: tuple[str, ...], user: str | None, broker: str | None, st
 )
 @stores_option
 def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
-    """Have the store of the service in MODULE note changes of a collection no more, once no release of the service
-    takes them. Changes that are noted and not on the topic yet are dropped, too.
+    """Stop recording changes of a collection in the store of the service in MODULE.
 
-    Services never do this by themselves: another release of the service may run beside them, or come back.
+    Call it once no release of the service takes these changes. Recorded changes that are not on the topic yet are
+    dropped, too. Services never do this by themselves: another release of the service may run beside them, or come
+    back.
 
     \b
     saga changes drop services.intake --collection returns
 
     \b
     Exit code 0: done.
-    Exit code 2: asked wrongly; what to do is on standard error.
+    Exit code 2: wrong usage; standard error says what to do.
     """
     service, *others = wiring.load_services((module,))
     if others:
-        raise ConfigurationError("nothing was dropped:", [f"{module} declares more than one service: name one's own"])
+        raise ConfigurationError(
+            "nothing was dropped:", [f"{module} declares more than one service: name a module with one"]
+        )
     asyncio.run(_drop(service, collections, Settings.from_environment(store=store)))
     for collection in collections:
-        print_lines(f"changes of {collection} are noted for {service.name} no more")
+        print_lines(f"changes of {collection} are no longer recorded for {service.name}")
 
 
 async def _drop(service: Declared, collections: Sequence[str], settings: Settings) -> None:

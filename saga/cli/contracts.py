@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def format_options(command: F) -> F:
     """Give a command the options `--json` and `--sarif`."""
-    sarif = click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for what shows it in reviews.")
+    sarif = click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for code review tools.")
     return click.option("--json", "form", flag_value="json", help="Print JSON.")(sarif(command))
 
 
@@ -63,7 +63,7 @@ def contracts() -> None:
     """Check contracts, write event classes, register schemas.
 
     The contracts are the Avro schemas at contracts/<topic>/<Name>.v<N>.avsc, in the nearest folder contracts/ above a
-    module, or where SAGA_CONTRACTS says.
+    module, or in the folder that SAGA_CONTRACTS names.
     """
 
 
@@ -71,21 +71,21 @@ def contracts() -> None:
 @click.argument("module", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("names", nargs=-1)
 def generate_(module: Path | None, names: tuple[str, ...]) -> None:
-    """Write contracts as event classes: their newest versions, or those that are named.
+    """Write event classes for contracts: their newest versions, or the named ones.
 
     \b
     saga contracts generate services/payment/events.py OrderPlaced PaymentReserved
-        writes this module with these classes, in this order
+        write this module with these classes, in this order
     saga contracts generate services/payment/events.py OrderPlaced OrderPlaced.v1
         the same, with version 1 as the class OrderPlacedV1, for an upcaster
     saga contracts generate services/payment/events.py
-        writes it anew with the classes it has
+        write it again with the classes it has
     saga contracts generate
-        writes every generated module below the current folder anew
+        write every generated module below the current folder again
     """
     modules = _find_generated(module)
     if module is not None and not module.exists() and not names:
-        raise click.UsageError(f"{module} is not there yet; name its classes")
+        raise click.UsageError(f"{module} does not exist yet; name its classes")
     if names and module is not None:
         wrong = [why for name in names if (why := why_unknown(_load_library_of(module), name)) is not None]
         if wrong:
@@ -98,7 +98,7 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
             problems.append(f"{path}: {why}")
             continue
         if path.exists() and path.read_text("utf-8") == source:
-            print_lines(f"{path} is as the contracts say")
+            print_lines(f"{path} is up to date")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source, "utf-8")
@@ -110,16 +110,16 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
 @click.argument("module", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @format_options
 def check(module: Path | None, form: str | None) -> None:
-    """Check that versions of contracts fit each other, and that generated modules are what they say.
+    """Check that versions of contracts are compatible, and that generated modules are up to date.
 
-    A version promises what its file says by "compatible": backward, it reads messages of the version before; forward,
-    that one reads its messages; full, both; with _transitive, of all versions before. Without a word it is
-    full_transitive: topics, queues and archives keep messages of all versions, and services are deployed, and rolled
+    The field "compatible" of a version says what it promises: backward, it reads messages of the previous version;
+    forward, the previous version reads its messages; full, both; with _transitive, of all earlier versions. The default
+    is full_transitive: topics, queues and archives keep messages of all versions, and services are deployed, and rolled
     back, independently of each other. Versions that it names in "upcasts" are read by upcasters.
 
-    Without a module, the contracts of the current folder and every generated module below it. Exits with 1 and what is
-    wrong if a version breaks its promise, if a module is not what `saga contracts generate` would write, or if
-    contracts cannot be used, or a version that is released (`saga contracts release`) has changed.
+    Without a module it checks the contracts of the current folder and every generated module below it. It exits with 1
+    and prints the problems if a version breaks its promise, if a module differs from what `saga contracts generate`
+    would write, if contracts are invalid, or if a released version (`saga contracts release`) has changed.
     """
     problems: list[ContractProblem] = []
     if module is not None:
@@ -134,13 +134,13 @@ def check(module: Path | None, form: str | None) -> None:
         breaks = find_incompatible(found)
         problems += locate_problems(library.folder, [*breaks, *find_broken_releases(library)])
         good += [
-            f"{count_noun(len(found), 'contract')} in {count_noun(versions, 'version')}: all fit each other",
+            f"{count_noun(len(found), 'contract')} in {count_noun(versions, 'version')}: all are compatible",
             *describe_modes(found),
         ]
         bad += [PROMISES] if breaks else []
     # An unreadable folder is one problem, not one for each of its modules.
     problems += [drift for path in modules if not problems or library is not None for drift in _find_drift(path)]
-    good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
+    good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} up to date")
     print_problems_and_exit(
         problems, form, rules=CHECK_RULES, good=good, bad=bad, versions=versions, modules=len(modules)
     )
@@ -151,15 +151,15 @@ def check(module: Path | None, form: str | None) -> None:
 def lint_(form: str | None) -> None:
     """Check the style of contracts: names, descriptions, key, sensitive fields, units of numbers.
 
-    Looks at the newest version of each contract; older ones are as they are. A field or a record, with all in it, is
-    left out of a rule by "lint": ["unit"] in the schema. Exits with 1 if something is found, each with its rule.
+    It checks the newest version of each contract; older ones cannot change. "lint": ["unit"] in the schema exempts a
+    field, or a record with everything in it, from a rule. It exits with 1 if there are problems, each with its rule.
     """
     library, problems = try_load_contracts(Path.cwd() / "any.py")
     found = () if library is None else library.contracts.values()
     if library is not None:
         problems += locate_problems(library.folder, lint(found))
-    good = [f"{count_noun(len(found), 'contract')}: nothing to say"]
-    bad = ['a field or a record is left out of a rule by "lint": ["RULE"] in it']
+    good = [f"{count_noun(len(found), 'contract')}: no problems"]
+    bad = ['"lint": ["RULE"] in a field or a record exempts it from a rule']
     print_problems_and_exit(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
 
 
@@ -176,7 +176,7 @@ def _find_drift(path: Path) -> list[ContractProblem]:
     lines = list(
         difflib.unified_diff(found.splitlines(), wanted.splitlines(), str(path), "as the contracts say", lineterm="")
     )
-    says = "is not what the contracts say; run saga contracts generate"
+    says = "differs from the contracts; run saga contracts generate"
     return [ContractProblem(rule="drift", file=path.as_posix(), says=says, lines=tuple(lines))]
 
 
@@ -184,7 +184,7 @@ def _find_generated(module: Path | None) -> list[Path]:
     """Return the named module, or all generated modules below the current folder."""
     if module is not None:
         if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
-            raise click.UsageError(f"{module} was not generated, and is not overwritten; name another file")
+            raise click.UsageError(f"{module} was not generated, so it is not overwritten; name another file")
         return [module]
     found = [path.relative_to(Path.cwd()) for path in find_generated(Path.cwd())]
     if not found:
@@ -291,20 +291,22 @@ _ANY = "any.py"
 @click.command("new")
 @click.argument("place", metavar="TOPIC/NAME")
 @click.option("--owner", required=True, help="Name of the service that emits it.")
-@click.option("--key", required=True, help="Field of the saga id, which is the name of the kind of saga: order_id.")
+@click.option(
+    "--key", required=True, help="Field with the saga id; its name is the kind of saga, for example order_id."
+)
 @click.option("--doc", required=True, help="What happened, in a sentence.")
 @click.option(
     "--field",
     "fields",
     multiple=True,
     metavar="NAME:TYPE:DESCRIPTION",
-    help=f"A field beside the key, as quantity:int:How many of it. Types: {KINDS}; [] behind one for many, ? for what "
-    "may be absent.",
+    help=f"A field besides the key, for example quantity:int:How many of it. Types: {KINDS}; append [] for a list, ? "
+    "if it may be absent.",
 )
-@click.option("--starts", is_flag=True, help="It begins a saga.")
+@click.option("--starts", is_flag=True, help="It starts a saga.")
 @click.option("--outcome", type=click.Choice(["success", "failure"]), help="It ends a saga.")
-@click.option("--produced-externally", is_flag=True, help="Clients, and services that do not own it, may publish it.")
-@click.option("--consumed-externally", is_flag=True, help="Consumers outside of this repository read it.")
+@click.option("--produced-externally", is_flag=True, help="Clients and services that do not own it may publish it.")
+@click.option("--consumed-externally", is_flag=True, help="Consumers outside this repository read it.")
 def new_contract(place: str, doc: str, fields: tuple[str, ...], key: str, **terms: Any) -> None:
     """Write the first version of a contract: contracts/TOPIC/NAME.v1.avsc.
 
@@ -314,23 +316,23 @@ def new_contract(place: str, doc: str, fields: tuple[str, ...], key: str, **term
     """
     topic, slash, name = place.partition("/")
     if not (topic and slash and name) or "/" in name:
-        raise click.UsageError(f"{place!r} is not TOPIC/NAME, as orders/OrderPlaced")
+        raise click.UsageError(f"{place!r} is not TOPIC/NAME, for example orders/OrderPlaced")
     try:
         parts = [parse_field(text) for text in fields]
     except ValueError as why:
         raise click.UsageError(str(why)) from why
     id_ = {"name": key, "type": "string", "doc": f"The {key.removesuffix('_id')}, and with it the saga."}
-    given = {"doc": doc, "topic": topic, "key": key, **terms}
+    attributes = {"doc": doc, "topic": topic, "key": key, **terms}
     for attribute, option in (("produced_by", "produced_externally"), ("consumed_by", "consumed_externally")):
-        given[attribute] = "external" if given.pop(option) else None
-    schema = make_first_version(name, given, [id_, *parts])
+        attributes[attribute] = "external" if attributes.pop(option) else None
+    schema = make_first_version(name, attributes, [id_, *parts])
     folder, path = _find_folder(), f"{topic}/{name}.v1"
     problems = lint_version(make_version(schema, path, name, 1))
     if problems:
         raise click.UsageError("\n".join(str(problem) for problem in problems))
     file = folder / f"{path}.avsc"
     if file.exists():
-        raise click.UsageError(f"{file} is there already; the next version of it: saga contracts bump {name}")
+        raise click.UsageError(f"{file} exists already; for its next version: saga contracts bump {name}")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(format_schema(schema), "utf-8")
     try:
@@ -344,20 +346,20 @@ def new_contract(place: str, doc: str, fields: tuple[str, ...], key: str, **term
 @click.command("bump")
 @click.argument("name")
 def bump_contract(name: str) -> None:
-    """Begin the next version of a contract: a copy of its newest one, to be changed."""
+    """Create the next version of a contract, as a copy of its newest version that you then change."""
     library = _load_library_here()
     contract = library.contracts.get(name)
     if contract is None:
         raise click.UsageError(f"there is no contract {name} in {library.folder}")
     newest, known = contract.newest, read_released(library.folder)
     if known is not None and newest.path not in known:
-        print_lines(f"{newest.path} is not released: change it as it is, nobody relies on it yet", err=True)
+        print_lines(f"{newest.path} is not released: change it directly, no service relies on it yet", err=True)
         raise click.exceptions.Exit(1)
     old = library.folder / f"{newest.path}.avsc"
     file = old.with_name(f"{name}.v{newest.number + 1}.avsc")
     file.write_text(old.read_text("utf-8"), "utf-8")
     print_lines(
-        f"{_to_relative(file)} written, as v{newest.number} is; change it, and then:",
+        f"{_to_relative(file)} written as a copy of v{newest.number}; change it, and then:",
         f"  saga contracts diff {name}.v{newest.number} {name}.v{newest.number + 1}",
         "  saga contracts check",
         "  saga contracts generate",
@@ -366,11 +368,11 @@ def bump_contract(name: str) -> None:
 
 @click.command("release")
 def release_contracts() -> None:
-    """Say that all versions there are now are released: they may not change any more, nor go.
+    """Mark all present versions as released: from now on they may not be changed or removed.
 
-    Writes contracts/released.json, with a digest of each, to be committed; descriptions do not count. From then on
-    `saga contracts check` tells what has changed. Exits with 1, and writes nothing, if versions do not fit each other,
-    or a released one is not what it was.
+    It writes contracts/released.json with a digest of each version; commit it. Descriptions may still change. From then
+    on `saga contracts check` reports changed versions. It exits with 1, and writes nothing, if versions are not
+    compatible, or a released one has changed.
     """
     library = _load_library_here()
     problems = [*find_incompatible(library.contracts.values()), *find_broken_releases(library)]
@@ -390,37 +392,37 @@ def release_contracts() -> None:
 @click.option(
     "--manifests",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the manifests of all services, which say who reads what. By default manifests/ beside contracts/.",
+    help="Folder of the manifests of all services, which list who reads what. Default: manifests/ beside contracts/.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -> None:
-    """Show what changed between two versions, field by field, what it breaks in which direction, and for whom.
+    """Show what changed between two versions, field by field, and what it breaks, in which direction, for whom.
 
-    OLD and NEW are versions of the contracts here (OrderPlaced.v1), or files (before/OrderPlaced.v1.avsc). For whom
-    is told by manifests: each service that hears the contract, with the fields that its code may read. Exits with 1 if
-    something breaks what NEW promises of OLD.
+    OLD and NEW are versions of the contracts here (OrderPlaced.v1), or files (before/OrderPlaced.v1.avsc). The
+    affected services come from the manifests: each service that consumes the contract, with the fields that its code
+    may read. It exits with 1 if a change breaks what NEW promises about OLD.
 
     \b
     saga contracts diff OrderPlaced.v1 OrderPlaced.v2
     """
     one, other = _find_version(old), _find_version(new_)
     if one.name != other.name:
-        raise click.UsageError(f"{old} and {new_} are two contracts: {one.name} and {other.name}")
+        raise click.UsageError(f"{old} and {new_} are different contracts: {one.name} and {other.name}")
     changes = list_changes(one, other)
     promised = [
         way for way in promised_directions(other.compatible) if way == "forward" or one.number not in other.upcasts
     ]
     broken = [f for change in changes for way in promised for f in getattr(change, way) if f.breaks]
     place = manifests or _find_folder().parent / FOLDER
-    heard = find_affected(changes, one, other, read_manifests(place).values())
+    consumers = find_affected(changes, one, other, read_manifests(place).values())
     if as_json:
-        told = {
+        document = {
             "old": one.path,
             "new": other.path,
             "compatible": other.compatible,
             "changes": _changes_to_json(changes),
         }
-        print_json({**told, "consumers": consumers_to_json(heard)})
+        print_json({**document, "consumers": consumers_to_json(consumers)})
     else:
         print_lines(f"{one.path} -> {other.path} ({other.compatible}): {count_noun(len(changes), 'change')}")
         for change in changes:
@@ -428,8 +430,8 @@ def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -
         if one.number in other.upcasts:
             print_lines(f"messages of v{one.number} are read by an upcaster")
         if place.is_dir():
-            print_consumers(heard, _to_relative(place), other)
-        print_lines(f"{count_noun(len(broken), 'broken promise')}" if broken else "nothing that is promised breaks")
+            print_consumers(consumers, _to_relative(place), other)
+        print_lines(f"{count_noun(len(broken), 'broken promise')}" if broken else "no promise is broken")
     if broken:
         raise click.exceptions.Exit(1)
 
@@ -449,7 +451,7 @@ def _describe_effects(change: SchemaChange, old: Version, new_: Version) -> list
 
 
 def _changes_to_json(changes: tuple[SchemaChange, ...]) -> list[dict[str, Any]]:
-    def told(finding: CompatibilityFinding) -> dict[str, Any]:
+    def to_json(finding: CompatibilityFinding) -> dict[str, Any]:
         return {
             "rule": finding.rule,
             "path": finding.path,
@@ -464,8 +466,8 @@ def _changes_to_json(changes: tuple[SchemaChange, ...]) -> list[dict[str, Any]]:
             "old": change.old,
             "new": change.new,
             "says": change.says,
-            "backward": [told(finding) for finding in change.backward],
-            "forward": [told(finding) for finding in change.forward],
+            "backward": [to_json(finding) for finding in change.backward],
+            "forward": [to_json(finding) for finding in change.forward],
         }
         for change in changes
     ]
@@ -481,7 +483,7 @@ def _find_version(given: str) -> Version:
     found = [version for path, version in library.by_path.items() if given in (path, path.partition("/")[2])]
     if not found:
         raise click.UsageError(
-            f"there is no version {given} in {library.folder}; name one as OrderPlaced.v1, or a file"
+            f"there is no version {given} in {library.folder}; name a version, for example OrderPlaced.v1, or a file"
         )
     return found[0]
 
@@ -513,9 +515,9 @@ def _to_relative(path: Path) -> Path:
 def print_consumers(found: Sequence[AffectedConsumer], folder: Path, new: Version) -> None:
     """Print for each service that consumes the contract what the change does to it."""
     if not found:
-        print_lines(f"no manifest in {folder} hears it")
+        print_lines(f"no manifest in {folder} consumes it")
         return
-    print_lines(f"for whom, as the manifests in {folder} say:")
+    print_lines(f"affected services, according to the manifests in {folder}:")
     for each in found:
         version = "unknown versions" if each.version is None else f"v{each.version}"
         fields = "all fields" if isinstance(each.fields, str) else ", ".join(each.fields)
@@ -546,8 +548,8 @@ def consumers_to_json(found: Sequence[AffectedConsumer]) -> list[dict[str, Any]]
     ]
 
 
-def _describe_when(find_affected: AffectedConsumer, new: Version, is_forward: bool) -> str:
-    if find_affected.version is not None and find_affected.version >= new.number:
+def _describe_when(consumer: AffectedConsumer, new: Version, is_forward: bool) -> str:
+    if consumer.version is not None and consumer.version >= new.number:
         return "now"
     return f"until it is released with v{new.number}" if is_forward else f"once it is released with v{new.number}"
 
@@ -557,20 +559,21 @@ def _describe_when(find_affected: AffectedConsumer, new: Version, is_forward: bo
 
 @click.command("register")
 @click.argument("names", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def register_contracts(names: tuple[str, ...], as_json: bool) -> None:
     """Register contracts in the schema registry at SAGA_REGISTRY.
 
-    Of topics whose topic.json says "wire": "registry", all contracts, or those of NAMES: each version, the oldest
-    first, under the subject <topic>-<full name of the record>. Again and again, at any time: what is registered stays
-    so. Register before the service that emits a new version is deployed: services look ids up, and register nothing.
+    It registers contracts of topics whose topic.json has "wire": "registry": all, or those of NAMES. Each version is
+    registered, the oldest first, under the subject <topic>-<full name of the record>. It may be called again at any
+    time. Register before you deploy the service that emits a new version: services look up ids, and register nothing.
 
-    The registry compares versions by its own rule for the subject; that of the contracts is saga contracts check.
+    The registry compares versions by its own rule for the subject; the contracts' rule is checked by `saga contracts
+    check`.
 
     \b
     Exit code 0: all are registered.
-    Exit code 1: the registry refused one; each line says why. The newer ones of that contract were not tried.
-    Exit code 2: asked wrongly, or the registry cannot be used.
+    Exit code 1: the registry refused a version; its line says why. Newer versions of that contract were not tried.
+    Exit code 2: wrong usage, or the registry cannot be used.
     """
     library = load_contracts(Path.cwd() / "any")
     unknown = [name for name in names if name not in library.contracts]
@@ -597,7 +600,7 @@ def _print_registrations(found: list[Registration]) -> None:
         if each.id is None:
             print_lines(f"refused     {each.path:<{width}}  {each.subject}: {each.refused}")
         else:
-            word = "as it is  " if each.was_there else "registered"
+            word = "unchanged " if each.was_there else "registered"
             print_lines(f"{word}  {each.path:<{width}}  {each.subject}: id {each.id}")
 
 

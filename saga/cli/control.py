@@ -32,8 +32,8 @@ from saga.support.clock import SystemClock, iso
 def control() -> None:
     """Set flags, pause, limit or route running services.
 
-    A handler asks `await saga.flag("new_pricing")`. A run that has begun keeps the answer it got. What is paused, a
-    handler or the whole service, begins nothing; nothing of it is lost, and no attempt is counted.
+    A handler asks `await saga.flag("new_pricing")`. A run that has begun keeps its answer. While a handler or the
+    whole service is paused, no run of it begins; no message is lost, and no attempt is counted.
 
     \b
     saga control pause payment --handler reserve --for 2h --who ada --why "the bank is moving"
@@ -50,7 +50,7 @@ def control() -> None:
 
 def _make_flag(percent: float | None, saga: str | None, until: str | None) -> Switch:
     if percent is None and saga is None:
-        raise click.UsageError("say for how many: --percent, or --for SAGA")
+        raise click.UsageError("give --percent, or --for SAGA")
     until = parse_time("--until", until, SystemClock())
     return Switch(percent=100 if percent is None else percent, saga=saga, until=until)
 
@@ -79,7 +79,7 @@ def flag(service: str, name: str, wanted: Switch, operator: Operator, deployment
     \b
     Exit code 0: it is in the control log of the service.
     Exit code 1: the service has not applied it yet: does it run? The request stays, and is applied when it does.
-    Exit code 2: wrong arguments, or something cannot be used; what to do is on standard error.
+    Exit code 2: wrong usage, or something cannot be used; standard error says what to do.
     """
     _switch(service, replace(wanted, flag=name), operator, deployment)
 
@@ -129,7 +129,7 @@ def pause(service: str, wanted: Switch, operator: Operator, deployment: Deployme
     \b
     Exit code 0: it is in the control log of the service.
     Exit code 1: the service has not applied it yet: does it run? The request stays, and is applied when it does.
-    Exit code 2: wrong arguments, or the service refuses it; why is on standard error.
+    Exit code 2: wrong usage, or the service refuses it; standard error says why.
     """
     _switch(service, wanted, operator, deployment)
 
@@ -177,7 +177,7 @@ def limit(service: str, wanted: Switch, operator: Operator, deployment: Deployme
 
 def _make_route(to: str | None, off: bool, **given: Any) -> dict[str, Any]:
     if off == (to is not None):
-        raise click.UsageError("say which: --to dead, or --off")
+        raise click.UsageError("give --to dead, or --off")
     if off and given["until"] is not None:
         raise click.UsageError("--off ends a route: leave out --for")
     return {"off": off, **given}
@@ -258,10 +258,10 @@ def _make_filter(kinds: tuple[str, ...], saga: str | None, who: str | None, sinc
     type=click.IntRange(1, LIMIT_MAX),
     default=1000,
     show_default=True,
-    help="Largest number of actions; the newest.",
+    help="At most this many actions, the newest ones.",
 )
 @deployment_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per line.")
 def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, as_json: bool) -> None:
     """Print what operators have done in SERVICE, oldest first, and verify the records.
 
@@ -279,7 +279,7 @@ def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, 
 
     \b
     Exit code 0: printed, and no contradiction was found.
-    Exit code 1: records were tampered with, or some may be missing; the reason is on standard error.
+    Exit code 1: records were tampered with, or some may be missing; standard error says why.
     Exit code 2: no store, or one that cannot be read.
     """
     found = asyncio.run(read_audit(service, deployment, asked))
@@ -290,7 +290,7 @@ def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, 
             print_lines(_format_entry(act))
     if not as_json:
         if len(found.entries) > limit:
-            print_lines(f"and {len(found.entries) - limit} older: see --limit")
+            print_lines(f"and {len(found.entries) - limit} older: raise --limit to see them")
         book = found.book
         print_lines(f"the control log has {len(book.entries)} entries, the last digest is {controls.digest_of(book)}")
     for note in found.notes:

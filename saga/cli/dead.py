@@ -67,10 +67,10 @@ BATCH = 1000
 def dead() -> None:
     """List dead letters; replay, discard or resolve them; release parked runs.
 
-    A dead letter blocks its saga, in order, until a person decides. REPLAY it when its cause is fixed: the service goes
-    on where it was, with all recorded results and the same idempotency keys. DISCARD it if it must never be handled:
-    an escalation lists what its run had begun, to be corrected by hand. RESOLVE it if only you know what an external
-    call did; and so close an escalation when its calls are corrected. RELEASE retries parked runs now.
+    A dead letter blocks its saga until a person decides. REPLAY it when its cause is fixed: the service continues where
+    it was, with all recorded results and the same idempotency keys. DISCARD it if it must never be handled: an
+    escalation lists what its run had begun, to be corrected by hand. RESOLVE it if only you know the result of an
+    external call; resolve an escalation when its calls are corrected. RELEASE retries parked runs now.
 
     \b
     saga dead list
@@ -124,7 +124,8 @@ def show(saga: str, deployment: Deployment, as_json: bool) -> None:
     """Show every dead letter and escalation of SAGA in full, with its remedy and its present state.
 
     For each: the headers of the original; why it failed, where, and through which lines of the service; who can fix it,
-    and who owns the event; the saga's state before the run; and the calls that stand. These are values from messages.
+    and who owns the event; the saga's state before the run; and the external calls that were made. The
+    texts contain values from messages.
 
     \b
     Exit code 0: shown.
@@ -157,7 +158,7 @@ def _lines(letter: DeadLetter, now: str) -> Sequence[str]:
         "where": letter.where,
         "remedy": letter.remedy,
         "state": letter.state,
-        "lies at": letter.whole,
+        "stored at": letter.whole,
     }
     lines = [f"{name:<9}{text}" for name, text in fields.items() if text]
     lines += [f"{'call':<9}{call}" for call in letter.calls]
@@ -187,7 +188,7 @@ class ReplayOptions:
 def _make_replay_options(**given: Any) -> ReplayOptions:
     options = ReplayOptions(**given)
     if options.modules and not options.dry_run:
-        raise click.UsageError("--code is for --dry-run: otherwise the service runs its own")
+        raise click.UsageError("--code needs --dry-run: otherwise the service runs its own code")
     return options
 
 
@@ -208,7 +209,9 @@ _SELECTS = selection_options(
 )
 _again = click.option("--again", is_flag=True, help=f"Include sagas that had {REPLAYS_MAX} replays in this service.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Only print what is selected.")
-_older = click.option("--older", is_flag=True, help="Include messages older than the retention: handled as new.")
+_older = click.option(
+    "--older", is_flag=True, help="Include messages older than the retention; they are handled as new."
+)
 _code = click.option(
     "--code",
     "modules",
@@ -315,7 +318,7 @@ def _report_missing(selection: Selection, found: Sequence[DeadLetter], what: str
     present = {letter.saga for letter in found}
     missing = [saga for saga in dict.fromkeys(selection.sagas) if saga not in present]
     for saga in missing:
-        print_error(f"saga {saga} has no selected {what}: is its id right?")
+        print_error(f"saga {saga} has no selected {what}: check the id")
     return bool(missing)
 
 
@@ -330,7 +333,7 @@ CODES = """
     \b
     Exit code 0: done, or printed with --dry-run.
     Exit code 1: nothing is selected, or a command was refused, failed again, or was not answered in time: see its line.
-    Exit code 2: wrong arguments, or something cannot be used; what to do is on standard error.
+    Exit code 2: wrong usage, or something cannot be used; standard error says what to do.
 """
 
 replay = _command(
@@ -340,7 +343,7 @@ replay = _command(
     \b
     saga dead replay payment --saga order-17 --who ada --why "the bank is back"
 
-    A handler goes on where it was: recorded results of steps and updates are reused, and other calls get the same
+    A handler continues where it was: recorded results of steps and updates are reused, and other calls get the same
     idempotency keys as before. Then the queued messages of its saga follow, in order. A run that fails again becomes
     another dead letter.
 
@@ -352,7 +355,7 @@ replay = _command(
     saga dead replay payment --all --dry-run --code services.payment --who ada --why "is it fixed?"
 
     With --dry-run and --code nothing is sent: the present code of MODULE runs here, on a copy of the saga and of the
-    documents that it reads. Recorded results are reused; at the first call without one the rehearsal ends, and says
+    documents that it reads. Recorded results are reused; at the first call without one the rehearsal stops, and says
     which call it would make. It prints the transitions, the state before and after, and the events that would follow.
     A handler that calls an external system without a step does so here, too.
 """
@@ -360,12 +363,12 @@ replay = _command(
 )
 discard = _command(
     "discard",
-    """Have SERVICE give up dead letters for good, and go on with the messages queued behind them.
+    """Have SERVICE give up dead letters for good, and continue with the messages queued behind them.
 
     \b
     saga dead discard audit --saga order-17 --who ada --why "a test order"
 
-    Calls that the run made stay as they are; an escalation lists them, to be corrected by hand. Some dead letters
+    Calls that the run made are not undone; an escalation lists them, to be corrected by hand. Some dead letters
     cannot be discarded, because other services depend on them: those of a compensation, those of a handler that reacts
     to an outcome, and all at the service that decides how sagas end, unless an open deadline there ends this saga.
 """
@@ -390,7 +393,7 @@ async def _rehearse_all(
     async with deployment.open_stores((declared.name,)) as sources:
         store = next((source.store for source in sources if source.service == declared.name), None)
         if store is None:
-            print_error(f"there is no store of {declared.name}: name it with --store")
+            print_error(f"there is no store of {declared.name}: give its address with --store")
             return False
         clock = deployment.clock
         keys = open_keys(deployment.broker_settings, clock, [declared])
@@ -445,23 +448,23 @@ class _Resolution(NamedTuple):
 
 def _make_resolution(step: str | None, escalations: tuple[str, ...], **given: Any) -> _Resolution:
     if (step is None) == (not escalations):
-        raise click.UsageError("say --step with its answer, or --escalation")
+        raise click.UsageError("give --step with its result, or --escalation")
     return _Resolution(None if step is None else _make_answer(step, **given), escalations)
 
 
 def _make_answer(step: str, number: int, answered: str | None, raised: str | None, arguments: str | None) -> StepAnswer:
     """Make the answer that the operator gives for a step."""
     if (answered is None) == (raised is None):
-        raise click.UsageError("say what the step returned, --answered JSON, or what it raised, --raised NAME")
+        raise click.UsageError("give what the step returned, --answered JSON, or what it raised, --raised NAME")
     if arguments is not None and raised is None:
-        raise click.UsageError("--args are those of the exception: give --raised with them")
+        raise click.UsageError("--args are the arguments of the exception: give --raised, too")
     name, text = ("--answered", answered) if raised is None else ("--args", arguments or "[]")
     try:
         value = json.loads(text or "")
     except (ValueError, RecursionError):
-        raise click.UsageError(f"{name} {text}: give JSON, with its quotes: '\"ch-1\"'") from None
+        raise click.UsageError(f"{name} {text}: give JSON, including its quotes: '\"ch-1\"'") from None
     if raised is not None and not isinstance(value, list):
-        raise click.UsageError(f"--args {text}: give a list, as '[\"no money\"]'")
+        raise click.UsageError(f"--args {text}: give a list, for example '[\"no money\"]'")
     return StepAnswer(step=step, number=number, value=json.dumps(value), raised=raised)
 
 
@@ -471,7 +474,7 @@ def _make_resolve_selection(saga: str, service: str | None, handler: str | None)
 
 
 @click.command(
-    help="""Give the result of a step of SAGA that the service cannot know, and go on; or close escalations.
+    help="""Give the result of a step of SAGA that the service cannot know, and continue; or close escalations.
 
     \b
     saga dead resolve order-17 --step charge --answered '"ch-1"' --who ada --why "it is in the bank's list"
@@ -480,9 +483,9 @@ def _make_resolve_selection(saga: str, service: str | None, handler: str | None)
 
     With --step: the handler of the dead letter that blocks SAGA runs again. Where it calls this step it gets this
     result, whatever the arguments, and no call is made; a recorded step that it does not call any more is left out. Use
-    it after "not deterministic", or if it is not known whether a call has happened. Check the external system first:
-    your answer is taken as true, and compensated as such. A step or exception for which the run does not wait is
-    refused; the line says for which it waits.
+    it after "not deterministic", or if it is not known whether a call was made. Check the external system first:
+    your answer is taken as true, and compensated accordingly. A step or exception that the run does not wait for is
+    refused; the line says what it waits for.
 
     With --escalation: nothing runs; it is recorded that the calls were corrected.
 """
@@ -492,8 +495,8 @@ def _make_resolve_selection(saga: str, service: str | None, handler: str | None)
     "selection",
     _make_resolve_selection,
     click.argument("saga"),
-    click.option("--service", help="In this service, if several have a dead letter of SAGA."),
-    click.option("--handler", help="Of this handler or compensation, if there are several."),
+    click.option("--service", help="Only in this service, if several have a dead letter of SAGA."),
+    click.option("--handler", help="Only of this handler or compensation, if there are several."),
 )
 @pack_options(
     "resolution",
@@ -519,7 +522,7 @@ def resolve(
     deployment: Deployment,
     as_json: bool,
 ) -> None:
-    """Send the commands and print what became of each."""
+    """Send the commands and print the result of each."""
     request = CommandRequest(wanted="resolve", operator=operator, answered=resolution.answer)
     if not asyncio.run(_resolve(selection, resolution.escalations, request, deployment, as_json)):
         raise click.exceptions.Exit(1)
@@ -538,7 +541,7 @@ async def _resolve(
         if len(letters) > 1:
             for letter in letters:
                 print_lines(f"{letter.service}  {letter.saga}  {letter.handler}  {letter.id}", err=True)
-            raise click.UsageError("several dead letters block this saga: say --service, or --handler")
+            raise click.UsageError("several dead letters block this saga: give --service or --handler")
     unknown = [id_ for id_ in dict.fromkeys(escalations) if all(letter.id != id_ for letter in letters)]
     for id_ in unknown:
         print_error(f"saga {saga} has no open escalation {id_}: `saga dead show {saga}` lists the ids")
@@ -570,14 +573,14 @@ async def _escalations(selection: Selection, ids: Sequence[str], deployment: Dep
     saga dead release payment --saga order-17 --dry-run --who ada --why "who waits?"
 
     A failed run waits up to an hour for its next attempt, and its saga waits, too. Once the cause is fixed, release it:
-    the run goes on where it was, with recorded results and the same idempotency keys, and then the queued messages
+    the run continues where it was, with recorded results and the same idempotency keys, and then the queued messages
     follow. It is an ordinary attempt: if it fails, it is counted and parked again. Not released are deadlines before
     their time, handlers that returned Later, and runs that a pause or an open breaker holds back.
 
     \b
     Exit code 0: done, or printed with --dry-run.
     Exit code 1: nothing is selected, or a run was refused, failed again, or was not answered in time: see its line.
-    Exit code 2: wrong arguments, or something cannot be used; what to do is on standard error.
+    Exit code 2: wrong usage, or something cannot be used; standard error says what to do.
 """
 )
 @selection_options(
@@ -598,7 +601,7 @@ async def _escalations(selection: Selection, ids: Sequence[str], deployment: Dep
 @deployment_options
 @json_option
 def release(selection: Selection, operator: Operator, dry_run: bool, deployment: Deployment, as_json: bool) -> None:
-    """Send the commands and print what became of each."""
+    """Send the commands and print the result of each."""
     request = CommandRequest(wanted="release", operator=operator)
     if not asyncio.run(_release(selection, request, deployment, dry_run=dry_run, as_json=as_json)):
         raise click.exceptions.Exit(1)
@@ -611,7 +614,7 @@ async def _release(
     runs = [run async for run in list_parked_runs(selection, deployment)]
     is_missing = _report_missing(selection, runs, "parked run")
     if not runs:
-        print_lines("no parked run is selected: `saga sagas list --open` shows what waits for an attempt", err=True)
+        print_lines("no parked run is selected: `saga sagas list --open` shows runs that wait for an attempt", err=True)
         return False
     if dry_run:
         for run in runs:

@@ -1,4 +1,4 @@
-"""`saga doctor`: a look at broker and stores, for anything that is not as services need it."""
+"""`saga doctor`: check that broker and stores are set up as services need them."""
 
 import asyncio
 import sys
@@ -22,34 +22,34 @@ NAMED_MAX = 3
 @click.argument("modules", nargs=-1, required=True)
 @broker_option
 @stores_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_json: bool) -> None:
     """Check that broker and stores are set up as the services need.
 
     It connects as the services would, with their settings (SAGA_BROKER, SAGA_STORE, ...), and compares: topics with the
     contracts, how long records are kept with how long services remember, partitions, replicas and rights, the brokers'
     settings, positions with what the log still holds, and clocks. Each finding says what is at risk and what to do.
-    Errors come first, then warnings, the rarest of each first; what is so of several topics is told once, and NAME
-    stands for each of them in what is to be done.
+    Errors come first, then warnings, the rarest of each first. A finding about several topics is printed once, and NAME
+    in its remedy stands for each of them.
 
-    It writes one document to each store and removes it, and one record to the topic saga.doctor of a Kafka, which it
-    makes and in which records are kept for a day. Nothing else is created or changed.
+    It writes one document to each store and removes it. On Kafka it writes one record to the topic saga.doctor, which
+    it creates and which keeps records for a day. Nothing else is created or changed.
 
     \b
     Exit code 0: no error; there may be warnings.
     Exit code 1: at least one error.
-    Exit code 2: asked wrongly, or something cannot be reached or does not let us in; what to do is told.
+    Exit code 2: wrong usage, or a server cannot be reached or refuses access; the finding says what to do.
     """
     settings = Settings.from_environment(broker=broker, store=store)
     diagnosis = asyncio.run(diagnose(wiring.load_services(modules), settings, SystemClock()))
     if as_json:
-        told = {
+        document = {
             "errors": diagnosis.count("error"),
             "warnings": diagnosis.count("warning"),
             "reached": diagnosis.reached,
             "findings": [finding._asdict() for finding in diagnosis.findings],
         }
-        print_json(told)
+        print_json(document)
     else:
         _print(diagnosis)
     sys.exit(1 if diagnosis.reached and diagnosis.count("error") else 0 if diagnosis.reached else 2)
@@ -60,7 +60,7 @@ def _print(diagnosis: Diagnosis) -> None:
         first, others = names[:NAMED_MAX], ", ".join(names[NAMED_MAX:])
         more = f" and {len(names) - NAMED_MAX} more" if others else ""
         print_lines(*printable_lines(f"{severity:<7}  {', '.join(first)}{more}: {what}"))
-        for word, text in (("at risk", risk), ("to do", remedy), ("also of", others)):
+        for word, text in (("at risk", risk), ("to do", remedy), ("also for", others)):
             if text:
                 print_lines(*printable_lines(f"         {word}: {text}"))
     print_lines(", ".join(count_noun(diagnosis.count(severity), severity) for severity in ("error", "warning")))

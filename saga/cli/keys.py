@@ -1,4 +1,4 @@
-"""`saga keys`: the keys of sensitive values, and their removal."""
+"""`saga keys`: create, rotate and forget the keys that encrypt sensitive fields."""
 
 from pathlib import Path
 
@@ -40,46 +40,46 @@ def keys() -> None:
 @who_option
 @why_option
 def new(who: str, why: str) -> None:
-    """Make a key that wraps the secrets of subjects: from now on new ones are wrapped with it.
+    """Create a key that wraps the secrets of subjects: new secrets are wrapped with it from now on.
 
-    Nothing has to stop. Whoever meets a secret that a newer key wraps, and does not see that key yet, waits.
+    Services keep running. A process that reads a secret wrapped by a key that it does not see yet waits for the key.
 
     \b
-    Exit code 0: it is made, and noted in the book.
-    Exit code 2: it cannot be made; what to do is on standard error.
+    Exit code 0: created, and recorded in the key log.
+    Exit code 2: it cannot be created; standard error says what to do.
     """
-    print_lines(f"made {_ring().create_wrapping_key(who, why)}")
+    print_lines(f"created {_ring().create_wrapping_key(who, why)}")
 
 
 @keys.command()
 @who_option
 @why_option
 def rewrap(who: str, why: str) -> None:
-    """Wrap the secrets of all subjects with the newest key, and tell which keys nothing needs any more.
+    """Wrap the secrets of all subjects with the newest key, and print which keys are no longer needed.
 
-    Remove those, and their copies: then no backup of the secrets from before opens anything, and so none of a subject
-    that was forgotten since. Nothing has to stop, and others may make keys meanwhile: a key is named only if no secret
-    names it and none will.
+    Remove those, and their copies: then no earlier backup of the secrets can be decrypted, and so none of a subject
+    that was forgotten since. Services keep running, and others may create keys meanwhile: a key is printed only if no
+    secret uses it and none will.
 
     \b
     Exit code 0: all secrets are wrapped with the newest key.
-    Exit code 2: the folder cannot be read or written, or a secret is damaged or lost, so that nobody can tell which
-    keys are needed; what to do is on standard error.
+    Exit code 2: the folder cannot be read or written, or a secret is damaged or lost, so that the needed keys are
+    unknown; standard error says what to do.
     """
     count, spare = _ring().rewrap(who, why)
-    print_lines(f"{count_noun(count, 'secret')} wrapped anew")
+    print_lines(f"{count_noun(count, 'secret')} wrapped again")
     if spare:
-        print_lines(f"not needed any more, remove them and their copies: {', '.join(spare)}")
+        print_lines(f"no longer needed, remove them and their copies: {', '.join(spare)}")
 
 
 @keys.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line, instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per line.")
 def log(as_json: bool) -> None:
-    """Print what people did with the keys: who made or wrapped, forgot or revealed what, when and why.
+    """Print what people did with the keys: who created, wrapped, forgot or revealed what, when and why.
 
     \b
-    Exit code 0: it is printed.
-    Exit code 2: it cannot be read; what to do is on standard error.
+    Exit code 0: printed.
+    Exit code 2: it cannot be read; standard error says what to do.
     """
     for line in _ring().read_audit_log():
         if as_json:
@@ -93,20 +93,20 @@ def log(as_json: bool) -> None:
 @who_option
 @why_option
 def forget(subject: str, who: str, why: str) -> None:
-    """Remove the key of SUBJECT for good: nobody can read its sensitive values any more, wherever they lie.
+    """Remove the key of SUBJECT for good: its sensitive values can never be read again, wherever they are stored.
 
-    A subject is a saga id, or what the field says that a contract names as its "subject". What services still do about
-    it they do with `erased` in the place of each value. Running processes forget the key within a minute.
+    A subject is a saga id, or the value of the field that a contract names as its "subject". Services that still handle
+    its sagas get `erased` in place of each value. Running processes forget the key within a minute.
 
     \b
     saga keys forget customer-17 --who ada --why "asked for it, ticket 4711"
     \b
-    Exit code 0: it is forgotten, and noted in the book.
-    Exit code 1: nothing was ever sealed for it, or it was forgotten before; now nothing ever will be.
-    Exit code 2: the folder cannot be written; what to do is on standard error.
+    Exit code 0: forgotten, and recorded in the key log.
+    Exit code 1: nothing was ever encrypted for it, or it was forgotten before; nothing will be from now on.
+    Exit code 2: the folder cannot be written; standard error says what to do.
     """
     if _ring().forget(subject, who, why):
         print_lines(f"{subject} is forgotten")
         return
-    print_lines(f"there was no key of {subject}; nothing will be sealed for it from now on")
+    print_lines(f"there was no key of {subject}; nothing will be encrypted for it from now on")
     raise SystemExit(1)

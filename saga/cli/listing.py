@@ -30,22 +30,24 @@ async def print_attention(
     rows = [format_row(_format_attention_cells(each), DEAD_WIDTHS) for each in found.items]
     print_lines(*([format_row(DEAD_HEADING, DEAD_WIDTHS), *rows] if rows else ["nothing needs a person"]))
     if found.more:
-        print_lines("and more: --limit shows them")
+        print_lines("and more: raise --limit to see them")
     return any(each.is_open for each in found.items)
 
 
 def attention_to_json(each: AttentionItem) -> dict[str, object]:
     """Return the record and its state for JSON."""
-    said = asdict(each.letter)
-    blame = said.pop("blame")
-    return {**said, "class": blame, "now": each.state}
+    fields = asdict(each.letter)
+    blame = fields.pop("blame")
+    return {**fields, "class": blame, "now": each.state}
 
 
 def format_saga_cells(each: ListedSaga) -> Sequence[str]:
     """Return the columns of a saga, as `SAGA_HEADING` names them."""
     still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
     states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
-    waits = [f"({r.error})" for s in each.statuses for r in s.retries if r.error and not r.attempts]  # none has failed
+    waits = [
+        f"({r.error})" for s in each.statuses for r in s.retries if r.error and not r.attempts
+    ]  # waiting without a failure
     cells = each.saga, each.outcome, each.started, each.changed, still_open, " ".join((*sorted(states), *waits))
     return [cell or "-" for cell in cells]
 

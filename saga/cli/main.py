@@ -56,7 +56,7 @@ COMMANDS: Commands = {
     "control": ("saga.cli.control:control", "Set flags, pause, limit or route running services."),
     "audit": (
         "saga.cli.control:audit",
-        "Print what operators have done in SERVICE, oldest first, and verify the record.",
+        "Print what operators have done in SERVICE, oldest first, and verify the records.",
     ),
     "monitor": (
         "saga.cli.monitor:monitor",

@@ -20,37 +20,40 @@ from saga.support.printable import count_noun
 @click.command()
 @click.argument("modules", nargs=-1, required=True)
 @click.option("--check", "to_check", is_flag=True, help="Compare with the committed manifests: the last release.")
-@click.option("--write", "to_write", is_flag=True, help="Compare, and commit to it: write manifests/<service>.json.")
-@click.option("--anyway", is_flag=True, help="With --write: also what is refused, for you have seen to it.")
+@click.option("--write", "to_write", is_flag=True, help="Compare, then write manifests/<service>.json.")
+@click.option(
+    "--anyway", is_flag=True, help="With --write: write even what would be refused, because you have taken care of it."
+)
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the manifests of all services, those of other repositories too. By default manifests/ beside "
+    help="Folder of the manifests of all services, including other repositories. Default: manifests/ beside "
     "contracts/.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on one line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on one line.")
 def manifest(  # an argument for each option
     modules: tuple[str, ...], to_check: bool, to_write: bool, anyway: bool, folder: Path | None, as_json: bool
 ) -> None:
     """Print, write or check the manifest of each service.
 
-    It says what a service consumes, and which fields of it its code may read; what it emits, undoes and waits for; the
-    names that ids are made of; its state, resources and documents. Fields are found in the source of the handlers, and
-    careful on one side: "all" where the code cannot be followed, and because of what.
+    It lists what a service consumes, and which fields of it the code may read; what it emits, compensates and waits
+    for; the names that ids are made of; its state, resources and documents. Fields are found in the source of the
+    handlers. Where the code cannot be followed it says "all", with the reason.
 
     \b
     saga manifest services.payment
-        prints it
+        print it
     saga manifest --write services.payment
-        writes manifests/payment.json, to be committed: it is what the next release is compared with
+        write manifests/payment.json. Commit it: the next release is compared with it
     saga manifest --check services.payment
-        refuses what would strand open sagas or other services, each with the way out: a handler renamed or taken
-        away, an event said no more while another manifest hears it, a state changed without migration
+        refuse what would strand open sagas or other services, each with a way out: a handler that was renamed or
+        removed, an event that is no longer emitted while another service consumes it, a state that was changed without
+        migration
 
     \b
-    Exit code 0: printed or written; or the release is harmless, and what is new in it is told.
-    Exit code 1: something is refused, each line says why; or there is no manifest to compare with.
-    Exit code 2: asked wrongly; a module or a manifest cannot be used.
+    Exit code 0: printed or written; or the release is harmless; its changes are listed.
+    Exit code 1: a change is refused, its line says why; or there is no manifest to compare with.
+    Exit code 2: wrong usage; a module or a manifest cannot be used.
     """
     if to_check and to_write:
         raise click.UsageError("--check compares, --write compares and writes: give one of them")
@@ -78,7 +81,7 @@ def _write(compared: list[ComparedManifest], anyway: bool, as_json: bool) -> Non
         for each in compared:
             is_written = each.path.name in done
             print_lines(
-                f"{_shown(each.path)} {'written' if is_written else 'is not written' if refused else 'is as it was'}"
+                f"{_shown(each.path)} {'written' if is_written else 'is not written' if refused else 'is unchanged'}"
             )
     if refused:
         raise click.exceptions.Exit(1)
@@ -92,11 +95,11 @@ def _check(compared: list[ComparedManifest], as_json: bool) -> None:
         _print(compared)
         for each in compared:
             if each.is_new:
-                print_lines(f"{_shown(each.path)} is not there: have saga manifest --write make it, and commit it")
+                print_lines(f"{_shown(each.path)} does not exist: write it with saga manifest --write, and commit it")
             elif not each.differences:
-                print_lines(f"{_shown(each.path)} is as the service says")
+                print_lines(f"{_shown(each.path)} is up to date")
             elif not each.is_refused:
-                print_lines(f"{_shown(each.path)} is older, harmlessly: saga manifest --write when this is released")
+                print_lines(f"{_shown(each.path)} differs harmlessly: run saga manifest --write when this is released")
     if not is_whole:
         raise click.exceptions.Exit(1)
 
@@ -136,7 +139,7 @@ def docs() -> None:
     \b
     Exit code 0: written.
     Exit code 1: the contracts cannot be used.
-    Exit code 2: asked wrongly.
+    Exit code 2: wrong usage.
     """
 
 
@@ -146,25 +149,25 @@ def docs() -> None:
     "--manifests",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the manifests of all services. By default manifests/ beside contracts/.",
+    help="Folder of the manifests of all services. Default: manifests/ beside contracts/.",
 )
-@click.option("--title", default="Choreography", show_default=True, help="Name of the whole, above each page.")
-@click.option("--api-version", default="1.0.0", show_default=True, help="Version that the AsyncAPI document carries.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--title", default="Choreography", show_default=True, help="Title of the pages.")
+@click.option("--api-version", default="1.0.0", show_default=True, help="Version of the AsyncAPI document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def build(out: Path, folder: Path | None, title: str, api_version: str, as_json: bool) -> None:
     """Write an AsyncAPI 3 document, and a page for each event and service, into the folder OUT.
 
     The contracts are those of the current folder. OUT/asyncapi.json has topics as channels, contracts as messages with
-    their Avro schemas, and what each service sends and receives. The pages, from OUT/index.html, say who says each
-    event, who hears it and which fields it may read, what is undone when the saga fails, and what is promised. They ask
-    no other host for anything, and need no script.
+    their Avro schemas, and what each service sends and receives. The pages, from OUT/index.html on, show who emits each
+    event, who consumes it and which fields it may read, what is compensated when the saga fails, and which versions are
+    compatible. They load nothing from other hosts, and need no script.
 
-    Pages of events and services that are no more are removed. A folder that holds something else is left alone.
+    Pages of events and services that no longer exist are removed. A folder that holds other files is not touched.
 
     \b
     Exit code 0: written.
     Exit code 1: the contracts cannot be used; each line says why.
-    Exit code 2: asked wrongly: no contracts, manifests that cannot be used, another folder, or no Jinja2 (pip install
+    Exit code 2: wrong usage: no contracts, unusable manifests, a folder with other files, or no Jinja2 (pip install
     'saga-choreography[docs]').
     """
     try:
@@ -183,4 +186,4 @@ def build(out: Path, folder: Path | None, title: str, api_version: str, as_json:
     )
     print_lines(f"{built.out / documents.ASYNCAPI_FILE}: AsyncAPI 3")
     if built.removed:
-        print_lines(f"removed {count_noun(built.removed, 'page')} of what is no more")
+        print_lines(f"removed {count_noun(built.removed, 'old page')}")

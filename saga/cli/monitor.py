@@ -50,12 +50,14 @@ Serve: TypeAlias = Callable[[asyncio.Event], Coroutine[None, None, None]]
 
 def _check_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
     if name is not None and not NAME.fullmatch(name):
-        raise click.BadParameter("it must be letters, digits, '.', '_' and '-', at most 200, as in shop-monitor")
+        raise click.BadParameter(
+            "it must consist of letters, digits, '.', '_' and '-', at most 200, for example shop-monitor"
+        )
     return name
 
 
 MONITOR: Commands = {
-    "run": ("saga.cli.monitor:run", "Run the monitor: a web page, and answers for these commands."),
+    "run": ("saga.cli.monitor:run", "Run the monitor: its web page and its JSON API."),
     "stuck": ("saga.cli.monitor:stuck", "List sagas that are stuck, and services that are down."),
     "rates": ("saga.cli.monitor:rates", "Show throughput, latency and failures of each handler."),
     "trace": ("saga.cli.monitor:trace", "Show the published transitions of one saga."),
@@ -90,7 +92,7 @@ def monitor() -> None:
     "--shared",
     metavar="NAME",
     callback=_check_name,
-    help="Share the work with all others of this name, on Kafka: answers in JSON, and tables that outlive a process.",
+    help="Share the work with all other processes of this name, on Kafka. JSON only, no page.",
 )
 @broker_option
 @read_stores_option
@@ -102,7 +104,7 @@ def run(  # a parameter for each option
     broker: str | None,
     addresses: tuple[str, ...],
 ) -> None:
-    """Run the monitor: a web page, and answers for these commands.
+    """Run the monitor: its web page and its JSON API.
 
     `saga monitor trace`, `saga monitor stuck` and `saga monitor rates` ask it if SAGA_MONITOR names its address.
 
@@ -117,17 +119,17 @@ def run(  # a parameter for each option
     keeps its read model in tables on Kafka, and answers for all. When a worker dies, the others take over its
     partitions. They have no page, and read no stores.
 
-    docs/monitor.md has all of it. SIGTERM or Ctrl-C ends it.
+    See docs/monitor.md. SIGTERM or Ctrl-C ends it.
 
     \b
-    Exit code 0: stopped as told.
-    Exit code 2: could not start, or cannot go on; what to do is on standard error.
+    Exit code 0: stopped by a signal.
+    Exit code 2: could not start, or cannot continue; standard error says what to do.
     """
     settings = Settings.from_environment(broker=broker, monitor=listen)
     clock = SystemClock()
     if shared is not None:
         if since is not None or addresses:
-            raise click.UsageError("--shared reads all that the topic has and no store: leave out --since and --store")
+            raise click.UsageError("--shared reads the whole topic and no store: leave out --since and --store")
         _run_until_stopped(_prepare_shared(shared, sagas_max, settings, clock))
         return
     try:
@@ -213,7 +215,7 @@ class MonitorClient:
     def _ask_required(self, path: str, kind: type[Answer]) -> Answer:
         answer = self._ask(path, kind)
         if answer is None:
-            raise SagaError(f"what answers at {self._address} is no monitor: it has no {path}; mend SAGA_MONITOR")
+            raise SagaError(f"the server at {self._address} is no monitor: it has no {path}; correct SAGA_MONITOR")
         return answer
 
     def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
@@ -230,12 +232,12 @@ class MonitorClient:
             if response.status == 404:
                 return None
             if response.status == 503:
-                raise SagaError(f"the monitor at {self._address} cannot say: {_find_error(content)}")
+                raise SagaError(f"the monitor at {self._address} cannot answer: {_find_error(content)}")
             if response.status not in (200, 206):  # 206: the answer itself says what is missing from it
                 raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
             return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, HTTPException) as why:
-            raise SagaError(f"what answers at {self._address} is no monitor: {why}; mend SAGA_MONITOR") from why
+            raise SagaError(f"the server at {self._address} is no monitor: {why}; correct SAGA_MONITOR") from why
         finally:
             connection.close()
 
@@ -261,7 +263,7 @@ monitor_option = click.option(
     help="Address of a monitor, instead of SAGA_MONITOR. Without both the topic is read.",
 )
 """The option `--monitor`, instead of SAGA_MONITOR."""
-one_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+one_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
 @click.command()
@@ -272,22 +274,24 @@ one_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON
 def trace(saga_id: str, monitor: str | None, broker: str | None, as_json: bool) -> None:
     """Show the published transitions of one saga.
 
-    It reads what services tell on the topic saga.transitions, and no store: `saga sagas show` reads the stores, and has
-    more
-    of each transition. Lines are by the clocks of the services, and may be out of order by as much as these differ.
+    It reads the transition events that services publish on the topic saga.transitions, and no store. `saga sagas show`
+    reads the stores, and shows more of each transition. Lines are ordered by the services' clocks, so they may be out
+    of order by as much as the clocks differ.
 
-    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
-    the topic is read from its oldest record on. Which of both it was is told on standard error.
+    The monitor at SAGA_MONITOR or --monitor is asked. If none is set, or it does not answer, the topic is read from its
+    oldest record. Standard error says which one was used.
 
     \b
     Exit code 0: shown.
-    Exit code 1: nothing was told of this saga, or only longer ago than the topic keeps.
-    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    Exit code 1: no transition of this saga was published, or the topic no longer keeps it.
+    Exit code 2: wrong usage, or neither monitor nor broker can be read.
     """
     now_ms = SystemClock().now_ms()
     found = _ask_or_read(monitor, broker, lambda asked: asked.saga(saga_id), lambda own: own.saga(saga_id, now_ms))
     if found is None:
-        print_lines(f"nothing was told of saga {saga_id}; `saga sagas show {saga_id}` reads the stores", err=True)
+        print_lines(
+            f"no transition of saga {saga_id} was published; `saga sagas show {saga_id}` reads the stores", err=True
+        )
         sys.exit(1)
     if as_json:
         print_json(msgspec.to_builtins(found))
@@ -305,27 +309,27 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
     \b
     dead      a dead letter blocks it: it waits for a person
-    failing   a run is tried again that failed of the service's own code: it waits for a release, or a roll back
-    overdue   the time of its next attempt, of a deadline, or for which a handler asked by `Later` has passed by 10 s,
-              and nothing was told since
-    waiting   a handler waits for events, for four times as long as 99 % of its waits took, and at least a minute
-    silent    it has no outcome, waits for nothing that is known, and nothing was told for four times as long as 99 % of
+    failing   a parked run fails because of the service's own code: it waits for a release or a rollback
+    overdue   the time of its next attempt, of a deadline, or of a handler that returned `Later` passed more than 10 s
+              ago, and nothing was reported since
+    waiting   a handler waits for events, for four times as long as 99 % of its earlier waits took, and at least a
+              minute
+    silent    it has no outcome, waits for nothing that is known, and reported nothing for four times as long as 99 % of
               the sagas took that began with the same type of message, and at least a minute
 
-    Besides, services that have messages to handle and no process: what they keep waiting no transition tells, as an
-    order that is confirmed, and whose money is still reserved.
+    It also lists services that have messages to handle and no running process: what waits for them shows up in no
+    transition, for example money that stays reserved although the order is confirmed.
 
-    Where fewer than 20 waits, or ends of sagas, are known, five minutes are allowed. As long as a time is set anywhere
-    at which the saga goes on by itself, it is not waiting: it may become overdue. SINCE is the moment from which on it
-    was stuck by this measure.
+    If fewer than 20 waits, or outcomes of sagas, are known, five minutes are allowed. A saga that will resume by itself
+    at a set time is not waiting; it may become overdue. SINCE is the time from which on it counts as stuck.
 
-    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
-    the topic saga.transitions is read from its oldest record on. Which of both it was is told on standard error.
+    The monitor at SAGA_MONITOR or --monitor is asked. If none is set, or it does not answer, the topic
+    saga.transitions is read from its oldest record. Standard error says which one was used.
 
     \b
-    Exit code 0: nothing is stuck, and no service is down that has something to handle.
-    Exit code 1: something is, or a service.
-    Exit code 2: asked wrongly, or neither monitor nor broker can be read, or not all of a shared monitor.
+    Exit code 0: nothing is stuck, and no service with messages to handle is down.
+    Exit code 1: a saga is stuck, or such a service is down.
+    Exit code 2: wrong usage, or neither monitor nor broker can be read, or a shared monitor answered only in part.
     """
     now_ms = SystemClock().now_ms()
     found = _ask_or_read(monitor, broker, lambda asked: asked.stuck(), lambda own: own.stuck(now_ms))
@@ -335,7 +339,9 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     else:
         print_lines(*_format_stuck(found))
         for each in down:
-            print_lines(f"{each.service} has no process, and {count_noun(each.lag, 'message')} to handle: start it")
+            print_lines(
+                f"{each.service} has no running process, and {count_noun(each.lag, 'message')} to handle: start it"
+            )
     _report_unanswered(found.unanswered)
     sys.exit(1 if found.sagas or down else 2 if found.unanswered else 0)
 
@@ -368,7 +374,7 @@ def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
     \b
     Exit code 0: shown.
-    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    Exit code 2: wrong usage, or neither monitor nor broker can be read.
     """
 
     def of(views: MonitorClient | Queries) -> tuple[HandlerRates, tuple[ErrorClass, ...], HotSpots]:
@@ -396,14 +402,14 @@ def _ask_or_read(
         except OSError as why:
             reason = f"no monitor answers at {settings.monitor} ({why.strerror or why})"
         else:
-            print_lines(f"as the monitor at {settings.monitor} says", err=True)
+            print_lines(f"answered by the monitor at {settings.monitor}", err=True)
             return answer
     else:
         reason = "SAGA_MONITOR is not set"
     reader = TransitionReader(ReadModel(), SystemClock(), print_error)
-    there = asyncio.run(reader.read_all(settings))
-    what = count_noun(reader.folds.taken, "transition") if there else "no service has told anything there yet"
-    others = f", {reader.refused} records are none" if reader.refused else ""
+    has_topic = asyncio.run(reader.read_all(settings))
+    what = count_noun(reader.folds.taken, "transition") if has_topic else "no service has published a transition yet"
+    others = f", {reader.refused} records are not transitions" if reader.refused else ""
     print_lines(f"{reason}: read from the topic {TRANSITIONS}: {what}{others}", err=True)
     return reads(Queries(reader.folds))
 
@@ -420,13 +426,13 @@ def _report_unanswered(unanswered: Sequence[str]) -> None:
 def _format_timeline(found: Timeline) -> list[str]:
     row = found.row
     ended = f"ended with {row.outcome or row.result} ({row.result})" if row.result else "no outcome yet"
-    lines = [f"saga {row.saga}: {ended}; told by {', '.join(row.services)}", ""]
+    lines = [f"saga {row.saga}: {ended}; reported by {', '.join(row.services)}", ""]
     lines += _format_table([_timeline_row(line) for line in found.lines])
     if found.left_out:
         lines.append(f"and {found.left_out} before these")
     if found.missing:
         lines.append(
-            f"{count_noun(found.missing, 'transition')} of it {'was' if found.missing == 1 else 'were'} not told"
+            f"{count_noun(found.missing, 'transition')} {'is' if found.missing == 1 else 'are'} missing from the topic"
         )
     if found.awaited:
         lines += ["", "awaited:", *(f"  {_format_wait(each)}" for each in found.awaited)]
@@ -451,7 +457,7 @@ def _format_wait(each: SagaWait) -> str:
 
 def _format_stuck(found: StuckSagas) -> list[str]:
     if not found.sagas:
-        return ["nothing of what could be asked is stuck" if found.unanswered else "nothing is stuck"]
+        return ["nothing is stuck in the part that answered" if found.unanswered else "nothing is stuck"]
     rows = [["SAGA", "WHY", "SINCE", "WHERE", "WHAT WOULD END IT"], *map(_format_stuck_row, found.sagas)]
     return [*_format_table(rows), *(["and more"] if found.more else [])]
 
@@ -462,9 +468,9 @@ def _format_stuck_row(each: StuckSaga) -> list[str]:
 
 
 def _format_rates(found: HandlerRates) -> list[str]:
-    told = f"{count_noun(found.sagas, 'saga')}, {found.in_flight} without an outcome; "
+    summary = f"{count_noun(found.sagas, 'saga')}, {found.in_flight} without an outcome; "
     if not found.handlers:
-        return [f"{told}no transition was told"]
+        return [f"{summary}no transition was reported"]
     heading = [
         "SERVICE",
         "HANDLER",
@@ -481,7 +487,7 @@ def _format_rates(found: HandlerRates) -> list[str]:
     ]
     newest = iso(found.newest_ms)
     return [
-        f"{told}the {found.minutes} minutes up to {newest}",
+        f"{summary}the {found.minutes} minutes up to {newest}",
         "",
         *_format_table([heading, *map(_format_rate, found.handlers)]),
     ]
@@ -523,25 +529,24 @@ def _format_table(rows: Sequence[Sequence[str]]) -> list[str]:
 def password(name: str) -> None:
     """Print a line for the file of users who may act on the page.
 
-    SAGA_MONITOR_USERS names that file. NAME may then sign in on the page, and act.
+    SAGA_MONITOR_USERS names that file. Afterwards NAME can sign in on the page, and act.
 
-    You are asked for the password twice; where no terminal is, it is the first line of standard input. The line holds
-    it hashed, by scrypt. Nothing has to start anew: who is taken out of the file, or gets another password, is signed
-    out at once.
+    You enter the password twice; without a terminal it is the first line of standard input. The printed line holds its
+    scrypt hash. The monitor need not restart: a user whose line is removed or changed is signed out at once.
 
     \b
     saga monitor password ada >> users
 
     \b
     Exit code 0: printed.
-    Exit code 2: the name or the password cannot be one.
+    Exit code 2: the name or the password is not valid.
     """
     if sys.stdin.isatty():
-        given = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        password_ = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
-        given = sys.stdin.readline().rstrip("\r\n")
+        password_ = sys.stdin.readline().rstrip("\r\n")
     try:
-        line = format_user_line(name, given)
+        line = format_user_line(name, password_)
     except BadInput as why:
         raise click.UsageError(str(why)) from why
     print_lines(line)

@@ -1,4 +1,4 @@
-"""`saga new`: a project with a first service, or one more service for a project."""
+"""`saga new`: create a project with a first service, or add a service to a project."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +11,15 @@ from saga.errors import DeclarationError
 from saga.scaffold import plans
 from saga.scaffold.plans import write_files
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
 @click.group()
 def new() -> None:
     """Create a project with a first service, or add a service to a project.
 
-    Nothing is overwritten: if a file is there already, or a name cannot be one, nothing is written, and all of it is
-    told. What is written passes `saga contracts check` and `lint`, mypy in its strict mode, ruff, and its own tests.
+    Nothing is overwritten: if a file exists already, or a name is not valid, nothing is written, and all such problems
+    are printed. The new files pass `saga contracts check` and `lint`, mypy in strict mode, ruff, and their own tests.
 
     \b
     saga new project shop
@@ -28,7 +28,7 @@ def new() -> None:
 
     \b
     Exit code 0: written.
-    Exit code 2: nothing was written: a name that cannot be one, or a file that is there.
+    Exit code 2: nothing was written: a name is not valid, or a file exists already.
     """
 
 
@@ -38,31 +38,31 @@ def new() -> None:
 def project(name: str, as_json: bool) -> None:
     """Write the project NAME into a new folder of that name.
 
-    Contracts of an order that begins and ends, the service `order` that decides, its tests, pyproject.toml, a Makefile,
-    and compose files for Kafka.
+    It has contracts for an order, from its start to its outcome; the service `order`, which decides the outcome; its
+    tests; pyproject.toml, a Makefile, and compose files for Kafka.
 
     \b
     Exit code 0: written.
-    Exit code 2: nothing was written: a name that cannot be one, or a file that is there.
+    Exit code 2: nothing was written: a name is not valid, or a file exists already.
     """
     _write(Path(name), plans.plan_project(name), as_json)
     if not as_json:
-        print_lines(f"next: cd {name}; saga dev; README.md goes on from there")
+        print_lines(f"next: cd {name}; saga dev; README.md has the next steps")
 
 
 @new.command()
 @click.argument("name")
-@click.option("--hears", metavar="EVENT", help="Event that it reacts to; without it the one that begins a saga here.")
+@click.option("--hears", metavar="EVENT", help="Event that it reacts to. Default: the event that starts a saga here.")
 @json_option
 def service(name: str, hears: str | None, as_json: bool) -> None:
     """Write the service NAME into the project of the current folder.
 
-    A package in services/, with a handler of the event and, where a saga can fail, the compensation for it; contracts
-    of what it says, in a topic of its name; its tests; a compose file.
+    It is a package in services/, with a handler of the event and, if sagas can fail, its compensation; contracts of the
+    events that it emits, in a topic of its name; its tests; a compose file.
 
     \b
     Exit code 0: written.
-    Exit code 2: nothing was written: no project, a name that cannot be one, or a file that is there.
+    Exit code 2: nothing was written: no project, a name is not valid, or a file exists already.
     """
     root = _root()
     _write(root, plans.plan_service(name, root, hears), as_json)

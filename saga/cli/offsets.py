@@ -37,7 +37,7 @@ def offsets() -> None:
     \b
     Exit code 0: shown, or moved.
     Exit code 1: the service is not known, or the move is refused.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
 
 
@@ -47,17 +47,19 @@ def offsets() -> None:
 @offsets.command()
 @click.argument("services", nargs=-1, required=True)
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
-    """Show of SERVICES, by their names, members, positions, and how many records they have not handled. Wakes, which
-    lie on topics <service>.wake.<tier> until the time of a saga that is parked, are counted apart.
+    """Show members, positions and lag of SERVICES, which are given by name.
+
+    The lag is the number of records that a service has not handled. Timers, which stay on the topics
+    <service>.wake.<tier> until their time, are counted separately.
 
     For example `saga offsets show payment order`.
 
     \b
     Exit code 0: shown.
     Exit code 1: a service has never read anything here.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
     shown = asyncio.run(read_offsets(services, Settings.from_environment(broker=broker), SystemClock()))
     unknown = [each.service for each in shown if not each.is_known]
@@ -68,14 +70,14 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
             if each.service not in unknown:
                 print_lines(*_table(each))
     for service in unknown:
-        print_lines(f"no service {service} has ever read anything here; is its name right?", err=True)
+        print_lines(f"no service {service} has ever read anything here: check the name", err=True)
     if unknown:
         raise click.exceptions.Exit(1)
 
 
 def _table(shown: ServiceOffsets) -> list[str]:
     heading = f"{shown.service}: {count_noun(len(shown.members), 'member')}, {shown.lag} not handled"
-    heading += f", {count_noun(shown.timers, 'wake')} to come" if shown.timers else ""
+    heading += f", {count_noun(shown.timers, 'timer')} pending" if shown.timers else ""
     rows = [("TOPIC", "PARTITION", "POSITION", "END", "LAG")]
     for (topic, number), state in shown.states.items():
         at = "-" if state.offset is None else str(state.offset)
@@ -123,10 +125,12 @@ class _Target:
 @pack_options(
     "target",
     _Target,
-    click.option("--topic", required=True, help="The topic in which offsets move."),
+    click.option("--topic", required=True, help="Topic in which offsets move."),
     click.option("--partition", type=click.IntRange(0), help="Only in this partition."),
-    click.option("--to", required=True, metavar="WHERE", help="earliest, latest, an offset, or a time with its zone."),
-    click.option("--module", help="Where the service is declared, as services.payment: needed to go back."),
+    click.option(
+        "--to", required=True, metavar="WHERE", help="earliest, latest, an offset, or a time with a time zone."
+    ),
+    click.option("--module", help="Module that declares the service, for example services.payment. Needed to go back."),
 )
 @record_options
 @broker_option
@@ -138,18 +142,18 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
     saga offsets reset payment --module services.payment --topic orders \\
         --to 2026-11-21T08:00:00Z --who ada --why "store restored from the copy of 8:00"
 
-    A message that comes again and was handled is known and ignored while the service remembers its saga (retention=).
-    So going back is refused beyond that, and --module says how long it is. Going forward is refused over records that
-    are not handled: their sagas would stand still for ever. All partitions move, or none.
+    Messages that come again and were handled are ignored as long as the service remembers their saga (retention=). So
+    going back further than that is refused, and --module says how long it is. Going forward over records that are not
+    handled is refused: their sagas would be stuck for ever. All partitions move, or none.
 
     The move is recorded on <service>.dead, with who and why, before it is done.
 
     \b
     Exit code 0: moved, or already there.
     Exit code 1: refused; nothing was moved.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
-    wish = OffsetReset(
+    request = OffsetReset(
         service=service,
         topic=target.topic,
         partition=target.partition,
@@ -157,7 +161,7 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
         retention_ms=None if target.module is None else _retention_ms(service, target.module),
         operator=operator,
     )
-    answer = asyncio.run(reset_offsets(wish, Settings.from_environment(broker=broker), SystemClock()))
+    answer = asyncio.run(reset_offsets(request, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         print_json(_answer_as_json(service, answer))
     elif not answer.refused:
@@ -165,27 +169,27 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
     _print_refused(answer)
 
 
-# -------------------------------------------------------------------- forget
+# -------------------------------------------------------------------- delete
 
 
 @offsets.command()
 @click.argument("service")
 @broker_option
 def delete(service: str, broker: str | None) -> None:
-    """Forget how far SERVICE came, which never comes back: records are kept for it no more.
+    """Delete the consumer offsets of SERVICE, which is removed for good: no records are kept for it any more.
 
-    Only for broker files: Kafka forgets by itself. Should the service come again, it begins at the oldest record.
+    Only for broker files: Kafka deletes such offsets by itself. If the service returns, it begins at the oldest record.
 
     \b
-    Exit code 0: forgotten.
+    Exit code 0: deleted.
     Exit code 1: the service is not known, or refused, because one of its processes runs.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
     was, refused = asyncio.run(delete_group(service, Settings.from_environment(broker=broker), SystemClock()))
     if refused is not None:
         print_lines(refused, err=True)
         raise click.exceptions.Exit(1)
-    print_lines(f"{service} is forgotten; it had not handled {count_noun(was.lag, 'record')}")
+    print_lines(f"the offsets of {service} are deleted; it had not handled {count_noun(was.lag, 'record')}")
 
 
 # -------------------------------------------------------------------- skip
@@ -193,34 +197,34 @@ def delete(service: str, broker: str | None) -> None:
 
 @offsets.command()
 @click.argument("service")
-@click.option("--topic", required=True, help="The topic in which it stands.")
-@click.option("--partition", type=click.IntRange(0), required=True, help="The partition that stands.")
+@click.option("--topic", required=True, help="Topic of the stalled partition.")
+@click.option("--partition", type=click.IntRange(0), required=True, help="Number of the stalled partition.")
 @record_options
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def skip(service: str, topic: str, partition: int, operator: Operator, broker: str | None, as_json: bool) -> None:
-    """Step over what cannot be read where SERVICE stands, while none of its processes runs.
+    """Skip unreadable records at which SERVICE is stalled, while none of its processes runs.
 
     \b
-    saga offsets skip payment --topic orders --partition 3 --who ada --why "lost with disk 2; told the customers"
+    saga offsets skip payment --topic orders --partition 3 --who ada --why "lost with disk 2; customers are informed"
 
-    What a record said that cannot be read is lost to the service: have the topic's data restored if you can. Only what
-    cannot be read is stepped over: it is refused where the next record can be read.
+    The service loses the content of skipped records: restore the topic's data if you can. Only unreadable records are
+    skipped: the command is refused if the next record can be read.
 
-    It is recorded on <service>.dead, with who and why and all that is known of it, before it is done.
+    The skip is recorded on <service>.dead, with who and why and all that is known of the records, before it is done.
 
     \b
-    Exit code 0: stepped over.
+    Exit code 0: skipped.
     Exit code 1: refused; nothing was moved.
-    Exit code 2: asked wrongly, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
-    wish = OffsetSkip(service=service, partition=Partition(topic, partition), operator=operator)
-    answer, unreadable = asyncio.run(skip_unreadable(wish, Settings.from_environment(broker=broker), SystemClock()))
+    request = OffsetSkip(service=service, partition=Partition(topic, partition), operator=operator)
+    answer, unreadable = asyncio.run(skip_unreadable(request, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         known = None if unreadable is None else unreadable._asdict()
         print_json({**_answer_as_json(service, answer), "unreadable": known})
     elif unreadable is not None:
-        print_lines(f"{topic}/{partition}  stepped over {unreadable}")
+        print_lines(f"{topic}/{partition}  skipped {unreadable}")
         _print(service, answer.moves)
     _print_refused(answer)
 

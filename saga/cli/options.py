@@ -19,7 +19,7 @@ broker_option = click.option("--broker", metavar="URL", help="Address of the bro
 stores_option = click.option(
     "--store",
     metavar="URL",
-    help="Address of the stores, {service} standing for the name of the service, instead of SAGA_STORE.",
+    help="Address of the stores, instead of SAGA_STORE; {service} in it stands for the name of the service.",
 )
 """The option `--store`, instead of SAGA_STORE, for commands that open the stores of the services they are given.
 Commands that search stores for services have `read_stores_option`."""
@@ -29,21 +29,21 @@ read_stores_option = click.option(
     "addresses",
     multiple=True,
     metavar="URL",
-    help="A store to be read, sqlite:///FILE; {service} in it stands for any service. May be given several times. "
-    "Without it: SAGA_STORE, by default sqlite:///.saga/{service}.db.",
+    help="Store to read, for example sqlite:///FILE; {service} in it stands for any service. May be repeated. "
+    "Default: SAGA_STORE, or else sqlite:///.saga/{service}.db.",
 )
-"""The option `--store` that all reading commands have."""
+"""The option `--store` of all commands that read stores."""
 
 
 def require_audit_fields(who: str, why: str) -> None:
     """Refuse a command that goes on record without an operator's name or a reason."""
     for name, text in (("--who", who), ("--why", why)):
         if not text.strip():
-            raise click.UsageError(f"{name} is for the record: say it")
+            raise click.UsageError(f"{name} is needed for the audit: give it")
 
 
 age_option = click.option("--age", metavar="TIME", help="At least this old: 90s, 30m, 2h, 3d.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line, instead of text.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per line.")
 LIMIT_MAX = 100_000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -57,17 +57,17 @@ Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 def pack_options(name: str, make: Callable[..., object], *options: Option) -> Option:
     """Decorate a command with options whose values it gets as one argument `name`, which `make` builds from them."""
 
-    def nothing() -> None: ...
+    def placeholder() -> None: ...
 
     for option in options:
-        option(nothing)
-    names = [each.name for each in cast("_WithParameters", nothing).__click_params__ if each.name is not None]
+        option(placeholder)
+    names = [each.name for each in cast("_WithParameters", placeholder).__click_params__ if each.name is not None]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def wrapped(**given: Any) -> Any:
-            value = make(**{each: given.pop(each) for each in names})
-            return command(**given, **{name: value})
+        def wrapped(**values: Any) -> Any:
+            value = make(**{each: values.pop(each) for each in names})
+            return command(**values, **{name: value})
 
         for option in reversed(options):
             option(wrapped)
@@ -137,14 +137,14 @@ def selection_options(*options: Option, required: bool = False, **fixed: Any) ->
         selection = Selection(**given, **fixed, before=parse_before(before, age, SystemClock()))
         if required and selection.is_unrestricted and not all_:
             names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and each.name in _RESTRICTS]
-            raise click.UsageError(f"say which: {', '.join(names)}, or --all")
+            raise click.UsageError(f"select something: {', '.join(names)}, or --all")
         return selection
 
-    def nothing() -> None: ...
+    def placeholder() -> None: ...
 
     for option in options:
-        option(nothing)
-    parameters = cast("_WithParameters", nothing).__click_params__
+        option(placeholder)
+    parameters = cast("_WithParameters", placeholder).__click_params__
     return pack_options("selection", make, *options)
 
 
@@ -181,7 +181,7 @@ def limit_option(default: int) -> Option:
 def parse_before(before: str | None, age: str | None, clock: Clock) -> str | None:
     """Parse `--before` or `--age` to the time before which dead letters are selected."""
     if before is not None and age is not None:
-        raise click.UsageError("--before and --age say the same: give one of them")
+        raise click.UsageError("--before and --age mean the same: give one of them")
     if age is not None:
         time_s = _parse_seconds(age)
         if time_s is None:
@@ -214,5 +214,5 @@ def parse_since_ms(option: str, text: str, clock: Clock) -> int:
 
 
 def _parse_seconds(text: str) -> int | None:
-    said = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
-    return None if said is None else int(said[1]) * _UNITS_S[said[2]]
+    match = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
+    return None if match is None else int(match[1]) * _UNITS_S[match[2]]

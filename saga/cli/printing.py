@@ -39,7 +39,7 @@ def print_json(value: object) -> None:
 
 
 def print_error(what: object) -> None:
-    """Print an error, or why a part of the answer is missing, to standard error. Of several lines, all but the first
+    """Print an error, or why part of the answer is missing, to standard error. Of several lines, all but the first
     are indented."""
     click.echo("\n".join(printable_lines(f"saga: {what}")), err=True)
 
@@ -73,7 +73,7 @@ class LibraryLogHandler(logging.Handler):
                 f"{record.name}: {record.getMessage()}" + (f": {type(why).__name__}: {why}" if why is not None else "")
             )
         elif self._counts[place] == LIBRARY_LINES_MAX + 1:
-            print_error(f"{record.name}: what it says again and again is not told any more")
+            print_error(f"{record.name}: further messages from this place are not shown")
 
 
 def install_hooks() -> None:
@@ -87,9 +87,9 @@ def install_hooks() -> None:
 
 def _log_unraisable(args: "sys.UnraisableHookArgs") -> None:
     if (why := args.exc_value) is not None:
-        log.error("raised where nobody can be told", exc_info=(type(why), why, why.__traceback__))
+        log.error("an exception was raised where it cannot be handled", exc_info=(type(why), why, why.__traceback__))
 
 
 def _log_thread_error(args: threading.ExceptHookArgs) -> None:
     if (why := args.exc_value) is not None and not isinstance(why, SystemExit):
-        log.error("a thread has ended", exc_info=(type(why), why, why.__traceback__))
+        log.error("a thread has ended with an exception", exc_info=(type(why), why, why.__traceback__))

@@ -44,32 +44,33 @@ class LineProblem(NamedTuple):
 
 @click.command()
 @click.argument("event")
-@click.option("--file", "file", type=click.File("rb"), default="-", help="Where the lines are, instead of stdin.")
-@click.option("--principal", metavar="TEXT", help="Who begins the sagas, as in user:4711; nobody is named without it.")
+@click.option("--file", "file", type=click.File("rb"), default="-", help="File with the lines, instead of stdin.")
+@click.option(
+    "--principal", metavar="TEXT", help="Who starts the sagas, for example user:4711. Default: no name is recorded."
+)
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def publish(event: str, file: IO[bytes], principal: str | None, broker: str | None, as_json: bool) -> None:
     """Publish one event for each line of JSON.
 
     For example `saga publish OrderPlaced < orders.jsonl`. EVENT is the name of a contract with "produced_by":
-    "external", in its newest version; contracts/ is looked for from the current folder on upwards. A line is an object
-    with the event's fields: decimals, dates, times and UUIDs are text, bytes are base64, a field with a default may be
-    missing.
+    "external", in its newest version; contracts/ is searched from the current folder upwards. A line is an object with
+    the event's fields: decimals, dates, times and UUIDs are text, bytes are base64, a field with a default may be left
+    out.
 
-    All lines are checked first, and all that is wrong is told: of a file with a wrong line nothing is published. An
-    equal event is the same event, however often it is published: if this command is interrupted, call it again with the
-    same file.
+    All lines are checked first, and all problems are printed: if a line is invalid, nothing is published. Equal events
+    are one event, however often they are published: if this command is interrupted, call it again with the same file.
 
     \b
     Exit code 0: all events are durable in the broker.
-    Exit code 1: a line is wrong (nothing was published), or the broker did not acknowledge everything.
-    Exit code 2: no such contract, the broker cannot be reached, or the topic is not there (`saga topics apply`).
+    Exit code 1: a line is invalid (nothing was published), or the broker did not acknowledge everything.
+    Exit code 2: no such contract, the broker cannot be reached, or the topic does not exist (`saga topics apply`).
     """
     check_principal(principal)
     library = find_library()
     contract = _find_contract(event, library)
     if principal is not None and not contract.starts:
-        raise click.UsageError(f"--principal: {event} begins no saga, so nobody begins one with it")
+        raise click.UsageError(f"--principal: {event} starts no saga, so it has no principal")
     bytes_max = Settings.from_environment().record_bytes_max
     to = make_event_class(contract, library)
     with SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as spool:
@@ -98,7 +99,7 @@ def check_lines(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[byt
     most = LINE_TIMES * bytes_max
     for number, line in enumerate(iter(lambda: lines.readline(most + 1), b""), start=1):
         if len(line) > most:
-            problems.append(LineProblem(number, f"is longer than {most} bytes; nothing behind it was looked at"))
+            problems.append(LineProblem(number, f"is longer than {most} bytes; later lines were not checked"))
             return problems, wrong + 1
         if not line.strip():
             continue

@@ -32,17 +32,17 @@ GRACE_S = 5.0
 def run(modules: tuple[str, ...], broker: str | None, store: str | None) -> None:
     """Run the services declared in the given modules, for example `saga run services.payment services.order`.
 
-    Each service takes its topics from the broker (--broker or SAGA_BROKER, by default the file .saga/broker.db), keeps
-    its progress in a store of its own (--store or SAGA_STORE, by default .saga/{service}.db), and goes on until SIGTERM
-    or Ctrl-C: then nothing new begins, what runs may end within SAGA_DRAIN_S seconds, and nothing is lost. Run it
-    again, or more often, at any time: processes of one service share its work. With SAGA_HTTP (as 127.0.0.1:8080) it
-    answers there: /health/live, /health/ready and /metrics. On Kafka the topics have to be there: `saga topics apply`
-    makes them. docs/settings.md has all settings.
+    Each service reads its topics from the broker (--broker or SAGA_BROKER, by default the file .saga/broker.db) and
+    keeps its progress in a store of its own (--store or SAGA_STORE, by default .saga/{service}.db). It runs until
+    SIGTERM or Ctrl-C: then it starts nothing new, gives running handlers SAGA_DRAIN_S seconds to finish, and loses
+    nothing. Start it again, or start more processes, at any time: processes of one service share its work. With
+    SAGA_HTTP set (for example 127.0.0.1:8080) it serves /health/live, /health/ready and /metrics there. On Kafka the
+    topics must exist: `saga topics apply` creates them. docs/settings.md lists all settings.
 
     \b
-    Exit code 0: stopped as told.
-    Exit code 1: stopped, but a handler would not end: it was left as by a crash.
-    Exit code 2: could not start; what to do is on standard error.
+    Exit code 0: stopped by a signal.
+    Exit code 1: stopped, but a handler did not end in time: it was cut off as by a crash, and will run again.
+    Exit code 2: could not start; standard error says what to do.
     """
     settings = Settings.from_environment(broker=broker, store=store)
     services = wiring.load_services(modules)
@@ -56,14 +56,14 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
     last_resort = threading.Timer(settings.drain_s + GRACE_S, _leave_all)
     last_resort.daemon = True
 
-    def told_to_stop(*_: object) -> None:
+    def stop_on_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop.set)
         if not last_resort.is_alive():
             last_resort.start()
 
     # Not the loop's own signal handlers: those need the loop, which a blocking handler function never lets run.
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, told_to_stop)
+        signal.signal(name, stop_on_signal)
     try:
         with log.of_python():
             await wiring.run(services, settings, log.report, stop, modules=modules)
@@ -74,7 +74,10 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 def _leave_all() -> None:
     """End the process at once, as a crash would; nothing is lost by that. Called from a thread, because the loop may be
     blocked."""
-    print_lines("saga: a handler did not end when it was told to; it is left as by a crash, and repeated", err=True)
+    print_lines(
+        "saga: a handler did not end in time after the stop signal; it is cut off as by a crash, and will run again",
+        err=True,
+    )
     os._exit(1)
 
 
@@ -90,32 +93,32 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
 @click.option(
     "--page",
     metavar="HOST:PORT",
-    help=f"Where a page shows what the services do, in the place of SAGA_MONITOR, or {ADDRESS}; port 0: any.",
+    help=f"Address of the monitor's page, instead of SAGA_MONITOR or {ADDRESS}; port 0: any free port.",
 )
-@click.option("--no-page", is_flag=True, help="Show no page.")
+@click.option("--no-page", is_flag=True, help="Start no monitor.")
 @broker_option
 @stores_option
 def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store: str | None) -> None:
     """Run all services of a folder and restart them when something changes.
 
-    FOLDER is a package of the current folder, by default services/; each module or package directly in it that says
-    `name = Service(...)` is run. Broker and stores are files below .saga/, unless the settings say otherwise. What the
-    services say is printed behind their names.
+    FOLDER is a package in the current folder, by default services/. Every module or package directly in it that has
+    `name = Service(...)` is run. Broker and stores are files below .saga/, unless the settings name others. Each line
+    of output begins with the name of its service.
 
-    When code in a service's package is saved, that service is started again; when a contract is, or any other code
-    below the current folder (tests left out), all of them. Before that each is loaded: of what cannot be loaded it is
-    said why, and the process that runs goes on. A service that has ended by itself waits for the next change.
+    When code in a service's package is saved, that service restarts. When a contract is saved, or any other code below
+    the current folder (except tests), all services restart. New code is loaded before the restart: if it cannot be
+    loaded, the reason is printed and the old process keeps running. A service that ended by itself waits for the next
+    change.
 
-    A page shows them at the address that it prints: sagas, what is stuck, rates, the graph. It is `saga monitor run`,
-    and
-    needs `pip install 'saga-choreography[monitor]'`; without it, or if somebody else listens there, that is said, and
-    the services run all the same.
+    The address of the monitor's page is printed: it shows sagas, what is stuck, rates and the graph. It is `saga
+    monitor run`, and needs `pip install 'saga-choreography[monitor]'`. If that is missing, or another process uses the
+    address, a message says so, and the services run without it.
 
-    Ctrl-C has all of them drain, and ends them; a second one ends them at once.
+    Ctrl-C lets all services drain, and ends them; a second one ends them at once.
 
     \b
-    Exit code 0: ended as told.
-    Exit code 2: there is no such folder, or the settings cannot work.
+    Exit code 0: ended by a signal.
+    Exit code 2: the folder does not exist, or the settings are invalid.
     """
     if page is not None and no_page:
         raise click.UsageError("give --page or --no-page, not both")
@@ -125,7 +128,7 @@ def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store
     environment.setdefault("PYTHONUNBUFFERED", "1")
     shown = _Shown()
     if environment.pop("SAGA_HTTP", ""):
-        shown("", "SAGA_HTTP is left out: one address cannot be that of several processes")
+        shown("", "SAGA_HTTP is ignored: several processes cannot listen on one address")
     at = None if no_page else settings.monitor or ADDRESS
     asyncio.run(_watch_until_stopped(folder, environment, shown, at))
 
@@ -139,13 +142,13 @@ async def _watch_until_stopped(
         root / folder, root, environment, SystemClock(), show, Path(contracts) if contracts else None, page
     )
 
-    def told_to_stop() -> None:
+    def stop_on_signal() -> None:
         if stop.is_set():
             crew.hurry.set()
         stop.set()
 
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(name, told_to_stop)
+        asyncio.get_running_loop().add_signal_handler(name, stop_on_signal)
     await crew.run(stop)
 
 

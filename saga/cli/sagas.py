@@ -72,53 +72,58 @@ def sagas() -> None:
 
 @click.command("list")
 @deployment_options
-@click.option("--open", "only_open", is_flag=True, help="Only sagas to which something is still to happen.")
-@click.option("--dead", "only_dead", is_flag=True, help="What needs a person: dead letters, escalations, and the like.")
+@click.option("--open", "only_open", is_flag=True, help="Only sagas with unfinished work.")
+@click.option(
+    "--dead",
+    "only_dead",
+    is_flag=True,
+    help="List what needs a person instead: dead letters, escalations, failing runs.",
+)
 @selection_options(
     prefix_option,
     services_option,
-    click.option("--principal", metavar="TEXT", help="Only sagas that this principal started, as in user:4711."),
+    click.option("--principal", metavar="TEXT", help="Only sagas that this principal started, for example user:4711."),
     limit_option(50),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def list_command(deployment: Deployment, selection: Selection, only_open: bool, only_dead: bool, as_json: bool) -> None:
     """List sagas, newest first.
 
-    For each saga: the event with which it ended, if it has; when it started and last changed; what is still open over
-    all services; and its state in each service that knows it, in a word:
+    For each saga: the event with which it ended, if it has; when it started and last changed; how much is open in all
+    services; and its state in each service that knows it, in one word:
 
     \b
-    handled, ignored, waiting, queued, compensated  what became of the last message
-    later         a handler goes on another time
-    begun         a handler is at it
+    handled, ignored, waiting, queued, compensated  what was done with the last message
+    later         a handler continues at another time
+    begun         a handler is running
     retrying      a run has failed, and waits for its next attempt
     quarantined   a dead letter blocks it
-    damaged       what the service keeps of it cannot be read
+    damaged       the service's progress of it cannot be read
 
-    In OPEN, `parked` are runs that wait for their next attempt, `deadlines` what runs at its time, `later` what goes
-    on later; `queue` is what waits behind what is parked, and behind dead letters. --json says of each handler how
-    often it failed, why, since when, and when it is tried again. `unstarted` are messages, failures of the saga among
-    them, that wait for one which tells when the saga began: if its service has forgotten the saga, they wait for ever.
+    In OPEN, `parked` are runs that wait for their next attempt, `deadlines` are handlers that run at a set time,
+    `later` are runs that continue later, and `queue` are messages behind a parked run or a dead letter. --json says for
+    each handler how often it failed, why, since when, and when it is retried. `unstarted` are messages, failures of the
+    saga among them, that wait for a message that tells when the saga began. If the service has forgotten the saga, they
+    wait for ever.
 
     A part of a fan-in is open until its handler can never run: it is closed, has run, or emits outcomes and the saga
-    has ended there. Nor is it open in a saga that has an outcome, or failed as some service knows, has nothing else
-    open anywhere, and of which no service has written anything for an hour.
+    has ended there. It is not open either in a saga that has an outcome, or failed as far as some service knows, if
+    nothing else is open anywhere and no service has written anything for an hour.
 
-    With --dead: all that the services have said on their topics <service>.dead, and what blocks a saga in their
-    stores, each with the reason: dead letters, escalations (a compensation that fails, or what it cannot undo),
-    messages that nobody could read or that came too late, and how each stands. It reads these topics from their
-    beginning.
+    With --dead: everything that the services published on their topics <service>.dead, and what blocks a saga in their
+    stores, each with its reason and its state: dead letters, escalations (a compensation that fails, or something that
+    it cannot undo), and messages that could not be read or came too late. It reads these topics from their beginning.
 
-    A list costs what it prints, where a store knows in which order its documents came: SQLite does. Of Couchbase, which
-    lists keys only, the first 20000 documents of a service are looked at: --prefix chooses others. --open, --dead
-    and --principal look at all.
+    If a store knows the order in which its documents were written, as SQLite does, only as much is read as is printed.
+    Couchbase lists only keys: of each service the first 20000 documents are read; --prefix selects others. --open,
+    --dead and --principal read all documents.
 
     \b
     Exit code 0: listed, even if there is none.
     Exit code 2: no store, or one that cannot be read.
     """
     if selection.principal is not None and only_dead:
-        raise click.UsageError("--principal is about sagas, --dead about what needs a person: give one of them")
+        raise click.UsageError("--principal selects sagas, --dead lists what needs a person: give one of them")
     if only_open and only_dead:
         raise click.UsageError("--open lists sagas, --dead what needs a person: give one of them")
     selection = replace(selection, only_open=only_open, only_dead=only_dead)
@@ -145,7 +150,7 @@ async def _print_list(selection: Selection, deployment: Deployment, as_json: boo
     elif not found:
         print_lines("no sagas")
     if more and not as_json:
-        print_lines("and more: --limit shows them")
+        print_lines("and more: raise --limit to see them")
 
 
 # -------------------------------------------------------------------- show
@@ -169,13 +174,13 @@ def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> ShowOpti
         require_audit_fields(who, why)
     details = ShowOptions(**given, reveal=Operator(who, why) if reveal else None)
     if details.follow and details.transition is not None:
-        raise click.UsageError("--follow shows what comes, --transition what was: give one of them")
+        raise click.UsageError("--follow shows new transitions, --transition an old one: give one of them")
     if details.steps and details.follow:
-        raise click.UsageError("--steps is for what was: leave --follow out, or take --json, which has them")
+        raise click.UsageError("--steps shows old transitions: leave out --follow, or use --json, which includes steps")
     if details.values and (details.follow or details.transition is not None):
-        raise click.UsageError("--values is for the whole timeline: leave --follow and --transition out")
+        raise click.UsageError("--values is for the whole timeline: leave out --follow and --transition")
     if reveal and not details.values:
-        raise click.UsageError("--reveal is for --values: give both")
+        raise click.UsageError("--reveal needs --values: give both")
     return details
 
 
@@ -184,41 +189,43 @@ def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> ShowOpti
 @pack_options(
     "details",
     _make_details,
-    click.option("--follow", "-f", is_flag=True, help="Go on with what is new, as it comes, until Ctrl-C."),
-    click.option("--transition", type=click.IntRange(0), metavar="N", help="The state when transition N was written."),
-    click.option("--service", help="Only what this service has recorded."),
-    click.option("--steps", is_flag=True, help="With what is recorded of each step, update and read."),
-    click.option("--values", is_flag=True, help="With the fields of the events; sensitive ones hidden."),
-    click.option("--reveal", is_flag=True, help="With --values: sensitive fields too; it is recorded in the key log."),
+    click.option("--follow", "-f", is_flag=True, help="Keep printing new transitions until Ctrl-C."),
+    click.option(
+        "--transition", type=click.IntRange(0), metavar="N", help="Show transition N, and the state after it."
+    ),
+    click.option("--service", help="Only this service."),
+    click.option("--steps", is_flag=True, help="With details of each step, update and read."),
+    click.option("--values", is_flag=True, help="With the fields of the events; sensitive ones are hidden."),
+    click.option("--reveal", is_flag=True, help="With --values: sensitive fields too. Recorded in the key log."),
     click.option("--who", default="", help="With --reveal: your name, for the audit."),
     click.option("--why", default="", help="With --reveal: your reason, for the audit."),
 )
 @deployment_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --follow one for each transition.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --follow one per transition.")
 def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
     """Show one saga in all services as a timeline.
 
-    A line for each transition: when, service and number, handler, what became of the message and why, the message, the
-    events that followed, and the steps that were taken; below it each attempt that failed. Lines are in order of time,
-    but an effect never stands above its cause. At the end: what has not come to its end, and of what is tried again how
-    often it failed, why, when it is tried again, and how much waits behind it. Of a compensation that fails it is asked
-    in the log why: on the topics <service>.dead. Above it who began the saga, if that was said.
+    One line for each transition: time, service and number, handler, what was done with the message and why, the
+    message, the emitted events, and the steps; below it each failed attempt. Lines are in order of time, but an effect
+    never stands above its cause. At the end: unfinished work, and for each retried handler how often it failed, why,
+    when its next attempt is, and how many messages wait behind it. The reason why a compensation fails is read from
+    the topics <service>.dead. The heading says who started the saga, if that is known.
 
-    --steps shows of each step, update and read: how long a step took, the digest of its arguments, the declared
-    exception with which it answered, and how large what it gave is, or the document in saga-archive that holds it.
+    --steps shows for each step, update and read: how long a step took, the digest of its arguments, the expected error
+    that it raised, and the size of its result, or the document in saga-archive that holds it.
 
-    --values shows each event that was emitted with its fields, read by contracts/; those that a contract calls
-    sensitive are ***. With --reveal they are shown, and opened if they are sealed: that is noted in the book of keys
-    (`saga keys log`) before anything is printed, so SAGA_KEYS has to be set.
+    --values shows the fields of each emitted event, decoded by contracts/; fields that a contract marks as sensitive
+    are ***. With --reveal they are shown, and decrypted if they are encrypted. That is recorded in the key log (`saga
+    keys log`) before anything is printed, so SAGA_KEYS must be set.
 
     saga sagas show order-17 --values --reveal --who ada --why "the bank asks which card it was"
 
-    `--transition 3 --service payment` shows one transition, and the state as it was when it had been written.
+    `--transition 3 --service payment` shows one transition, and the state after it.
 
     \b
     Exit code 0: shown.
     Exit code 1: no service knows the saga, or it has no such transition.
-    Exit code 2: no store, one that cannot be read, or options that do not go together.
+    Exit code 2: no store, one that cannot be read, or options that exclude each other.
     """
     if details.follow:
         with suppress(KeyboardInterrupt):
@@ -227,7 +234,7 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"
-        print_lines(f"{where} saga {saga_id}; `saga sagas list` shows those that are known", err=True)
+        print_lines(f"{where} saga {saga_id}; `saga sagas list` shows the known ones", err=True)
         sys.exit(1)
     if details.transition is not None:
         _print_transition(_get_only_history(seen), details.transition, as_json, details.steps)
@@ -281,8 +288,8 @@ def _print_transition(history: SagaHistory, n: int, as_json: bool, with_steps: b
         print_json({"saga": history.progress.saga, **asdict(line), "state": state})
         return
     version = f", version {line.version}" if line.version > 1 else ""
-    told = f"state after transition {n}{version}: {json.dumps(state, indent=2, ensure_ascii=False)}"
-    print_lines(_format_line(line), *(map(_format_call, line.calls) if with_steps else ()), "", *told.split("\n"))
+    text = f"state after transition {n}{version}: {json.dumps(state, indent=2, ensure_ascii=False)}"
+    print_lines(_format_line(line), *(map(_format_call, line.calls) if with_steps else ()), "", *text.split("\n"))
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[EventFields]]]
@@ -316,7 +323,7 @@ def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[s
         return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
     if principals := dict.fromkeys(s.principal for s in seen.statuses if s.principal):
-        ended += f"; begun by {' and '.join(map(quote_text, principals))}"
+        ended += f"; started by {' and '.join(map(quote_text, principals))}"
     return [f"saga {saga}: {ended}; known to {', '.join(map(_name_history, seen.histories))}"]
 
 
@@ -335,9 +342,9 @@ def _format_timeline(lines: Sequence[TimelineEntry], values: Values | None, with
             *_format_attempts(line),
             *(map(_format_call, line.calls) if with_steps else ()),
         ]
-        for said in values[line.service].get(line.transition, ()) if values is not None else ():
-            fields = said.problem if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
-            table.append(f"    {said.type} {fields}")
+        for event in values[line.service].get(line.transition, ()) if values is not None else ():
+            fields = event.problem if event.fields is None else json.dumps(event.fields, ensure_ascii=False)
+            table.append(f"    {event.type} {fields}")
     return table
 
 
@@ -361,11 +368,11 @@ def _format_call(made: TimelineStep) -> str:
     what = f"{made.kind} {made.name}" + (f"({made.arguments})" if made.arguments else "")
     what += f" {made.number}" if made.number > 1 else ""
     what += f" of {made.document}" if made.kind == "update" else ""
-    gave = f"gave {made.claim} in saga-archive" if made.claim else f"gave {count_noun(made.bytes, 'byte')}"
+    result = f"result {made.claim} in saga-archive" if made.claim else f"result {count_noun(made.bytes, 'byte')}"
     if made.answer:
-        gave = f"answered {made.answer}"
-    said = f", as {made.by} says" if made.by else f", by {made.instead}" if made.instead else ""
-    return f"    {what}: {f'{made.ms} ms, ' if made.kind == 'step' else ''}input {made.input}, {gave}{said}"
+        result = f"raised {made.answer}"
+    origin = f", according to {made.by}" if made.by else f", by {made.instead}" if made.instead else ""
+    return f"    {what}: {f'{made.ms} ms, ' if made.kind == 'step' else ''}input {made.input}, {result}{origin}"
 
 
 _CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
@@ -402,39 +409,40 @@ def _format_open_work(seen: SagaDetails) -> list[str]:
 @click.command()
 @click.argument("saga_id", required=False)
 @deployment_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
     """Check that recorded histories are unchanged and complete.
 
-    Each transition holds the hash of the one before it, the first one that of its service and saga, the progress that
-    of the last one. So a transition that was changed, left out or put in is found, in archives too, and a history in
-    the place of another one. Each transition also holds digests of what it changed of the progress: state, outcome,
-    inbox, what has run, is closed, can be undone, is queued, waits or is to be undone must be what the transitions
-    make of it. So cutting off the last transitions is found, though count and hash are put right.
+    Each transition holds the hash of the one before it, the first one that of its service and saga, and the progress
+    that of the last one. So a transition that was changed, left out or inserted is found, in archives too, and a
+    history in the place of another one. Each transition also holds digests of what it changed in the progress: state,
+    outcome, inbox, completed runs, closed handlers, compensable results, queued and pending messages, and what is to be
+    compensated must be what the transitions lead to. So cutting off the last transitions is found, even if count and
+    hash were adjusted.
 
-    What the services told on the topic saga.transitions is the witness: a whole earlier version in the place of a later
-    one, another history, no progress at all where it cannot have expired, and two transitions with one number are
-    found, for as long as the topic keeps what was told (SAGA_TRANSITIONS_DAYS). Who can write the topic, too, can
-    deceive it. `saga sagas rebuild` tells what it makes anew, and from there on that is the history. With
-    SAGA_TRANSITIONS=off the witness is left alone.
+    The transition events on the topic saga.transitions are the witness. With it an earlier version of a whole progress,
+    another history, a missing progress that cannot have expired, and two transitions with one number are found, for as
+    long as the topic keeps the events (SAGA_TRANSITIONS_DAYS). Whoever can write to the topic as well can deceive it.
+    `saga sagas rebuild` publishes what it rebuilds, and that is the history from then on. With SAGA_TRANSITIONS=off
+    there is no witness.
 
     \b
-    Not found, for nothing in the store tells of it:
-    - without the witness: a whole earlier version of a progress in the place of a later one, no progress at all, and
-      what somebody changed who computed all hashes anew
-    - of what has begun (intents): a change or removal that contradicts nothing, or one more
-    - which own events handlers here still wait for (own), or are withdrawn with a result: one that is
-      missing, or was put back; and which of them the version takes that wrote last (heard)
-    - the times of inbox entries, and one more with the time 0: these stand for own events, too
-    - the mark that all is published (published), while something has begun; and from where on (told) the
-      transitions are to be told
+    Not found, because nothing in the store shows it:
+    - without the witness: an earlier version of a whole progress, a missing progress, and changes by somebody who
+      computed all hashes again
+    - begun runs (intents): a change or removal that contradicts nothing, or an additional one
+    - which self-consumed events handlers still wait for (own), or are withdrawn with a result: one that is missing,
+      or was put back; and which of them the version takes that wrote last (heard)
+    - the times of inbox entries, and an additional one with the time 0: these stand for self-consumed events, too
+    - the mark that everything is published (published), while a run has begun; and from which transition on (told)
+      transition events are to be published
     - the start of a saga that was not known from the beginning
-    - who began a saga (principal), where it is left out: releases that knew nothing of it leave it out, too
+    - who started a saga (principal), if it is left out: earlier releases that did not know it leave it out, too
     - before the first transition: everything but service, saga and start
 
-    So this finds mistakes and tampering by hand, and proves nothing against those who can write the store and the topic
-    and know how. Histories that an older version of saga began are not bound to their saga, and of their progress only
-    the state is compared: it is told how many there are.
+    So this finds mistakes and manual tampering. It proves nothing against those who can write to store and topic and
+    know how. Histories that an older version of saga began are not bound to their saga, and of their progress only the
+    state is compared; their number is printed.
 
     \b
     Exit code 0: all histories, or those of SAGA_ID, are as they were written.
@@ -470,24 +478,21 @@ def _print_report(found: VerificationReport) -> None:
         + (f"{len(found.broken)} histories are not as they were written" if found.broken else "all unchanged")
     )
     if found.alone is not None:
-        print_lines(
-            f"without a witness ({found.alone}): that something earlier lies in the place of it all is not found"
-        )
+        print_lines(f"without a witness ({found.alone}): an earlier version of a whole progress would not be found")
     else:
-        untold = found.histories - len(found.broken) - found.witnessed - found.in_part
+        unpublished = found.histories - len(found.broken) - found.witnessed - found.in_part
         print_lines(
-            f"as told on {TRANSITIONS}: {found.witnessed} to their last transition, {found.in_part} in part, {untold} "
-            "not at all: it was not told, or is not kept any more"
+            f"compared with {TRANSITIONS}: {found.witnessed} to their last transition, {found.in_part} in part, "
+            f"{unpublished} not at all: not published, or no longer kept"
         )
     if found.rebuilt:
         print_lines(
-            f"{found.rebuilt} of them were made anew by saga sagas rebuild: what was told of them before is not "
-            "compared"
+            f"{found.rebuilt} of them were rebuilt by saga sagas rebuild: events published before that are not compared"
         )
     if found.strange:
-        print_lines(f"{found.strange} records on {TRANSITIONS} are no transitions: somebody else writes there")
+        print_lines(f"{found.strange} records on {TRANSITIONS} are not transitions: another program writes there")
     if found.older:
-        print_lines(f"{found.older} of an older format: not bound to their saga, and only their state is compared")
+        print_lines(f"{found.older} in an older format: not bound to their saga, and only their state is compared")
 
 
 # -------------------------------------------------------------------- repair
@@ -497,35 +502,35 @@ def _print_report(found: VerificationReport) -> None:
 @click.argument("modules", nargs=-1, required=True)
 @broker_option
 @stores_option
-@click.option("--saga", "saga", metavar="ID", help="This saga alone.")
-@click.option("--dry-run", is_flag=True, help="Only tell which sagas it would go on with.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each saga, instead of text.")
+@click.option("--saga", "saga", metavar="ID", help="Only this saga.")
+@click.option("--dry-run", is_flag=True, help="Only print which sagas it would resume.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per saga and line.")
 def repair(
     modules: tuple[str, ...], broker: str | None, store: str | None, saga: str | None, dry_run: bool, as_json: bool
 ) -> None:
     """Resume sagas that have ready work but nothing that triggers it.
 
-    What waits for a time (parked runs, failing compensations, deadlines, suspended runs) has a timer on a topic. If
-    these topics were deleted, or offsets on them moved, no timer would fire: this command sends the timer of each
+    Whatever waits for a time (parked runs, failing compensations, deadlines, suspended runs) has a timer on a topic. If
+    these topics were deleted, or offsets on them moved, no timer fires: this command publishes the timer of each
     waiting saga again, and the service continues. Work that has begun or is ready, and was left for longer than a
     handler may take, this command continues itself, with the same idempotency keys.
 
-    Topics that were deleted and created again, or a log that was lost, no longer contain what was published there. The
-    progress of each saga records it. This command publishes it again, in the same order and with the same ids, so that
-    consumers that have already handled it recognize duplicates. It finds these topics by itself.
+    Topics that were deleted and created again, or a log that was lost, no longer contain what was published there, but
+    the progress of each saga does. This command publishes it again, in the same order and with the same ids, so that
+    consumers recognize duplicates. It finds these topics by itself.
 
-    After a release in which a handler takes an event that its own service emits: what earlier releases emitted is in
-    the progress of each saga, and a saga hears of it with its next message. This command does it for all sagas at once,
-    those that will get no message with them. MODULES declare the services, as in `saga sagas repair services.payment
-    --dry-run`, then without.
+    After a release in which a handler begins to take an event that its own service emits: what earlier releases emitted
+    is in the progress of each saga, which handles it with its next message. This command does it for all sagas at
+    once, also for those that will get no message. MODULES declare the services: call `saga sagas repair
+    services.payment --dry-run` first, then without.
 
-    Call it when all processes run the new release. They may keep running: it works as one more of them. It may be
+    Call it when all processes run the new release. They may keep running: it works like one more of them. It may be
     stopped at any time and called again: it continues with what is left.
 
     \b
-    Exit code 0: done, or told.
-    Exit code 1: a saga could not be gone on with; its line says why, the others are done.
-    Exit code 2: asked wrongly, or something cannot be opened; what to do is on standard error.
+    Exit code 0: done, or printed with --dry-run.
+    Exit code 1: a saga could not be resumed; its line says why. The others are done.
+    Exit code 2: wrong usage, or something cannot be opened; standard error says what to do.
     """
     settings = Settings.from_environment(broker=broker, store=store)
     whole = asyncio.run(_repair_and_print(wiring.load_services(modules), settings, saga, dry_run, as_json))
@@ -546,7 +551,7 @@ async def _repair_and_print(
         else:
             print_lines(_format_repaired(one, dry_run))
     if not as_json:
-        done = "to go on with" if dry_run else f"gone on with, {count_noun(problems, 'problem')}"
+        done = "to resume" if dry_run else f"resumed, {count_noun(problems, 'problem')}"
         print_lines(f"{count_noun(count, 'saga')} {done}")
     return problems == 0
 
@@ -575,17 +580,17 @@ def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
     if one.again:
         words.append(f"{count_noun(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
     if dry_run:
-        words += [f"would hear of {', '.join(work.heard)}"] if work.heard else []
+        words += [f"would handle {', '.join(work.heard)}"] if work.heard else []
         left = [*(f"{each.handler}, which has begun" for each in work.begun), *([work.ready] if work.ready else [])]
-        words += [f"would go on with {', '.join(left)}"] if left else []
-        words += [f"would be woken at {work.wakes_at}"] if work.wakes_at else []
+        words += [f"would resume {', '.join(left)}"] if left else []
+        words += [f"its timer for {work.wakes_at} would be sent again"] if work.wakes_at else []
         return "; ".join(words)
     if one.did:
         words.append(", ".join(f"{handler} {outcome}" for handler, outcome, _ in one.did))
     elif not work.is_wake_alone and not one.again:
         words.append("nothing was ready")
     elif work.wakes_at:
-        words.append(f"its wake is sent again, for {work.wakes_at}")
+        words.append(f"its timer for {work.wakes_at} is sent again")
     return "; ".join(words)
 
 
@@ -596,10 +601,10 @@ def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
 @click.argument("modules", nargs=-1, required=True)
 @broker_option
 @stores_option
-@click.option("--saga", "saga", metavar="ID", help="This saga alone.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be made.")
-@click.option("--apply", is_flag=True, help="Make it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each saga, instead of text.")
+@click.option("--saga", "saga", metavar="ID", help="Only this saga.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be rebuilt.")
+@click.option("--apply", is_flag=True, help="Rebuild.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per saga and line.")
 def rebuild(  # a parameter for each option
     modules: tuple[str, ...],
     broker: str | None,
@@ -611,22 +616,22 @@ def rebuild(  # a parameter for each option
 ) -> None:
     """Rebuild lost progress documents from the topics.
 
-    For sagas of which the service has handled messages and its store has no progress: after a store was restored from
-    an old copy, or documents were removed. MODULES declare the services, as in `saga sagas rebuild services.payment
-    --dry-run`, then with --apply. A progress that is there is never touched.
+    It finds sagas of which the service has handled messages and its store has no progress: after a store was restored
+    from an old copy, or documents were removed. MODULES declare the services: call `saga sagas rebuild services.payment
+    --dry-run` first, then with --apply. An existing progress is never changed.
 
-    Nothing outside is called. A run of a handler that has said something is recorded with what the log has of it; one
-    that has said nothing, and asks for nothing outside, is made again here; any other is left to the service, which
-    makes it under the same keys as before. A saga of which the log does not say what it was is refused, with the
-    reason. What steps answered is not in the log, and not in the progress that is made.
+    No external system is called. The run of a handler that emitted something is recorded as the log has it. One that
+    emitted nothing, and makes no external call, runs again here. Any other is left to the service, which runs it with
+    the same idempotency keys as before. A saga that the log does not determine is refused, with the reason. Results of
+    steps are not in the log, and so not in the rebuilt progress.
 
     \b
-    Exit code 0: all were made, or would be.
-    Exit code 1: one could not be; its line says why, the others are made. Or nothing is known of the saga of --saga.
-    Exit code 2: asked wrongly, or something cannot be opened; what to do is on standard error.
+    Exit code 0: all were rebuilt, or would be.
+    Exit code 1: one could not be rebuilt, its line says why, and the others are done; or --saga is unknown.
+    Exit code 2: wrong usage, or something cannot be opened; standard error says what to do.
     """
     if dry_run == apply:
-        raise click.UsageError("say --dry-run to see what would be made, or --apply to make it")
+        raise click.UsageError("give --dry-run to see what would be rebuilt, or --apply to rebuild it")
     settings = Settings.from_environment(broker=broker, store=store)
     whole = asyncio.run(_rebuild_and_print(wiring.load_services(modules), settings, saga, apply, as_json))
     sys.exit(0 if whole else 1)
@@ -645,12 +650,12 @@ async def _rebuild_and_print(
         else:
             print_lines(_format_rebuilt(one))
     if not as_json:
-        print_lines(f"{count_noun(made, 'saga')} {'made' if apply else 'to be made'} anew, {problems} cannot be")
+        print_lines(f"{count_noun(made, 'saga')} {'rebuilt' if apply else 'to be rebuilt'}, {problems} cannot be")
     if saga is not None and not made + problems and not await repairing.is_known(saga, services, settings, clock):
         names = ", ".join(service.name for service in services)
         print_error(
-            f"nothing is known of saga {saga}: {names} has no progress of it, and the topics hold no message of it "
-            "that was handled and is to be remembered: see its id"
+            f"saga {saga} is unknown: {names} has no progress of it, and the topics hold no handled message of it "
+            "within the retention: check the id"
         )
         return False
     return problems == 0
@@ -658,7 +663,7 @@ async def _rebuild_and_print(
 
 def _format_rebuilt(one: RebuiltSaga) -> str:
     if one.problem is not None:
-        return f"{one.service}  {one.saga}  cannot be made: {one.problem}"
+        return f"{one.service}  {one.saga}  cannot be rebuilt: {one.problem}"
     words = [", ".join(f"{handler or 'a deadline'} {outcome}" for handler, outcome in one.did)]
     if one.left:
         words.append(f"run again by the service: {', '.join(one.left)}")

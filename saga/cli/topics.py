@@ -34,14 +34,14 @@ def topics() -> None:
     \b
     Exit code 0: all topics are as defined, or can be made so.
     Exit code 1: a change is refused.
-    Exit code 2: wrong arguments, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
 
 
 @topics.command("plan")
 @click.argument("modules", nargs=-1, required=True)
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Print what `saga topics apply` would do, without doing it.
 
@@ -50,7 +50,7 @@ def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     \b
     Exit code 0: all changes can be made, or none is needed.
     Exit code 1: a change would be refused; its line says why.
-    Exit code 2: wrong arguments, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
     _print_result(asyncio.run(_plan_or_apply(modules, broker, apply=False)), as_json, applied=False)
 
@@ -58,7 +58,7 @@ def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 @topics.command("apply")
 @click.argument("modules", nargs=-1, required=True)
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Create and change topics so that they match the contracts. Running it again changes nothing.
 
@@ -69,7 +69,7 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     \b
     Exit code 0: all topics match the contracts.
     Exit code 1: a change is refused, its line says why; nothing was changed.
-    Exit code 2: wrong arguments, or the broker cannot be used.
+    Exit code 2: wrong usage, or the broker cannot be used.
     """
     steps = asyncio.run(_plan_or_apply(modules, broker, apply=True))
     _print_result(steps, as_json, applied=not any(step.refused for step in steps))
@@ -116,11 +116,11 @@ def _print_steps(steps: Sequence[TopicStep], applied: bool) -> None:
 @click.argument("what", metavar="TOPIC|SAGA_ID")
 @click.option("--since", metavar="TIME", help="Begin then: 90s, 30m, 2h, 3d ago, or 2026-11-22T16:00:00Z.")
 @click.option(
-    "--follow/--no-follow", default=True, help="Go on with new records until Ctrl-C, or end at the present end."
+    "--follow/--no-follow", default=True, help="Keep printing new records until Ctrl-C, or stop at the present end."
 )
-@click.option("--saga", "as_saga", is_flag=True, help="The name is a saga id, even if a topic has it, too.")
+@click.option("--saga", "as_saga", is_flag=True, help="Treat the name as a saga id, even if a topic has that name.")
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line, instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per line.")
 def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str | None, as_json: bool) -> None:
     """Print the records of TOPIC, or of one saga in all topics, as they arrive.
 
@@ -146,7 +146,9 @@ def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str 
     begin_ms = None if since is None else parse_since_ms("--since", since, clock)
     settings = Settings.from_environment(broker=broker)
     if (file := missing_broker_file(settings)) is not None:
-        raise ConfigurationError("nothing to tail:", [f"there is no file {file}: nothing was published there yet"])
+        raise ConfigurationError(
+            "nothing to tail:", [f"the file {file} does not exist: nothing was published there yet"]
+        )
     with suppress(KeyboardInterrupt):
         has_records = asyncio.run(
             _print_records(what, settings, begin_ms, follow, as_saga, print_record_as_json if as_json else print_record)

@@ -105,15 +105,15 @@ class ServiceProcesses:
         some = sorted(str(path.relative_to(self.root)) for path in paths if self.root in path.parents)[:3]
         self.say("", f"changed: {', '.join(some) or len(paths)}{' and more' if len(paths) > 3 else ''}")
         found = services_in(self.folder, self.root)
-        there = {*found.modules, *found.broken, PAGE}
-        gone = [module for module in self._running if module not in there]
+        present = {*found.modules, *found.broken, PAGE}
+        gone = [module for module in self._running if module not in present]
         for module in gone:
-            self.say(_name(module), "is not there any more")
+            self.say(_name(module), "was removed")
         await self._stop(gone)
         wanted = affected_modules(paths, [*found.modules, *found.broken], self.root)
-        anew = self._usable([module for module in wanted if module not in found.broken], found.broken)
-        anew += [module for module in found.modules if module not in self._running and module not in anew]
-        ready = [module for module in anew if await self._can_be_loaded(module)]
+        restarting = self._usable([module for module in wanted if module not in found.broken], found.broken)
+        restarting += [module for module in found.modules if module not in (*self._running, *restarting)]
+        ready = [module for module in restarting if await self._can_be_loaded(module)]
         if self.page is not None and any(path.suffix in (".avsc", ".json") for path in paths):
             ready.insert(0, PAGE)  # it reads contracts and manifests once
         await self._stop(ready)
@@ -122,30 +122,30 @@ class ServiceProcesses:
     def _usable(self, modules: Iterable[str], broken: Mapping[str, str]) -> list[str]:
         """Return these modules, and show for each broken one why it cannot be read."""
         for module, why in broken.items():
-            self.say(_name(module), f"cannot be read: {why}; {self._goes_on(module)}")
+            self.say(_name(module), f"cannot be read: {why}; {self._describe_next(module)}")
         return list(modules)
 
-    def _goes_on(self, module: str) -> str:
+    def _describe_next(self, module: str) -> str:
         running = self._running.get(module)
         is_up = running is not None and running.process.returncode is None
-        return "what ran before goes on" if is_up else "it is started when that is mended"
+        return "the old process keeps running" if is_up else "it is started when that is fixed"
 
     async def _can_be_loaded(self, module: str) -> bool:
         """Load a service in a separate process, and show its output if that fails."""
         process = await self._process("manifest", module)
         try:
-            said, _ = await self.clock.within(LOAD_S_MAX, process.communicate())
+            output, _ = await self.clock.within(LOAD_S_MAX, process.communicate())
         except TimeoutError:
-            said = f"it was not loaded within {LOAD_S_MAX:.0f} s".encode()
+            output = f"it was not loaded within {LOAD_S_MAX:.0f} s".encode()
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode == 0:
             return True
-        for line in said.decode("utf-8", "replace").splitlines():
+        for line in output.decode("utf-8", "replace").splitlines():
             self.say(_name(module), line)
-        self.say(_name(module), f"cannot be loaded; {self._goes_on(module)}")
+        self.say(_name(module), f"cannot be loaded; {self._describe_next(module)}")
         return False
 
     # ---------------------------------------------------------------- processes
@@ -187,7 +187,7 @@ class ServiceProcesses:
         running = self._running.get(module)
         if running is not None and running.process is process and not running.is_stopping:
             then = "something" if module != PAGE else "a contract"
-            self.say(_name(module), f"has ended by itself, with {code}; it is started again when {then} changes")
+            self.say(_name(module), f"ended by itself with code {code}; it is started again when {then} changes")
 
     async def _stop(self, modules: Iterable[str]) -> None:
         """End processes: they drain in parallel; those that take too long are killed, by which nothing is lost."""
@@ -205,7 +205,7 @@ class ServiceProcesses:
             hurry.cancel()
             for running in ending:
                 if running.process.returncode is None:
-                    self.say(_name(running.module), "did not end in time, and is killed: nothing is lost by that")
+                    self.say(_name(running.module), "did not end in time, and is killed; nothing is lost")
                     running.process.kill()
             for running in ending:
                 await running.process.wait()

@@ -258,7 +258,7 @@ def add_up_minutes(minutes: Mapping[int, MinuteCounts]) -> MinuteCounts:
 
 
 def is_storm(minutes: Mapping[int, MinuteCounts], recent: range) -> bool:
-    """True if a handler retries more than it gets done."""
+    """True if a handler retries more often than it finishes."""
     retries = sum(minute.retries for minute in _select_minutes(minutes, recent))
     return retries >= STORM_LEAST and retries > sum(minute.runs for minute in _select_minutes(minutes, recent))
 

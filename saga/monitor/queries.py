@@ -231,7 +231,7 @@ class Queries:
             each = min(
                 find_failing(known, self.folds.intern_table), key=lambda each: (each.since_ms, names[each.service])
             )
-            ends = f"a release that mends {each.handler}, or a roll back: its own code fails on {each.type}"
+            ends = f"a release that fixes {each.handler}, or a rollback: its own code fails on {each.type}"
             service = names[each.service]
             return SagaWait(service=service, handler=each.handler, for_=(), since_ms=since_ms, until_ms=None, ends=ends)
         if reason[0] == "waiting":
@@ -245,7 +245,7 @@ class Queries:
             )
             service = names[late.service]
             at = (
-                f"due at {_format_time(late.due_ms)}: see whether {service} runs and keeps up; if so its timer is "
+                f"due at {_format_time(late.due_ms)}: check that {service} runs and keeps up; if so, its timer is "
                 f"lost, and `saga sagas repair` with the module of {service} sends it again"
             )
             ends = f"{_GOES[late.next_run]}, which was {at}"
@@ -263,7 +263,7 @@ class Queries:
             for_=said,
             since_ms=since_ms,
             until_ms=None,
-            ends=f"any transition: see whether {who} run and keep up",
+            ends=f"any transition: check that {who} run and keep up",
         )
 
     # ---------------------------------------------------------------- counts
@@ -385,14 +385,14 @@ def _format_time(ms: int) -> str:
 _GOES: dict[NextRun, str] = {
     "attempt": "its next attempt",
     "deadline": "its deadline",
-    "later": "the time that it asked for by `Later`",
+    "later": "the time requested by `Later`",
 }
 
 
 def _describe_later(wait: OpenWait) -> str:
     """Describe a suspended run."""
     by = " or ".join(wait.types)
-    return f"it goes on at {_format_time(wait.until_ms)}, asked for by `Later`{f'; or with {by}' if by else ''}"
+    return f"it continues at {_format_time(wait.until_ms)}, as requested by `Later`{f'; or with {by}' if by else ''}"
 
 
 def _describe_events(wait: OpenWait, until_ms: int | None) -> str:

@@ -65,7 +65,7 @@ class TransitionReader:
                     async with open_administration(settings, self._clock) as broker:
                         await self._wait_for_topic(broker)
                         await self._read_partitions(broker, since_ms)
-                self._report(f"no service has told anything yet: there is no {missing_broker_file(settings)}")
+                self._report(f"no service has published a transition yet: there is no {missing_broker_file(settings)}")
             except BrokerUnavailable as why:
                 self._report(why)
             await self._clock.sleep(POLL_S)
@@ -73,7 +73,7 @@ class TransitionReader:
     async def _wait_for_topic(self, broker: Administration) -> None:
         """Wait until the topic exists."""
         while TRANSITIONS not in await broker.count_partitions([TRANSITIONS]):
-            self._report(f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us")
+            self._report(f"no transition is published yet: topic {TRANSITIONS} is missing, or this user may not see it")
             await self._clock.sleep(POLL_S)
 
     async def _read_partitions(self, broker: Administration, since_ms: int | None) -> None:

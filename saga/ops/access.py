@@ -103,7 +103,7 @@ def list_couchbase_access(
     if not isinstance(adapter, StoreAsksWho):
         raise ConfigurationError(
             "there are no roles to be given:",
-            [f"SAGA_STORE is {address}, which asks nobody who he is: say --store couchbase://HOST/BUCKET/SCOPE"],
+            [f"SAGA_STORE is {address}, which has no users: give --store couchbase://HOST/BUCKET/SCOPE"],
         )
     server = adapter.servers(address)[0]
     granted = []

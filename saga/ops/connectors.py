@@ -124,7 +124,7 @@ async def _check_connector(
         return
     problems = list(_find_obstacles(service, settings))
     for problem in problems:
-        yield Finding("error", about, problem, "no document ever starts a saga", "mend the settings")
+        yield Finding("error", about, problem, "no document ever starts a saga", "correct the settings")
     if problems:
         return
     wanted = make_connector(service, settings)
@@ -141,7 +141,9 @@ async def _check_connector(
     try:
         config, status = [await ask(f"/connectors/{quote(wanted.name)}/{part}") for part in ("config", "status")]
     except ConfigurationError as why:
-        yield Finding("error", about, str(why), "documents may start no sagas", "mend that, and run saga doctor again")
+        yield Finding(
+            "error", about, str(why), "documents may start no sagas", "correct that, and run saga doctor again"
+        )
         return
     if not isinstance(config, dict) or not isinstance(status, dict):
         yield Finding("error", about, f"there is no connector {wanted.name}", "no document ever starts a saga", make)
@@ -188,8 +190,8 @@ def make_query(address: str) -> ConnectQuery | None:
 
     def answer(path: str) -> Any:
         try:
-            with urllib.request.urlopen(f"{address.rstrip('/')}{path}", timeout=ASK_S_MAX) as said:
-                return json.loads(said.read(ANSWER_BYTES_MAX))
+            with urllib.request.urlopen(f"{address.rstrip('/')}{path}", timeout=ASK_S_MAX) as response:
+                return json.loads(response.read(ANSWER_BYTES_MAX))
         except urllib.error.HTTPError as why:
             why.close()
             if why.code == 404:

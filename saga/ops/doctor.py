@@ -39,7 +39,7 @@ from saga.support.settings import Finding, Severity
 
 PROBE_S = 60.0
 """Expiry in seconds of the probe document, in case the process dies before removing it."""
-AGAIN = "mend that, and run saga doctor again"
+AGAIN = "correct that, and run saga doctor again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +107,16 @@ async def _check_broker(
 ) -> Diagnosis:
     about = f"broker {settings.broker}"
     if missing_broker_file(settings) is not None:
-        return Diagnosis((Finding("ok", about, "not there yet: the first service makes it"),), True)
+        return Diagnosis((Finding("ok", about, "it does not exist yet: the first service creates it"),), True)
     seen: list[Finding] = []
     try:
         async with open_administration(settings, clock) as broker:
-            seen.append(Finding("ok", about, "it lets us in"))
+            seen.append(Finding("ok", about, "it can be reached"))
             await _check_topics(seen, services, wanted, settings, broker, known)
             seen += await check_types(services, await _keep_readable(wanted, broker), broker, clock)
             seen += await _check_clock(settings, broker, clock)
     except SagaError as why:
-        return Diagnosis((*seen, _report_unasked(about, why) if seen else _report_unreachable(about, why)), bool(seen))
+        return Diagnosis((*seen, _report_failed(about, why) if seen else _report_unreachable(about, why)), bool(seen))
     return Diagnosis(tuple(seen), True)
 
 
@@ -137,7 +137,7 @@ async def _check_topics(
     )
     for name, each in wanted.items():
         wrong = list(findings.check_topic(each, found.get(name), asked))
-        seen += wrong or [Finding("ok", name, "as the contracts want it")]
+        seen += wrong or [Finding("ok", name, "as the contracts require")]
     for service in services:
         reads = reads_of(service)
         seen += findings.check_partitions(service, found, reads)
@@ -168,31 +168,31 @@ async def _check_servers(found: Mapping[str, TopicDescription], broker: Administ
             "warning",
             "brokers",
             f"their settings cannot be seen ({why})",
-            "whether topics make themselves, and for how long positions are kept, was not looked at",
-            "have this user allowed DescribeConfigs on the cluster, or run saga doctor as an administrator",
+            "whether topics are created automatically, and how long offsets are kept, was not checked",
+            "allow this user DescribeConfigs on the cluster, or run saga doctor as an administrator",
         )
         return [unseen]
-    return [each for name, said in servers.items() for each in findings.check_server(name, said, longest_ms)]
+    return [each for name, values in servers.items() for each in findings.check_server(name, values, longest_ms)]
 
 
 async def _check_clock(settings: Settings, broker: Administration, clock: Clock) -> Sequence[Finding]:
     about = f"broker {settings.broker}"
     before_ms = clock.now_ms()
     try:
-        told_ms = await broker.append_probe()
+        reported_ms = await broker.append_probe()
     except BrokerError as why:
         unwritten = Finding(
             "warning",
             about,
             f"no record could be written as a probe ({why})",
-            "whether messages can be published, and what time it is there, was not looked at",
+            "whether messages can be published, and the broker's clock, was not checked",
             f"{AGAIN}; its user needs Create, Read and Write on the topic {PROBED}",
         )
         return [unwritten]
-    if told_ms is None:
-        return [Finding("ok", about, "it can be written")]
-    ahead_ms = findings.compute_ahead_ms(told_ms, before_ms, clock.now_ms())
-    return [Finding("ok", about, "a record was written, and read again"), findings.report_clock(about, ahead_ms)]
+    if reported_ms is None:
+        return [Finding("ok", about, "it can be written to")]
+    ahead_ms = findings.compute_ahead_ms(reported_ms, before_ms, clock.now_ms())
+    return [Finding("ok", about, "a record was written and read back"), findings.report_clock(about, ahead_ms)]
 
 
 async def _check_registry(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
@@ -248,7 +248,7 @@ async def _check_store(
             record = await read_record(store, each.name)
             known.stores[each.name] = None if record is None else record.store
     except StoreError as why:
-        return Diagnosis((_report_unasked(about, why),), True)
+        return Diagnosis((_report_failed(about, why),), True)
     finally:
         await store.__aexit__(None, None, None)
     version = findings.check_store_clock(about, adapter.version_time_ms(cas), before_ms, after_ms)
@@ -274,7 +274,7 @@ async def _measure_clock(store: Store, clock: Clock) -> int:
     cas = await store.insert(PROGRESS, key, b"{}", expiry_s=PROBE_S)
     document = await store.get(PROGRESS, key)
     if document is None or document.cas != cas:
-        raise StoreError("what was written and acknowledged is not what is read")
+        raise StoreError("a document that was written and acknowledged is read differently")
     await store.remove(PROGRESS, key, cas=cas)
     return cas
 
@@ -331,22 +331,22 @@ def _report_missing_file(about: str, file: Path) -> Finding:
     while not folder.exists():
         folder = folder.parent
     if os.access(folder, os.W_OK | os.X_OK):
-        return Finding("ok", about, "not there yet: the service makes it")
+        return Finding("ok", about, "it does not exist yet: the service creates it")
     return Finding(
         "error", about, f"{folder} may not be written", "the service does not start", "let its user write there"
     )
 
 
-# -------------------------------------------------------------------- what could not be asked
+# -------------------------------------------------------------------- unreachable systems
 
 
 def _report_unreachable(about: str, why: object) -> Finding:
-    return Finding("error", about, f"it cannot be used: {_describe(why)}", "no service starts, or goes on", AGAIN)
+    return Finding("error", about, f"it cannot be used: {_describe(why)}", "no service starts or continues", AGAIN)
 
 
-def _report_unasked(about: str, why: object) -> Finding:
-    what = f"it lets us in, and then fails: {_describe(why)}"
-    return Finding("error", about, what, "services stand still, and not all was looked at", AGAIN)
+def _report_failed(about: str, why: object) -> Finding:
+    what = f"it can be reached, but then fails: {_describe(why)}"
+    return Finding("error", about, what, "services are stuck, and not everything was checked", AGAIN)
 
 
 def _describe(why: object) -> str:
@@ -361,7 +361,6 @@ SAMPLED_MAX = 200
 """Most sagas of a service that are searched for encrypted values."""
 SHOWN_MAX = 5
 """Most unreadable keys that are reported one by one."""
-KEYS_AGAIN = "mend that, and run saga doctor again"
 
 
 async def check_keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> list[Finding]:
@@ -374,7 +373,7 @@ async def check_keys(services: Sequence[Declared], settings: Settings, clock: Cl
         ring = wiring.key_ring(Path(settings.keys), clock)
         state = await asyncio.to_thread(ring.summarize)
     except ConfigurationError as why:
-        return [Finding("error", about, problem, "no service starts", KEYS_AGAIN) for problem in why.problems]
+        return [Finding("error", about, problem, "no service starts", AGAIN) for problem in why.problems]
     found = list(_check_folder(about, state))
     for service in services:
         with suppress(
@@ -418,11 +417,11 @@ def describe_missing(about: str, service: str, missing: int, sampled: int) -> It
         yield Finding(
             "error" if missing == sampled else "warning",
             about,
-            f"of {count_noun(sampled, 'secret')} with which {service} has sealed values, {missing} "
+            f"of {count_noun(sampled, 'secret')} with which {service} has encrypted values, {missing} "
             f"{'is' if missing == 1 else 'are'} not in this folder",
-            "the processes of the service use another folder of keys, or this one has lost some of it: what one side "
-            "seals the other side cannot open, and its runs are parked",
-            "have SAGA_KEYS name one folder in all processes, and restore what it lacks from a copy",
+            "the processes of the service use another key folder, or this one has lost keys: one side cannot decrypt "
+            "what the other side encrypts, and its runs are parked",
+            "set SAGA_KEYS to one folder in all processes, and restore missing keys from a copy",
         )
 
 
@@ -432,29 +431,29 @@ def _check_folder(about: str, state: KeyState) -> Iterator[Finding]:
             "error",
             about,
             trouble,
-            "what was sealed with it cannot be read: runs that need it are parked",
+            "values that were encrypted with it cannot be read: runs that need them are parked",
             "restore it",
         )
     if (more := len(state.troubles) - SHOWN_MAX) > 0:
-        yield Finding("error", about, f"others that cannot be read: {more}", "as of these", "restore them")
+        yield Finding("error", about, f"{more} more cannot be read", "the same as above", "restore them")
     if state.unwritable:
         yield Finding(
             "error",
             about,
             f"{state.unwritable} may not be written",
-            "the first event of a new subject waits, and nobody can be forgotten",
+            "the first event of a new subject waits, and no subject can be forgotten",
             "let the user of the services write there",
         )
     if state.unneeded:
         yield Finding(
             "warning",
             about,
-            f"nothing is wrapped any more with {', '.join(state.unneeded)}",
-            "with them and a backup of the folder what was erased can be opened",
+            f"no secret is wrapped any more with {', '.join(state.unneeded)}",
+            "with these keys and a backup of the folder, erased values can be decrypted",
             "remove them, and their copies, once every erasure is older than the last backup that you would restore",
         )
     if not state.troubles:
-        yield Finding("ok", about, f"secrets of {state.subjects} subjects can be read; {state.erased} were forgotten")
+        yield Finding("ok", about, f"secrets of {state.subjects} subjects can be read; {state.erased} are forgotten")
 
 
 # -------------------------------------------------------------------- unknown types
@@ -567,27 +566,26 @@ def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> It
             yield Finding(
                 "warning",
                 topic,
-                f"{among} are of the type {quote_text(type_)}, of which no contract is, and of {each.contract} by "
-                "their "
-                f"bytes; {at}",
-                f"each is a dead letter where {each.contract} is taken, and passed over elsewhere",
-                f"have their sender write {each.contract} in ce_type, and replay those that are dead letters",
+                f"{among} are of the type {quote_text(type_)}, which no contract has, and of {each.contract} by "
+                f"their bytes; {at}",
+                f"services that consume {each.contract} make each of them a dead letter, others ignore it",
+                f"have the sender write {each.contract} in ce_type, and replay the dead letters",
             )
         else:
             yield Finding(
                 "warning",
                 topic,
-                f"{among} are of the type {quote_text(type_)}, of which no contract is; {at}",
-                "services pass them over: if one is meant for them, what it says is handled by nobody",
-                f"see what they are: saga topics tail {topic}; if they are meant, have their sender write the name "
-                "of the "
-                "contract in ce_type, or add the contract to contracts/; if not, give them a topic of their own",
+                f"{among} are of the type {quote_text(type_)}, which no contract has; {at}",
+                "services ignore them: if one is meant for a service, it is lost",
+                f"look at them: saga topics tail {topic}; if they are meant for services, have the sender write "
+                "the name of the contract in ce_type, or add the contract to contracts/; if not, move them to a topic "
+                "of their own",
             )
     if late:
         yield Finding(
             "warning",
             topic,
-            f"of its newest records {looked.count} could be looked at within {LOOK_S_MAX:g} s",
+            f"only {looked.count} of its newest records could be read within {LOOK_S_MAX:g} s",
             "records of types that no contract has may be among the others",
-            f"run saga doctor again when the broker is less busy, or see for yourself: saga topics tail {topic}",
+            f"run saga doctor again when the broker is less busy, or look at them: saga topics tail {topic}",
         )

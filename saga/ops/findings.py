@@ -52,15 +52,15 @@ def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: Topic
     """Yield everything that is wrong with a topic."""
     name = wanted.topic.name
     if found is None and asked.creates_topics:
-        yield Finding("ok", name, "not there yet: the first service that needs it makes it")
+        yield Finding("ok", name, "it does not exist yet: the first service that needs it creates it")
         return
     if found is None:
         yield Finding(
             "error",
             name,
-            "the topic is not there, or this user may not see it",
-            "no service that reads or writes it starts; one that runs waits with what needs it",
-            f"{APPLY} MODULES; if it is there, let this user see it: "
+            "the topic does not exist, or this user may not see it",
+            "no service that reads or writes it starts; in a running service, whatever needs it waits",
+            f"{APPLY} MODULES; if it exists, let this user see it: "
             + grant_command(AclRight("Describe", "topic", name)),
         )
         return
@@ -68,9 +68,9 @@ def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: Topic
         yield Finding(
             "error",
             name,
-            f"{found.partitions} partitions, and the contracts want {wanted.topic.partitions}",
+            f"{found.partitions} partitions, but the contracts require {wanted.topic.partitions}",
             "no service that uses it starts: with two numbers in use, messages of one saga would lose their order",
-            "saga topics plan says what can be done; or put the number in its topic.json back",
+            "saga topics plan shows what can be done; or restore the number in its topic.json",
         )
     yield from _check_replicas(name, found, asked.copies.replication)
     yield from _check_rights(wanted, found)
@@ -79,7 +79,7 @@ def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: Topic
             "warning",
             name,
             "this user may not see its settings",
-            "for how long records are kept, and how safely, was not looked at",
+            "retention, replication and other settings of the topic were not checked",
             f"{grant_command(AclRight('DescribeConfigs', 'topic', name))}; or run saga doctor as an administrator",
         )
         return
@@ -98,12 +98,12 @@ def _check_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Fi
         yield Finding(
             "error" if letters else "warning",
             topic.name,
-            f"{describe_retention(found.retention_ms)}, and {describe_retention(parse_retention_ms(topic))} is wanted",
-            "it vanishes before anybody has seen it"
+            f"{describe_retention(found.retention_ms)}, but should be {describe_retention(parse_retention_ms(topic))}",
+            "dead letters are removed before a person has seen them"
             if letters
-            else "records may be removed before a service that stood still has handled them"
+            else "records may be removed before a service that was down has handled them"
             if shorter
-            else "it takes more room than was agreed on",
+            else "it takes more disk space than planned",
             f"{APPLY} MODULES",
         )
     for reader in () if is_without_events(topic.name) else wanted.readers:
@@ -112,10 +112,10 @@ def _check_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Fi
             yield Finding(
                 "warning",
                 topic.name,
-                f"{describe_retention(found.retention_ms)}, and {reader.name} remembers a saga for "
+                f"{describe_retention(found.retention_ms)}, but {reader.name} remembers a saga for "
                 f"{describe_duration(remembered_ms)} only",
-                "a message that comes again later than that is not known as handled: it becomes a dead letter, or "
-                "waits where nothing tells when its saga began",
+                "a message that comes again after that time is not recognized as handled: it becomes a dead letter, or "
+                "waits for a message that tells when its saga began",
                 f"shorten retention_days in its topic.json and run {APPLY} MODULES, or lengthen retention= of "
                 f"{reader.name}",
             )
@@ -130,11 +130,11 @@ def _check_replicas(name: str, found: TopicDescription, asked: int) -> Iterator[
             "error" if found.replicas < REPLICAS and not by_name else "warning",
             name,
             f"{_count_brokers(found.replicas)} each record"
-            + (", as SAGA_KAFKA_REPLICATION asks for" if by_name else f", and {max(asked, REPLICAS)} should"),
-            "a broker that is lost takes acknowledged messages with it"
+            + (", as SAGA_KAFKA_REPLICATION requires" if by_name else f", but {max(asked, REPLICAS)} should"),
+            "the loss of a broker loses acknowledged messages"
             if found.replicas == 1
-            else "while one broker is away, the loss of another loses acknowledged messages, or stops all writing",
-            f"{REASSIGN}; topics that saga topics apply makes get SAGA_KAFKA_REPLICATION of them",
+            else "while one broker is down, the loss of another loses acknowledged messages, or stops all writing",
+            f"{REASSIGN}; topics that saga topics apply creates get SAGA_KAFKA_REPLICATION replicas",
         )
     if found.in_sync < found.replicas:
         yield Finding(
@@ -142,7 +142,7 @@ def _check_replicas(name: str, found: TopicDescription, asked: int) -> Iterator[
             name,
             f"only {found.in_sync} of {found.replicas} replicas of a partition are up to date",
             "the next broker that fails may stop writing, or lose messages",
-            f"see which broker is down or slow: kafka-topics --describe --topic {name} tells Replicas and Isr",
+            f"see which broker is down or slow: kafka-topics --describe --topic {name} shows Replicas and Isr",
         )
 
 
@@ -162,7 +162,7 @@ def _check_in_sync(name: str, found: TopicDescription, asked: int) -> Iterator[F
             "warning" if by_name else "error",
             name,
             f"min.insync.replicas is {least}"
-            + (", as SAGA_KAFKA_MIN_INSYNC asks for" if by_name else f", and {wanted} is wanted"),
+            + (", as SAGA_KAFKA_MIN_INSYNC requires" if by_name else f", but should be {wanted}"),
             f"a message counts as published once {_count_brokers(least)} it, and is lost with "
             + ("that one" if least == 1 else "those"),
             f"{change}{wanted}"
@@ -174,7 +174,7 @@ def _check_in_sync(name: str, found: TopicDescription, asked: int) -> Iterator[F
             "warning",
             name,
             f"min.insync.replicas is {least}, of {found.replicas} replicas",
-            "nothing can be published while a single broker is away",
+            "nothing can be published while a single broker is down",
             f"{change}{wanted}" if found.replicas > wanted else f"{REASSIGN}, to {wanted + 1}",
         )
 
@@ -187,7 +187,7 @@ def _check_settings(name: str, found: TopicDescription, record_bytes_max: int) -
             "error",
             name,
             f"cleanup.policy is {settings['cleanup.policy']}",
-            "of the messages of a saga only the last one is kept",
+            "only the last message of each saga is kept",
             f"{change} cleanup.policy=delete",
         )
     if int(settings.get("retention.bytes", "-1")) >= 0:
@@ -195,7 +195,7 @@ def _check_settings(name: str, found: TopicDescription, record_bytes_max: int) -
             "error",
             name,
             f"retention.bytes is {settings['retention.bytes']}",
-            "under load, records are removed before their time, handled or not",
+            "under load, records are removed early, even if they are not handled",
             f"{change} retention.bytes=-1",
         )
     if settings.get("unclean.leader.election.enable", "false") == "true":
@@ -203,7 +203,7 @@ def _check_settings(name: str, found: TopicDescription, record_bytes_max: int) -
             "error",
             name,
             "unclean leader election is on",
-            "a broker that missed messages may become the leader: they are lost, though they were acknowledged",
+            "a broker that missed messages may become the leader: acknowledged messages are lost",
             f"{change} unclean.leader.election.enable=false",
         )
     if not found.is_dated_by_log:
@@ -211,10 +211,10 @@ def _check_settings(name: str, found: TopicDescription, record_bytes_max: int) -
             "error" if is_timer_topic(name) else "warning",
             name,
             f"{DATED_BY} is {settings[DATED_BY]}",
-            "timers come early or late by as much as the clocks of workers are wrong, and none of them sees that it is"
+            "timers fire early or late by the error of the workers' clocks, and no worker notices"
             if is_timer_topic(name)
-            else "a record's time is its sender's: retention, and saga offsets reset --to TIME, depend on all their "
-            "clocks",
+            else "records carry their sender's time: retention, and saga offsets reset --to TIME, depend on the clocks "
+            "of all senders",
             f"{APPLY} MODULES",
         )
     least = int(settings.get("max.message.bytes", record_bytes_max))
@@ -222,8 +222,8 @@ def _check_settings(name: str, found: TopicDescription, record_bytes_max: int) -
         yield Finding(
             "error",
             name,
-            f"max.message.bytes is {least}, and SAGA_RECORD_BYTES_MAX {record_bytes_max}",
-            "an event that services and clients think small enough is refused, and its saga stands still",
+            f"max.message.bytes is {least}, but SAGA_RECORD_BYTES_MAX is {record_bytes_max}",
+            "the broker refuses events that services and clients accept, and their sagas are stuck",
             f"{change} max.message.bytes={max(record_bytes_max, TOPIC_BYTES)}"
             + (f"; or SAGA_RECORD_BYTES_MAX={least} everywhere" if least >= RECORD_BYTES_LEAST else ""),
         )
@@ -239,8 +239,8 @@ def _check_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Findi
             yield Finding(
                 "error",
                 wanted.topic.name,
-                f"this user may not {right} it, and {names} has to",
-                "the service stands still, or does not start",
+                f"this user may not {right} it, but {names} must",
+                "the service is stuck, or does not start",
                 f"{grant_command(AclRight(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as "
                 "the "
                 "user of the service",
@@ -261,8 +261,8 @@ def check_partitions(
             service.name,
             "its topics have different numbers of partitions: "
             + ", ".join(f"{name} {count}" for name, count in counts.items()),
-            "the messages of one saga go to several of its processes, which disturb one another: every write may be "
-            "refused and decided again",
+            "the messages of one saga go to several of its processes, which conflict with each other: every write may "
+            "be refused and repeated",
             "give all of them the same number in topic.json, and see saga topics plan",
         )
 
@@ -275,26 +275,26 @@ def check_positions(service: Declared, states: Mapping[Partition, PartitionState
                 "error",
                 service.name,
                 f"its timers are lost: {bounds.begin - position} of {topic}/{number} were removed before their time",
-                "what waits for a time does not go on: parked runs, deadlines, runs that go on later",
-                f"start the service, which sends them again when it begins; if it runs, or cannot: {REPAIR}",
+                "whatever waits for a time does not continue: parked runs, deadlines, suspended runs",
+                f"start the service, which publishes them again; if it already runs, or cannot start: {REPAIR}",
             )
         elif position is not None and position < bounds.begin:
             yield Finding(
                 "error",
                 service.name,
                 f"{bounds.begin - position} records of {topic}/{number} were removed before they were handled",
-                "what they said is lost to it: the service goes on behind them, and their sagas wait for ever",
-                "keep records for longer than the service may stand still (retention_days in topic.json); look for "
-                "sagas that wait with saga sagas list --open",
+                "their content is lost: the service continues after them, and their sagas wait for ever",
+                "keep records for longer than the service may be down (retention_days in topic.json); look for waiting "
+                "sagas with saga sagas list --open",
             )
         if position is not None and position > bounds.end:
             yield Finding(
                 "error",
                 service.name,
-                f"its position in {topic}/{number} is {position}, and the log ends at {bounds.end}",
-                "the log has lost what was acknowledged; what comes next may be skipped up to that position",
+                f"its position in {topic}/{number} is {position}, but the log ends at {bounds.end}",
+                "the log has lost acknowledged records; new records up to that position may be skipped",
                 f"stop its processes, then saga offsets reset {service.name} --topic {topic} --partition {number} "
-                "--to latest --module ... --who ... --why ...; look for sagas that wait with saga sagas list --open",
+                "--to latest --module ... --who ... --why ...; look for waiting sagas with saga sagas list --open",
             )
 
 
@@ -307,9 +307,9 @@ def check_waiting(
         yield Finding(
             "warning",
             service.name,
-            f"no process of it is at work, and it has not handled {count_noun(waiting, 'record')}",
-            "its sagas stand still, and what is past the retention of its topic is removed unhandled",
-            f"start it; saga offsets show {service.name} says which topics they lie in",
+            f"none of its processes runs, and it has not handled {count_noun(waiting, 'record')}",
+            "its sagas wait, and records past the retention of their topic are removed unhandled",
+            f"start it; saga offsets show {service.name} shows the topics",
         )
 
 
@@ -319,13 +319,13 @@ def check_inactive_group(away: InactiveGroup) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"group {away.group}",
-            f"it has no member for {describe_duration(away.away_ms)}, and has not handled "
+            f"it has had no member for {describe_duration(away.away_ms)}, and has not handled "
             f"{count_noun(away.behind, 'record')}",
-            "what is past its retention is removed, though it has not handled it"
+            "records past their retention are removed, although it has not handled them"
             if away.is_lost
-            else "these stay beyond the retention of their topics, and the file grows, for SAGA_EMBEDDED_AWAY_DAYS; "
-            "then what is past its retention is removed",
-            f"start it; if it never comes back: saga offsets delete {away.group}",
+            else "these records stay beyond the retention of their topics, and the file grows, for "
+            "SAGA_EMBEDDED_AWAY_DAYS; then records past their retention are removed",
+            f"start it; if it is gone for good: saga offsets delete {away.group}",
         )
 
 
@@ -342,7 +342,7 @@ def check_members(service: Declared, group: GroupDescription, store: str | None)
             "error",
             service.name,
             f"its group has members of another service or store ({'; '.join(strangers)}), and {this}",
-            "each side takes messages, timers and commands that the other one needs, and their sagas wait for ever",
+            "each side takes messages, timers and commands that the other side needs, and their sagas wait for ever",
             "have all processes of the service use one SAGA_STORE; give another project a broker of its own",
         )
 
@@ -358,12 +358,12 @@ def check_first_start(service: Declared, group: GroupDescription, records: int, 
         yield Finding(
             "error",
             service.name,
-            f"it has never run here, nobody said where it begins, and {count_noun(records, 'record')} lie in its "
-            "topics",
+            f"it has never run here, it does not declare where it starts, and its topics hold "
+            f"{count_noun(records, 'record')}",
             "it handles all of them (those of sagas older than its retention become dead letters); if it ran under "
-            "another name it does everything again, with idempotency keys that the outside has never seen",
-            f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<the name '
-            'before>"',
+            "another name it does everything again, with idempotency keys that external systems have never seen",
+            f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<its '
+            'former name>"',
         )
 
 
@@ -374,17 +374,17 @@ def check_log_ids(service: Declared, replaced: Collection[str]) -> Iterator[Find
         yield Finding(
             "error",
             service.name,
-            f"its timers are lost: deleted and created again since: {', '.join(timers)}",
-            "what waits for a time does not go on: parked runs, deadlines, runs that go on later",
-            f"start the service, which sends them again when it begins; if it runs, or cannot: {REPAIR}",
+            f"its timers are lost: these topics were deleted and created again: {', '.join(timers)}",
+            "whatever waits for a time does not continue: parked runs, deadlines, suspended runs",
+            f"start the service, which publishes them again; if it already runs, or cannot start: {REPAIR}",
         )
     for topic in sorted(set(replaced) - set(timers)):
         yield Finding(
             "error",
             topic,
             f"it was deleted and created again since {service.name} published to it",
-            f"what {service.name} has recorded as published there is gone, and nobody publishes it again by itself",
-            f"if others have not had all of it: {REPAIR}, which publishes it again, with the same ids",
+            f"events that {service.name} has recorded as published there are gone, and no service publishes them again",
+            f"if consumers have not handled all of them: {REPAIR}, which publishes them again, with the same ids",
         )
 
 
@@ -393,10 +393,10 @@ def report_lost_log(service: Declared, about: str) -> Finding:
     return Finding(
         "error",
         about,
-        f"the log is gone, and the store of {service.name} is not",
-        f"what {service.name} has recorded as published is lost, and its timers with it: the service does not start",
-        f"look whether SAGA_BROKER is right, or put the log back; if it is lost: {REPAIR}, which publishes all of it "
-        "again into a new one",
+        f"the log is gone, but the store of {service.name} is not",
+        f"events that {service.name} has recorded as published are lost, and so are its timers: it does not start",
+        f"check SAGA_BROKER, or restore the log; if it is lost: {REPAIR}, which publishes everything again into a new "
+        "one",
     )
 
 
@@ -407,11 +407,10 @@ def check_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
         yield Finding(
             "error",
             service.name,
-            "its store is empty, and its group has handled messages",
-            "the store is lost, or another one than before: sagas that have begun are not known any more, what they "
-            "did can be done again, and nothing of it can be undone",
-            "look whether SAGA_STORE is right, or put the store back; if it is lost: saga sagas rebuild, with the "
-            "module of "
+            "its store is empty, but its group has handled messages",
+            "the store is lost, or a different one: sagas that have begun are unknown, their effects may happen again, "
+            "and cannot be compensated",
+            "check SAGA_STORE, or restore the store; if it is lost: saga sagas rebuild, with the module of "
             f"{service.name}, before it handles more",
         )
 
@@ -428,7 +427,7 @@ def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
             "warning",
             about,
             "auto.create.topics.enable is true",
-            "who asks for a topic by a wrong name, or before saga topics apply, makes one with the brokers' defaults",
+            "a client that uses a wrong name, or runs before saga topics apply, creates a topic with default settings",
             "set auto.create.topics.enable=false in its configuration",
         )
     remembered = int(settings.get("offsets.retention.minutes", FORGOTTEN_MS // 60_000))
@@ -437,9 +436,9 @@ def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
         yield Finding(
             "warning",
             about,
-            f"offsets.retention.minutes is {remembered}, and topics are {describe_retention(longest_ms)}",
-            f"a service that stands still for {describe_duration(remembered * 60_000)} loses its offsets, and "
-            "reads all that is kept once more; what is older than its retention becomes dead letters",
+            f"offsets.retention.minutes is {remembered}, but topics are {describe_retention(longest_ms)}",
+            f"a service that is down for {describe_duration(remembered * 60_000)} loses its offsets, and reads "
+            "all records again; those older than its retention become dead letters",
             f"set offsets.retention.minutes={needed} in its configuration",
         )
 
@@ -447,13 +446,13 @@ def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
 def report_clock(about: str, ahead: int) -> Finding:
     """Report a clock that is `ahead` milliseconds ahead of this machine's."""
     if abs(ahead) <= CLOCK_MS_WARNING:
-        return Finding("ok", about, f"its clock is that of this machine, to {describe_duration(CLOCK_MS_WARNING)}")
+        return Finding("ok", about, f"its clock agrees with this machine, within {describe_duration(CLOCK_MS_WARNING)}")
     return Finding(
         "error" if abs(ahead) > CLOCK_MS_ERROR else "warning",
         about,
-        f"its clock is {describe_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this machine",
-        "what is remembered is forgotten early or late by as much, and the times in histories differ",
-        "have both set their clocks by the network (NTP)",
+        f"its clock is {describe_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine",
+        "sagas are forgotten early or late by as much, and the times in histories differ",
+        "synchronize both clocks by NTP",
     )
 
 
@@ -466,7 +465,7 @@ class GroupedFinding(NamedTuple):
 
 
 def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
-    """Group equal findings, and sort them: errors, then warnings, then what is well.
+    """Group equal findings, and sort them: errors, then warnings, then what is fine.
 
     Within a severity the rarest come first: what is the same everywhere was mostly a decision, in one place it is an
     accident.
@@ -513,6 +512,6 @@ def report_durability(about: str, problem: str) -> Finding:
         "error",
         about,
         problem,
-        "no service starts: sagas would be forgotten while they are open, and effects come twice",
-        "mend that, and run saga doctor again",
+        "no service starts: open sagas would be forgotten, and effects would happen twice",
+        "correct that, and run saga doctor again",
     )

@@ -413,7 +413,7 @@ def _to_parked_run(
     Args:
         name: Name of the handler or compensation; if empty, it is taken from the last failure.
     """
-    last = next((said for raw in reversed(p.transitions) if (said := _read_failure(raw, kept, name, undoes))), None)
+    last = next((found for raw in reversed(p.transitions) if (found := _read_failure(raw, kept, name, undoes))), None)
     first = decode_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
     return ParkedRunStatus(
         handler=name or (last.handler if last else kept.handler),
@@ -435,10 +435,10 @@ def _read_failure(
     Without a `name`, it matches by the other fields: a compensation that has not begun is named only in the transition
     itself.
     """
-    said = decode_failure(raw)
-    if said is None or (said.outcome, said.attempt) != ("retrying", kept.attempts):
+    failure = decode_failure(raw)
+    if failure is None or (failure.outcome, failure.attempt) != ("retrying", kept.attempts):
         return None
-    return said if said.handler == name or (not name and said.handler != undoes) else None
+    return failure if failure.handler == name or (not name and failure.handler != undoes) else None
 
 
 def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
@@ -529,7 +529,7 @@ def _timeline_step(p: SagaProgress, call: StepRecord) -> TimelineStep:
 
 def _find_step(call: StepRecord) -> str:
     if call.by is not None:
-        return f"{call.name} as {call.by} says"
+        return f"{call.name} according to {call.by}"
     if call.kind == "step":
         return call.name
     return f"read {call.document}" if call.kind == "read" else f"update {call.name} {call.document}"

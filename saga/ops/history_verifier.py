@@ -25,7 +25,7 @@ from saga.support.clock import Clock, from_iso, iso
 
 CLOCKS_MS = 60_000
 """Assumed difference between clocks: a document that may have expired is not reported as removed."""
-AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga sagas rebuild"
+AGAIN = "restore it from a backup that has it, or rebuild it from the messages: saga sagas rebuild"
 BY_HAND = "look at both with the topic's records, and put right what only one of them knows of"
 
 
@@ -177,7 +177,7 @@ async def read_published_histories(settings: Settings, clock: Clock, saga: str |
 # -------------------------------------------------------------------- history check
 
 
-NOT_COMPARED = "nobody was asked"
+NOT_COMPARED = "not compared"
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,13 +158,13 @@ _move_decoder = msgspec.json.Decoder(_MoveRecord)
 def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator: Operator, now_ms: int) -> Outgoing:
     """Encode a record of moves. It goes where dead letters go, where operators look for manual interventions. It
     belongs to no saga."""
-    told = {
+    fields = {
         "service": service,
         "who": operator.who,
         "why": operator.why,
         "moves": [{"topic": p.topic, "partition": p.number, "from": from_, "to": to} for p, from_, to in moves],
     }
-    value = msgspec.json.encode(told)
+    value = msgspec.json.encode(fields)
     headers = {
         "dead_id": ids.dead_letter_id(service, "", what, f"{now_ms}|{value.decode()}", 0),
         "dead_what": what,

@@ -97,7 +97,7 @@ async def send_commands(
         problems = await find_topic_problems(topics, broker, writes=[topic.name for topic in topics])
         if problems:
             raise ConfigurationError(
-                f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
+                f"nothing was sent: create the topics of the services first: {APPLY} MODULES", problems
             )
         await broker.publish(records)
     return [SentCommand(letter, _make_command_id(record)) for letter, record in zip(letters, records, strict=True)]
@@ -219,7 +219,7 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
         problems = await find_topic_problems([topic], broker, writes=[topic.name])
         if problems:
             raise ConfigurationError(
-                f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
+                f"nothing was sent: create the topics of the services first: {APPLY} MODULES", problems
             )
         await broker.publish([record])
     return identity(OPERATOR, texts_of(record.headers)["ce_id"], TYPE, "")

@@ -111,11 +111,11 @@ async def rehearse(
         stops = str(stop)
     after = await _read_progress(copy, declared.name, saga)
     entries = [raw for raw in after.transitions if decode_transition(raw).n >= before.n]
-    said = read_event_fields(SagaHistory(after, tuple(entries)))
+    events = read_event_fields(SagaHistory(after, tuple(entries)))
     return RehearsalResult(
         letter=letter,
         did=tuple((e.handler, e.outcome, e.reason) for e in map(decode_transition, entries)),
-        emitted=tuple(event for n in sorted(said) for event in said[n]),
+        emitted=tuple(event for n in sorted(events) for event in events[n]),
         before=hide_marked(before.state),
         after=hide_marked(after.state),
         documents=tuple(
@@ -197,7 +197,7 @@ def _make_runtime(
     declared: Declared, copy: StoreOverlay, log: RecordingPublisher, clock: Clock, keys: Keys | None
 ) -> ServiceRuntime:
     async def unreachable(seconds: float, position: Position) -> NoReturn:
-        raise SagaError("the store cannot be read, or the rehearsal waits for something: nothing more can be told")
+        raise SagaError("the store cannot be read, or the rehearsal waits for something: it stops here")
 
     ports = Ports(
         store=copy,

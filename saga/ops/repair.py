@@ -254,7 +254,7 @@ class _FoundMessages:
     """Records of one saga that were found in the topics."""
 
     taken: list[ReceivedMessage] = field(default_factory=list)
-    said: dict[str, Message] = field(default_factory=dict)
+    emitted: dict[str, Message] = field(default_factory=dict)
     commanded: bool = False
     places: Sequence[Partition] = ()
     """Partitions that can hold records of the saga."""
@@ -275,10 +275,10 @@ async def rebuild(
         keys = wiring.open_keys(settings, clock, [declared])
         async with _open(declared, settings, clock) as (broker, store):
             found, oldest = await _find_messages(prepare(declared), broker, store, saga)
-            told = settings.transition_topic is not None and bool(
+            publishes_transitions = settings.transition_topic is not None and bool(
                 await broker.describe_topics([settings.transition_topic.name])
             )
-            place = _RebuildTarget(prepare(declared), broker, store, keys, clock, oldest, told)
+            place = _RebuildTarget(prepare(declared), broker, store, keys, clock, oldest, publishes_transitions)
             for id_, of in sorted(found.items()):
                 one = await _rebuild_saga(place, id_, of, apply=apply)
                 if one is not None:
@@ -370,7 +370,7 @@ def _sort(service: PreparedService, record: Record, of: _FoundMessages, position
         return
     own = _decode_own(service, record)
     if own is not None:
-        of.said[own.id] = own
+        of.emitted[own.id] = own
     elif record.offset < positions.get(Partition(record.topic, record.partition), 0):
         taken = route_record(record, service)
         if isinstance(taken, Message):
@@ -408,7 +408,7 @@ class _RebuildTarget:
     keys: Keys | None
     clock: Clock
     oldest: Mapping[Partition, int | None]
-    told: bool
+    publishes_transitions: bool
     """True if the rebuilt transitions are published as transition events."""
 
 
@@ -419,27 +419,27 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
         if found.commanded:
             raise Unknowable("a person has decided about it, by commands: what became of them is not in the topics")
         environment = RebuildEnvironment(place.broker.record_bytes_max, place.store.document_bytes_max, place.keys)
-        anew = await rebuild_progress(service, saga, found.taken, found.said, place.clock.now_ms(), environment)
-        if anew is None or _is_forgotten(place, anew, found):
+        rebuilt = await rebuild_progress(service, saga, found.taken, found.emitted, place.clock.now_ms(), environment)
+        if rebuilt is None or _is_forgotten(place, rebuilt, found):
             return None
-        _check_begun(place, anew, found)
-        told = _describe(service, saga, anew)
+        _check_begun(place, rebuilt, found)
+        result = _describe(service, saga, rebuilt)
         if apply:
-            await _write(place, saga, anew)
+            await _write(place, saga, rebuilt)
     except (Unknowable, Exists) as why:
         return RebuiltSaga(service=service.name, saga=saga, problem=str(why))
-    return told
+    return result
 
 
-def _is_forgotten(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> bool:
+def _is_forgotten(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundMessages) -> bool:
     """Return whether the progress has simply outlived its retention, so nothing was lost."""
     last_ms = max(each.time_ms for each in found.taken)
-    return not anew.snapshot.is_open and last_ms + place.service.retention_s * 1000 < place.clock.now_ms()
+    return not rebuilt.snapshot.is_open and last_ms + place.service.retention_s * 1000 < place.clock.now_ms()
 
 
-def _check_begun(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> None:
+def _check_begun(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundMessages) -> None:
     """Check that the log still has the whole saga. Raises `Unknowable` if it may have lost some of it."""
-    started = anew.snapshot.started
+    started = rebuilt.snapshot.started
     if started is None:
         raise Unknowable("no message of it tells when it began, so some of it may be gone from the log")
     for at in found.places:
@@ -452,19 +452,19 @@ def _check_begun(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMess
             )
 
 
-def _describe(service: PreparedService, saga: str, anew: RebuiltProgress) -> RebuiltSaga:
-    entries = [decode_transition(raw) for raw in anew.snapshot.transitions]
+def _describe(service: PreparedService, saga: str, rebuilt: RebuiltProgress) -> RebuiltSaga:
+    entries = [decode_transition(raw) for raw in rebuilt.snapshot.transitions]
     return RebuiltSaga(
         service=service.name,
         saga=saga,
         did=tuple((entry.handler, entry.outcome) for entry in entries),
-        open=anew.snapshot.is_open,
-        unsaid=tuple(event.type for event in anew.unpublished),
-        left=tuple(anew.left_to_service),
+        open=rebuilt.snapshot.is_open,
+        unsaid=tuple(event.type for event in rebuilt.unpublished),
+        left=tuple(rebuilt.left_to_service),
     )
 
 
-async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> None:
+async def _write(place: _RebuildTarget, saga: str, rebuilt: RebuiltProgress) -> None:
     """Publish the events that are missing from the log, insert the archives and then the progress, and publish a timer
     for the saga.
 
@@ -475,13 +475,13 @@ async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> Non
         Exists: The saga has a progress or an archive by now; what was inserted is removed again.
     """
     await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
-    if place.told:
-        await place.broker.publish(transitions_to_records(map(make_line, _list_transitions(place, anew))))
-    if anew.unpublished:
+    if place.publishes_transitions:
+        await place.broker.publish(transitions_to_records(map(make_line, _list_transitions(place, rebuilt))))
+    if rebuilt.unpublished:
         contracts = place.service.contracts
-        await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in anew.unpublished])
+        await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in rebuilt.unpublished])
     inserted: list[tuple[str, str, int]] = []
-    for (collection, key), (content, expiry_s) in anew.documents.items():
+    for (collection, key), (content, expiry_s) in rebuilt.documents.items():
         try:
             cas = await place.store.insert(collection, key, content, expiry_s=expiry_s)
         except Exists as why:
@@ -493,15 +493,15 @@ async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> Non
     await place.broker.publish([_find_timer(place, saga, 0)])
 
 
-def _list_transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[TransitionEvent]:
+def _list_transitions(place: _RebuildTarget, rebuilt: RebuiltProgress) -> Iterator[TransitionEvent]:
     """Yield all rebuilt transitions as a worker would report them; the first one is marked as rebuilt."""
-    p, raws = anew.snapshot, list[Raw]()
+    p, raws = rebuilt.snapshot, list[Raw]()
     while len(raws) < p.first:
-        content, _ = anew.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
+        content, _ = rebuilt.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
         raws += decode_archive(content).transitions
     for number, raw in enumerate((*raws, *p.transitions)):
-        told = make_transition_event(place.service, "", p, decode_transition(raw), sha256(bytes(raw)).hexdigest())
-        yield told if number else structs.replace(told, rebuilt_at=iso(place.clock.now_ms()))
+        event = make_transition_event(place.service, "", p, decode_transition(raw), sha256(bytes(raw)).hexdigest())
+        yield event if number else structs.replace(event, rebuilt_at=iso(place.clock.now_ms()))
 
 
 def _find_timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:

@@ -70,8 +70,8 @@ def _open_registry(settings: Settings) -> SchemaRegistry:
 
 async def check_registry(services: Collection[Declared], settings: Settings, clock: Clock) -> list[Finding]:
     """Check whether the registry has every schema that these services need. Raises `RegistryUnavailable`."""
-    emitted, heard = emitted_by(services), heard_by(services)
-    needed = [contract for contract, _ in emitted if contract.subject] + [each for each in heard if each.subject]
+    emitted, consumed = emitted_by(services), heard_by(services)
+    needed = [contract for contract, _ in emitted if contract.subject] + [each for each in consumed if each.subject]
     if not needed:
         return []
     registry = create_registry(settings.of(RegistryOptions))
@@ -97,5 +97,5 @@ async def check_registry(services: Collection[Declared], settings: Settings, clo
                 )
         if not found:
             await registry.versions(needed[0].subject)  # any answer shows that the registry can be reached
-            found.append(Finding("ok", about, "it has the schemas of all that is emitted"))
+            found.append(Finding("ok", about, "it has the schemas of all emitted events"))
     return found

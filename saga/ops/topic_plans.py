@@ -28,8 +28,8 @@ class TopicNeeds:
         return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
 
 
-def collect_needs(services: Sequence[Declared], told: Topic | None = None) -> dict[str, TopicNeeds]:
-    """Collect the topics of all these services by name, with the topic of transition events, `told`. Raises
+def collect_needs(services: Sequence[Declared], transition_topic: Topic | None = None) -> dict[str, TopicNeeds]:
+    """Collect the topics of all these services by name, with the topic of transition events, if any. Raises
     `ConfigurationError` if two services need a topic with different settings."""
     topics: dict[str, set[Topic]] = {}
     for service in services:
@@ -46,8 +46,8 @@ def collect_needs(services: Sequence[Declared], told: Topic | None = None) -> di
         )
         for name, (kind,) in sorted(topics.items())
     }
-    if told is not None:
-        wanted[told.name] = TopicNeeds(topic=told, readers=(), writers=tuple(services))
+    if transition_topic is not None:
+        wanted[transition_topic.name] = TopicNeeds(topic=transition_topic, readers=(), writers=tuple(services))
     return wanted
 
 
@@ -159,8 +159,8 @@ def _find_refusal(
     busy = [f"{name} has {count_noun(reader.members, 'member')}" for name, reader in readers.items() if reader.members]
     behind = [f"{name} has not handled {count_noun(r.behind, 'record')}" for name, r in readers.items() if r.behind]
     if behind:
-        return f"{', '.join(behind)}: have all handled, then stop whoever reads or publishes here"
-    return f"{', '.join(busy)}: stop whoever reads or publishes here" if busy else None
+        return f"{', '.join(behind)}: let them handle everything, then stop all programs that read or publish here"
+    return f"{', '.join(busy)}: stop all programs that read or publish here" if busy else None
 
 
 async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[TopicStep]:

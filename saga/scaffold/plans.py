@@ -128,7 +128,7 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
     library = Library.load(folder) if folder.is_dir() else None
     if library is None or not (root / PACKAGE).is_dir():
         problems.append(
-            f"{root} is no project: it has no folders contracts/ and {PACKAGE}/; saga new project makes one"
+            f"{root} is no project: it has no folders contracts/ and {PACKAGE}/; saga new project creates one"
         )
     cause = _cause(library, hears, problems) if library is not None else None
     if library is not None and not problems:
@@ -205,7 +205,7 @@ def _cause(library: Library, hears: str | None, problems: list[str]) -> Contract
     starts = sorted(name for name, contract in library.contracts.items() if contract.starts)
     if len(starts) != 1:
         problems.append(
-            f"say what it reacts to, --hears EVENT: {', '.join(starts) or 'no contract'} begins a saga here"
+            f"give the event that it reacts to, --hears EVENT: {', '.join(starts) or 'no contract'} starts a saga here"
         )
         return None
     return library.contracts[starts[0]]
@@ -359,7 +359,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     if there:
         raise ConfigurationError(
             "nothing was written: nothing is overwritten, so take away what is there, or choose another name:",
-            [f"{folder / name} is there already" for name in there],
+            [f"{folder / name} exists already" for name in there],
         )
     written: list[Path] = []
     made: list[Path] = []

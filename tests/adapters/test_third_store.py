@@ -130,7 +130,7 @@ def test_services_run_on_it_and_people_see_what_they_do(
     told = json.loads(saga("doctor", embedded_pottery.module, "--json").stdout)
     mine_of = {each["what"]: each for each in told["findings"] if each["about"] == f"store {mine}"}
     assert mine_of["it closes well"]["remedy"] == "get a cellar"
-    assert any("its clock is that of this machine" in what for what in mine_of)
+    assert any("its clock agrees with this machine" in what for what in mine_of)
     assert [key for _, key in drawers.DRAWERS[mine] if "probe" in key] == []
 
 

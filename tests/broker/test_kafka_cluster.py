@@ -148,7 +148,7 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
     made = await asyncio.to_thread(saga, "topics", "apply", module)
     assert made.exit_code == 0, made.output
     healthy = found_in(await asyncio.to_thread(saga, "doctor", module, "--json"))
-    assert {("ok", name, "as the contracts want it") for name in (topic, pottery.dead)} <= healthy
+    assert {("ok", name, "as the contracts require") for name in (topic, pottery.dead)} <= healthy
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         lanes, listening = Lanes(broker, topic), RecordingListener()

@@ -89,33 +89,35 @@ def test_there_is_a_page_for_each_event_and_service(shop: Mapping[str, Page]) ->
 
 def test_a_page_says_who_says_an_event_and_who_hears_it(shop: Mapping[str, Page]) -> None:
     text = shop["events/PaymentReserved.html"].text
-    assert "Who says it service by as version payment payment.reserve 1 Who hears it" in text
+    assert "Who emits it service by as version payment payment.reserve 1 Who consumes it" in text
     assert "payment from its own progress payment.capture , payment.release 1 amount , charge_id , order_id" in text
     assert "shipping shipping.book 1 order_id" in text
-    assert "owner payment , the only one who may say it" in text
-    assert "clients anybody outside" in shop["events/OrderPlaced.html"].text
-    assert "others outside unknown all" in shop["events/PaymentCaptured.html"].text
+    assert "owner payment , the only service that may emit it" in text
+    assert "clients external clients" in shop["events/OrderPlaced.html"].text
+    assert "external consumers unknown all" in shop["events/PaymentCaptured.html"].text
 
 
 def test_a_page_says_what_failure_means(shop: Mapping[str, Page]) -> None:
     failure = shop["events/OrderCancelled.html"].text
-    assert "The saga has failed. Each service undoes its own work:" in failure
+    assert "The saga has failed. Each service compensates its own work:" in failure
     assert "payment.release payment.reserve PaymentReserved OrderCancelled PaymentReleased" in failure
     assert "shipping.unbook shipping.book ShipmentBooked OrderCancelled ShipmentUnbooked" in failure
-    assert "The saga has succeeded: nothing of it is undone" in shop["events/OrderConfirmed.html"].text
+    assert "The saga has succeeded: nothing of it is compensated" in shop["events/OrderConfirmed.html"].text
     started = shop["events/OrderPlaced.html"].text
-    assert "If the saga fails afterwards, what was done because of it, or ended with it, is undone:" in started
+    assert (
+        "If the saga fails afterwards, work that was done because of it, or ended with it, is compensated:" in started
+    )
     assert "payment.release payment.reserve" in started
     assert "order.expire , 15 minutes later, unless the saga has ended; then OrderCancelled" in started
     assert (
-        "Nothing is undone because of it; the saga fails with OrderCancelled ."
+        "Nothing is compensated because of it; the saga fails with OrderCancelled ."
         in shop["events/PaymentDeclined.html"].text
     )
 
 
 def test_a_page_says_what_is_promised_and_the_versions(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
     text = shop["events/OrderPlaced.html"].text
-    assert all(f"{word}." in text for word in ("Once", "In order", "Undone"))
+    assert all(f"{word}." in text for word in ("Once", "In order", "Compensated"))
     assert "versions 1; compatibility full_transitive" in text
     assert "card sensitive string The card to be charged. payment" in text
     newer = odd["events/Said.html"].text
@@ -138,22 +140,22 @@ def test_who_reads_a_part_of_a_field_reads_the_field(tmp_path: Path) -> None:
 def test_a_service_page_says_what_it_does(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
     text = shop["services/payment.html"].text
     assert "capture OrderConfirmed and PaymentReserved PaymentCaptured bank keys: capture nothing" in text
-    assert "release compensation OrderCancelled and PaymentReserved undoes payment.reserve PaymentReleased" in text
+    assert "release compensation OrderCancelled and PaymentReserved compensates payment.reserve PaymentReleased" in text
     assert "reserve OrderPlaced PaymentReserved , PaymentDeclined bank keys: charge payment.release" in text
     order = shop["services/order.html"].text
     assert "cancel PaymentDeclined or InventoryRejected or ShipmentRefused OrderCancelled" in order
     assert "expire deadline 15 minutes after OrderPlaced unless the saga has ended" in order
     assert "</a> or <a" in shop["services/order.html"].html
-    assert "may look again later, when Failed came" in odd["services/odd.html"].text
+    assert "may continue later, when Failed came" in odd["services/odd.html"].text
     assert "unless the saga has ended, or Failed came" in odd["services/odd.html"].text
 
 
 def test_what_does_not_fit_together_is_told(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
     assert "Loose ends" not in shop["index.html"].text
     text = odd["index.html"].text
-    assert "Failed: nobody says it" in text
-    assert "Answered: there is no contract of it here" in text
-    assert "Nobody, as far as these manifests tell." in odd["events/Failed.html"].text
+    assert "Failed: no service emits it" in text
+    assert "Answered: it has no contract here" in text
+    assert "No service, as far as these manifests show." in odd["events/Failed.html"].text
 
 
 def test_every_link_leads_to_a_page_and_a_place_on_it(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:

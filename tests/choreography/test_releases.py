@@ -123,9 +123,9 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
         "handler renamed to hold?",
         "keep the name reserve",
     ),
-    "a handler gone": (without(RESERVE), "reserve", "handler is gone", "keep the name reserve"),
-    "a compensation gone": (without(RELEASE), "release", "compensation is gone", "keep the name release"),
-    "a deadline gone": (without(EXPIRE), "expire", "deadline is gone", "keep the name expire"),
+    "a handler gone": (without(RESERVE), "reserve", "handler was removed", "keep the name reserve"),
+    "a compensation gone": (without(RELEASE), "release", "compensation was removed", "keep the name release"),
+    "a deadline gone": (without(EXPIRE), "expire", "deadline was removed", "keep the name expire"),
     "a compensation of another handler": (
         with_(RELEASE, undoes="capture"),
         "release",
@@ -141,37 +141,37 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
     "a part of a fan-in less": (
         with_(CAPTURE, takes=(("OrderConfirmed", "OrderForced"),)),
         "capture",
-        "takes PaymentReserved no more: one that waits",
+        "no longer takes PaymentReserved: one that is pending",
         "keep PaymentReserved among its parameters",
     ),
     "one of a union less": (
         with_(CAPTURE, takes=(("OrderConfirmed",), ("PaymentReserved",))),
         "capture",
-        "takes OrderForced no more",
+        "no longer takes OrderForced",
         "keep OrderForced",
     ),
     "an optional event less": (
         with_(CAPTURE, optional=()),
         "capture",
-        "takes CardChanged no more",
+        "no longer takes CardChanged",
         "keep CardChanged",
     ),
     "a result that is undone no more": (
         with_(RELEASE, takes=(("OrderCancelled",),)),
         "release",
-        "takes PaymentReserved no more: what was done with that result would stand",
+        "no longer takes PaymentReserved: work with that result would not be compensated",
         "keep PaymentReserved",
     ),
     "a compensation that takes more of what its handler took": (
         with_(RELEASE, took=(("OrderPlaced",),)),
         "release",
-        "takes OrderPlaced, which reserve took: it is not kept with what was done before",
+        "takes OrderPlaced, which reserve took: earlier results do not contain it",
         "take OrderPlaced | None",
     ),
     "another key": (
         with_(RESERVE, keys=("money",)),
         "reserve",
-        "asks for the key 'charge' no more",
+        "no longer uses the key 'charge'",
         "behind a flag",
     ),
     "another event that repeats": (
@@ -183,26 +183,26 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
     "an older version of a handler": (
         with_(RESERVE, version=1),
         "reserve",
-        "was version 2 and is 1: what has begun under the newer one waits",
+        "was version 2 and is 1: runs that began under the newer one wait",
         "keep version=2",
     ),
     "once instead of many times": (
         with_(CAPTURE, repeats=()),
         "capture",
-        "has no repeats= any more",
+        "no longer has repeats=",
         "keep repeats=OrderConfirmed | OrderForced",
     ),
     "an event that a neighbour hears is said no more": (
         silent("PaymentDeclined"),
         "PaymentDeclined",
-        "is said no more, while order hears it",
-        "keep saying it",
+        "is no longer emitted, but order consumes it",
+        "keep emitting it",
     ),
     "an event that it hears itself is said no more": (
         silent("PaymentReserved"),
         "PaymentReserved",
-        "while payment itself (capture) and payment itself (release) hear it",
-        "keep saying it",
+        "but payment itself (capture) and payment itself (release) consume it",
+        "keep emitting it",
     ),
     "another key of its sagas": (
         replace(OLD, kind="customer_id"),
@@ -231,21 +231,21 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
     "a field of the state renamed": (
         with_state(fields={"cents": "int", "remark": "str"}),
         "state.note",
-        "is gone while remark came",
+        "was removed while remark was added",
         "declare @payment.migrate(2)",
     ),
     "a migration less": (with_state(version=1), "state", "was version 2 and is 1", "keep all migrations"),
-    "no state any more": (replace(OLD, state=None), "state", "PaymentState is gone", "keep state=PaymentState"),
+    "no state any more": (replace(OLD, state=None), "state", "PaymentState was removed", "keep state=PaymentState"),
     "a resource renamed": (
         replace(OLD, resources={"acquirer": "Bank"}),
         "bank",
-        "the resource (Bank) is gone or renamed",
+        "the resource (Bank) was removed or renamed",
         "keep the name bank",
     ),
     "a collection renamed": (
         replace(OLD, documents={"ledger": "Account"}),
         "accounts",
-        "the collection of Account is gone or renamed",
+        "the collection of Account was removed or renamed",
         "keep the collection accounts",
     ),
 }
@@ -265,7 +265,7 @@ def test_an_event_for_consumers_outside_is_not_dropped() -> None:
     assert [each.verdict for each in found(silent("PaymentReleased"))] == ["told"]
     [refused] = found(silent("PaymentReleased"), consumed_externally=("PaymentReleased",))
     assert refused.verdict == "refused"
-    assert "while consumers outside hears it" in refused.what
+    assert "but external consumers consumes it" in refused.what
 
 
 TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
@@ -282,15 +282,15 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     ),
     "a new deadline": (
         replace(OLD, reactions=(*OLD.reactions, replace(EXPIRE, name="remind", ids="payment|remind"))),
-        [("remind", "is new: a deadline; sagas in which its event was handled before get none")],
+        [("remind", "is new: a deadline; sagas in which its event was handled before do not get it")],
     ),
     "a newer version of a handler": (
         with_(RESERVE, version=3),
         [
             (
                 "reserve",
-                "is version 3; runs that have begun keep theirs, and those of the new one wait where a process of the "
-                "release before has them",
+                "is version 3; runs that have begun keep their version, and runs of the new one wait while a "
+                "process of the previous release has them",
             )
         ],
     ),
@@ -305,18 +305,18 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
             emits=(*OLD.emits, emitted("PaymentNoted")),
         ),
         [
-            ("OrderNoted", "is heard from now on; no manifest says it yet"),
-            ("PaymentReleased", "is heard from now on"),
-            ("PaymentNoted", "is said from now on"),
+            ("OrderNoted", "is consumed from now on; no manifest emits it yet"),
+            ("PaymentReleased", "is consumed from now on"),
+            ("PaymentNoted", "is emitted from now on"),
         ],
     ),
     "an event that nobody hears less": (
         silent("PaymentReleased"),
-        [("PaymentReleased", "is said no more, and nobody hears it")],
+        [("PaymentReleased", "is no longer emitted, and has no consumer")],
     ),
     "an event that others still say is heard by nobody": (
         deaf("OrderCancelled"),
-        [("OrderCancelled", "is heard by nobody any more, and order still says it")],
+        [("OrderCancelled", "has no consumer any more, but order still emits it")],
     ),
     "newer versions": (
         replace(
@@ -325,12 +325,12 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
         ),
         [
             ("OrderPlaced", "is read as version 2, before as 1"),
-            ("PaymentReserved", "is said as version 2, before as 1: those who hear it need that schema first"),
+            ("PaymentReserved", "is emitted as version 2, before as 1: its consumers need that schema first"),
         ],
     ),
     "a part of a fan-in more": (
         with_(RESERVE, takes=(("OrderPlaced",), ("CardChanged",))),
-        [("reserve", "waits for CardChanged, too; open sagas in which it has run already are past it")],
+        [("reserve", "also waits for CardChanged; open sagas in which it has run already do not")],
     ),
     "a migration more": (
         with_state(version=3, fields={"euros": "Decimal"}),
@@ -342,7 +342,7 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     ),
     "a field of the state less": (
         with_state(fields={"cents": "int"}),
-        [("state.note", "is gone; what it held stays in the history")],
+        [("state.note", "was removed; its values stay in the history")],
     ),
     "other texts and times": (
         replace(OLD, doc="Payment.", retention_s=90.0),

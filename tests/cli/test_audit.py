@@ -97,7 +97,7 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
         assert [act["kind"] for act in told(saga, service, *args)] == kinds
     text = saga("audit", service, "--limit", "1").stdout.splitlines()
     assert "  eve: once more  moved (topic)" in text[0]
-    assert text[1] == "and 6 older: see --limit"
+    assert text[1] == "and 6 older: raise --limit to see them"
     assert text[2].startswith("the control log has 1 entries, the last digest is ")
 
 

@@ -255,7 +255,7 @@ def test_a_collection_that_no_release_takes_is_named_by_the_doctor_and_dropped_b
     )
     dropped = saga("changes", "drop", MODULE, "--collection", "returns")
     assert dropped.exit_code == 0, dropped.output
-    assert dropped.stdout == "changes of returns are noted for intake no more\n"
+    assert dropped.stdout == "changes of returns are no longer recorded for intake\n"
     assert not found_about(saga, "returns")
     again = saga("changes", "drop", MODULE, "--collection", "returns", "--collection", "orders")
     assert again.exit_code == 2

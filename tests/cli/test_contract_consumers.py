@@ -45,7 +45,7 @@ def test_each_service_is_told_what_the_change_does_to_it(saga: Call, placed: Pat
     manifest(placed, "parcels", 1, ["address.city"])
     done = saga("contracts", "diff", "Placed.v1", "Placed.v2")
     lines = done.stdout.splitlines()
-    at = lines.index("for whom, as the manifests in manifests say:")
+    at = lines.index("affected services, according to the manifests in manifests:")
     assert lines[at + 1] == "  billing (reads v1: order_id, total)"
     assert {line.strip() for line in lines[at + 2 : lines.index("  parcels (reads v1: address.city)")]} == {
         "until it is released with v2: note is not in what is written, and has no default where it is read",
@@ -111,14 +111,14 @@ def test_consumers_that_nobody_knows_read_everything(saga: Call, folder: Path, m
     monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
     (folder / "others").mkdir()
     lines = saga("contracts", "diff", "Placed.v1", "Placed.v2", "--manifests", "others").stdout.splitlines()
-    at = lines.index("for whom, as the manifests in others say:")
+    at = lines.index("affected services, according to the manifests in others:")
     assert lines[at + 1] == "  consumers outside (reads unknown versions: all fields)"
 
 
 def test_without_manifests_nobody_is_named(saga: Call, placed: Path) -> None:
     assert "manifest" not in saga("contracts", "diff", "Placed.v1", "Placed.v2").stdout
     placed.mkdir()
-    assert "no manifest in manifests hears it" in saga("contracts", "diff", "Placed.v1", "Placed.v2").stdout
+    assert "no manifest in manifests consumes it" in saga("contracts", "diff", "Placed.v1", "Placed.v2").stdout
     assert saga("contracts", "diff", "Placed.v1", "Placed.v2", "--manifests", "nowhere").exit_code == 2
     put(placed / "odd.json", "{}")
     refused = saga("contracts", "diff", "Placed.v1", "Placed.v2")

@@ -68,7 +68,7 @@ def test_other_words_in_the_docs_are_no_other_schema(saga: Call, folder: Path, c
     agree(folder, topic, sold(topic))
     first = saga("contracts", "register").stdout
     agree(folder, topic, sold(topic, doc="Other words."))
-    assert saga("contracts", "register").stdout == first.replace("registered", "as it is  ")
+    assert saga("contracts", "register").stdout == first.replace("registered", "unchanged ")
 
 
 def test_what_the_registry_refuses_is_told_and_nothing_newer_is_tried(
@@ -132,7 +132,7 @@ def test_the_doctor_says_what_is_not_registered_and_that_all_is(
     assert "to do: saga contracts register" in wrong.stdout
     assert saga("contracts", "register").exit_code == 0
     right = saga("doctor", module)
-    assert "it has the schemas of all that is emitted" in right.stdout
+    assert "it has the schemas of all emitted events" in right.stdout
     assert "is not registered" not in right.stdout
     monkeypatch.setenv("SAGA_REGISTRY", "http://127.0.0.1:1")
     away = saga("doctor", module)

@@ -147,13 +147,13 @@ def put(folder: Path, book: controls.ControlLog) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("flag", "payment", "new", *SAID), "say for how many: --percent, or --for SAGA"),
+        (("flag", "payment", "new", *SAID), "give --percent, or --for SAGA"),
         (("flag", "payment", "new", "--percent", "101", *SAID), "is not in the range"),
         (("flag", "payment", "new", "--percent", "1", "--until", "soon", *SAID), "--until soon: give a time as"),
-        (("flag", "payment", "new", "--percent", "1", "--who", "ada", "--why", " "), "--why is for the record"),
+        (("flag", "payment", "new", "--percent", "1", "--who", "ada", "--why", " "), "--why is needed for the audit"),
         (("flag", "payment", " ", "--percent", "1", *SAID), "a flag's name is a text"),
         (("pause", "payment", "--for", "soon", *SAID), "--until soon: give a time as"),
-        (("pause", "payment", "--who", " ", "--why", "b"), "--who is for the record"),
+        (("pause", "payment", "--who", " ", "--why", "b"), "--who is needed for the audit"),
         (("limit", "payment", "--resource", "bank", *SAID), "a limit says how many at once, or how many a second"),
         (
             ("limit", "payment", "--handler", "reserve", "--rate", "-1", "--at-once", "0", *SAID),
@@ -161,7 +161,7 @@ def put(folder: Path, book: controls.ControlLog) -> None:
             "a handler is limited in its runs at once",
         ),
         (("limit", "payment", "--resource", "b", "--none", "--rate", "1", *SAID), "--none ends a limit: leave out"),
-        (("route", "payment", "--handler", "reserve", *SAID), "say which: --to dead, or --off"),
+        (("route", "payment", "--handler", "reserve", *SAID), "give --to dead, or --off"),
         (("route", "payment", "--to", "dead", *SAID), "a route needs its handler or its event: name it"),
         (("route", "payment", "--event", "A", "--off", "--for", "1h", *SAID), "--off ends a route: leave out --for"),
         (("pause", "payment", "--for", "0s", *SAID), "it would expire at once"),

@@ -193,13 +193,13 @@ def test_what_dies_each_time_has_to_be_asked_for_by_name(dead: Running, saga: Ca
     [
         (
             ("payment", *SAID),
-            "say which: --saga, --handler, --type, --reason, --class, --owner, --before, --age, or --all",
+            "select something: --saga, --handler, --type, --reason, --class, --owner, --before, --age, or --all",
         ),
-        (("payment", "--all", "--who", "ada", "--why", " "), "--why is for the record: say it"),
+        (("payment", "--all", "--who", "ada", "--why", " "), "--why is needed for the audit: give it"),
         (("payment", "--all", "--who", "ada"), "Missing option '--why'"),
         (("payment", "--before", "yesterday", *SAID), "--before yesterday: give a time as 2026-11-22T16:00:00Z"),
         (("payment", "--age", "2 hours", *SAID), "--age 2 hours: give a time as 90s, 30m, 2h or 3d"),
-        (("payment", "--age", "2h", "--before", "2026-11-22T16:00:00Z", *SAID), "say the same: give one of them"),
+        (("payment", "--age", "2h", "--before", "2026-11-22T16:00:00Z", *SAID), "mean the same: give one of them"),
     ],
 )
 def test_a_command_says_which_and_why(saga: Call, shop: Path, wanted: str, args: tuple[str, ...], told: str) -> None:

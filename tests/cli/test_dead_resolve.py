@@ -79,7 +79,7 @@ def test_a_person_says_what_the_outside_did_and_the_saga_goes_on(
         f"{pottery_on.service}  cup-1  make  resolved, then handled: ada wants it: the kiln is hot\n",
     )
     assert outcomes(saga, "cup-1") == ["dead", "resolved", "handled"]
-    assert "bake as ada says" in saga("sagas", "show", "cup-1").stdout
+    assert "bake according to ada" in saga("sagas", "show", "cup-1").stdout
     raised = saga(
         "dead", "resolve", "cup-2", "--step", "bake", "--raised", "Cracked", "--args", '["cracked"]', *SAID, "--json"
     )
@@ -132,12 +132,12 @@ def test_an_escalation_is_closed_by_who_has_put_it_right(dead: Running, saga: Ca
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((), "say --step with its answer, or --escalation"),
-        (("--step", "bake", "--escalation", "dead-1"), "say --step with its answer, or --escalation"),
-        (("--step", "bake"), "say what the step returned, --answered JSON, or what it raised, --raised NAME"),
-        (("--step", "bake", "--answered", "1", "--raised", "Cracked"), "say what the step returned"),
-        (("--step", "bake", "--answered", "blue"), "--answered blue: give JSON, with its quotes"),
-        (("--step", "bake", "--answered", "1", "--args", "[]"), "--args are those of the exception"),
+        ((), "give --step with its result, or --escalation"),
+        (("--step", "bake", "--escalation", "dead-1"), "give --step with its result, or --escalation"),
+        (("--step", "bake"), "give what the step returned, --answered JSON, or what it raised, --raised NAME"),
+        (("--step", "bake", "--answered", "1", "--raised", "Cracked"), "give what the step returned"),
+        (("--step", "bake", "--answered", "blue"), "--answered blue: give JSON, including its quotes"),
+        (("--step", "bake", "--answered", "1", "--args", "[]"), "--args are the arguments of the exception"),
         (("--step", "bake", "--raised", "Cracked", "--args", '"blue"'), "give a list"),
     ],
 )

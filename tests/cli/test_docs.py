@@ -44,7 +44,7 @@ def test_built_again_it_is_the_same_and_what_is_no_more_is_removed(saga: Call, b
 
 def test_removed_pages_are_told(saga: Call, built: Path) -> None:
     (built / "services/gone.html").write_bytes((built / "services/payment.html").read_bytes())
-    assert saga("docs", "build", "site").stdout.splitlines()[-1] == "removed 1 page of what is no more"
+    assert saga("docs", "build", "site").stdout.splitlines()[-1] == "removed 1 old page"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "index.html"])

@@ -67,8 +67,8 @@ def test_before_anything_is_there_all_is_well_and_nothing_is_made(saga: Call, em
     found = found_by(saga, embedded_pottery.module, exit_code=0)
     assert wrong(found) == []
     assert [each.what for each in found] == [
-        "not there yet: the first service makes it",
-        "not there yet: the service makes it",
+        "it does not exist yet: the first service creates it",
+        "it does not exist yet: the service creates it",
     ]
     assert list((embedded_pottery.folder / ".saga").iterdir()) == []
 
@@ -100,16 +100,16 @@ def test_sound_files_are_told_as_such(saga: Call, embedded_pottery: Pottery) -> 
 def test_on_kafka_only_what_was_asked_for_by_name_is_warned_of(saga: Call, kafka_pottery: Pottery) -> None:
     saga("topics", "apply", kafka_pottery.module)
     found = found_by(saga, kafka_pottery.module, exit_code=0)
-    asked = ("1 broker has each record, as SAGA_KAFKA_REPLICATION asks for",
-             "min.insync.replicas is 1, as SAGA_KAFKA_MIN_INSYNC asks for")  # fmt: skip
+    asked = ("1 broker has each record, as SAGA_KAFKA_REPLICATION requires",
+             "min.insync.replicas is 1, as SAGA_KAFKA_MIN_INSYNC requires")  # fmt: skip
     assert set(wrong(found)) == {f"warning {topic}: {what}" for topic in kafka_pottery.topics for what in asked}
     fine = [each.what for each in found if each.severity == "ok"]
-    assert "a record was written, and read again" in fine
-    assert "its clock is that of this machine, to 2 seconds" in fine
+    assert "a record was written and read back" in fine
+    assert "its clock agrees with this machine, within 2 seconds" in fine
     shown = saga("doctor", kafka_pottery.module).stdout.splitlines()
     warnings = [line for line in shown if line.startswith("warning")]
     assert [line.rpartition(": ")[2] for line in warnings] == list(asked)  # once each, and not for each topic
-    (others, _) = [line.partition(": ")[2].split(", ") for line in shown if line.startswith("         also of:")]
+    (others, _) = [line.partition(": ")[2].split(", ") for line in shown if line.startswith("         also for:")]
     named = warnings[0].removeprefix("warning  ").partition(" and ")[0].split(", ")
     assert sorted([*named, *others]) == sorted(kafka_pottery.topics)
     assert "--entity-name NAME --add-config min.insync.replicas=2" in "\n".join(shown)
@@ -128,7 +128,7 @@ def test_a_service_that_was_never_here_has_to_say_where_it_begins(saga: Call, em
     assert wrong(found_by(saga, embedded_pottery.module, exit_code=0)) == []
     asyncio.run(published())
     (found,) = [each for each in found_by(saga, embedded_pottery.module, exit_code=1) if each.severity == "error"]
-    assert found.what == "it has never run here, nobody said where it begins, and 1 record lie in its topics"
+    assert found.what == "it has never run here, it does not declare where it starts, and its topics hold 1 record"
     assert f'Service("{embedded_pottery.service}", start="now")' in found.remedy
     said = saga("offsets", "reset", embedded_pottery.service, "--topic", embedded_pottery.topic, "--to", "latest",
                 "--who", "ada", "--why", "it is new")  # fmt: skip
@@ -181,7 +181,7 @@ def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: 
     moved = saga("offsets", "reset", pottery_on.service, "--topic", pottery_on.topic, "--to", "latest",
                  "--who", "ada", "--why", "it is new")  # fmt: skip
     assert moved.exit_code == 0, moved.output
-    says = f"{pottery_on.service}: no process of it is at work, and it has not handled 1 record"
+    says = f"{pottery_on.service}: none of its processes runs, and it has not handled 1 record"
     assert says not in saga("doctor", pottery_on.module).stdout
     asyncio.run(published())
     shown = saga("doctor", pottery_on.module).stdout.splitlines()
@@ -234,11 +234,11 @@ def test_what_was_not_asked_for_by_name_is_an_error(
     monkeypatch.delenv("SAGA_KAFKA_REPLICATION")
     monkeypatch.delenv("SAGA_KAFKA_MIN_INSYNC")
     found = wrong(found_by(saga, kafka_pottery.module, exit_code=1))
-    assert f"error {kafka_pottery.topic}: 1 broker has each record, and 3 should" in found
-    assert f"error {kafka_pottery.topic}: min.insync.replicas is 1, and 2 is wanted" in found
+    assert f"error {kafka_pottery.topic}: 1 broker has each record, but 3 should" in found
+    assert f"error {kafka_pottery.topic}: min.insync.replicas is 1, but should be 2" in found
     shown = saga("doctor", kafka_pottery.module)
     assert shown.exit_code == 1
-    assert "         at risk: a broker that is lost takes acknowledged messages with it\n" in shown.stdout
+    assert "         at risk: the loss of a broker loses acknowledged messages\n" in shown.stdout
     assert shown.stdout.splitlines()[-1] == "24 errors, no warnings"
 
 
@@ -253,13 +253,13 @@ def test_topics_that_are_missing_or_otherwise_are_told(saga: Call, pottery_on: P
     found = wrong(said)
     missing = [each.what for each in said if each.about == pottery_on.sold]
     if Settings.from_environment().broker.startswith("kafka"):  # there no service makes a topic
-        assert missing == ["the topic is not there, or this user may not see it"]
+        assert missing == ["the topic does not exist, or this user may not see it"]
         assert f"error {pottery_on.sold}: {missing[0]}" in found
     else:
-        assert missing == ["not there yet: the first service that needs it makes it"]
-    assert f"error {pottery_on.topic}: 3 partitions, and the contracts want 2" in found
-    assert f"warning {pottery_on.made}: kept 60 days, and kept 7 days is wanted" in found
-    assert f"error {pottery_on.dead}: kept 1 day, and kept for ever is wanted" in found
+        assert missing == ["it does not exist yet: the first service that needs it creates it"]
+    assert f"error {pottery_on.topic}: 3 partitions, but the contracts require 2" in found
+    assert f"warning {pottery_on.made}: kept 60 days, but should be kept 7 days" in found
+    assert f"error {pottery_on.dead}: kept 1 day, but should be kept for ever" in found
 
 
 def test_settings_of_brokers_are_looked_at(
@@ -277,7 +277,7 @@ def test_settings_of_brokers_are_looked_at(
         saga("topics", "apply", embedded_pottery.module)
         found = wrong(found_by(saga, embedded_pottery.module, exit_code=0))
         assert "warning broker 1: auto.create.topics.enable is true" in found
-        assert "warning broker 1: offsets.retention.minutes is 60, and topics are kept 7 days" in found
+        assert "warning broker 1: offsets.retention.minutes is 60, but topics are kept 7 days" in found
 
         for name, value in (("SASL", "plain"), ("CLEARTEXT", "yes"), ("USERNAME", "saga"), ("PASSWORD", "wrong")):
             monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
@@ -374,10 +374,10 @@ def test_a_sound_topic_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (SOUND._replace(partitions=5), "error 5 partitions, and the contracts want 4"),
-        (SOUND._replace(retention_ms=DAY_MS), "warning kept 1 day, and kept 7 days is wanted"),
+        (SOUND._replace(partitions=5), "error 5 partitions, but the contracts require 4"),
+        (SOUND._replace(retention_ms=DAY_MS), "warning kept 1 day, but should be kept 7 days"),
         (SOUND._replace(in_sync=2), "warning only 2 of 3 replicas of a partition are up to date"),
-        (SOUND._replace(settings={"min.insync.replicas": "1"}), "error min.insync.replicas is 1, and 2 is wanted"),
+        (SOUND._replace(settings={"min.insync.replicas": "1"}), "error min.insync.replicas is 1, but should be 2"),
         (SOUND._replace(settings={"min.insync.replicas": "3"}), "warning min.insync.replicas is 3, of 3 replicas"),
         (SOUND._replace(settings={"cleanup.policy": "delete,compact"}), "error cleanup.policy is delete,compact"),
         (SOUND._replace(settings={"retention.bytes": "1000"}), "error retention.bytes is 1000"),
@@ -391,9 +391,9 @@ def test_a_sound_topic_has_no_findings() -> None:
         ),
         (
             SOUND._replace(settings={"max.message.bytes": "1000"}),
-            "error max.message.bytes is 1000, and SAGA_RECORD_BYTES_MAX 1000000",
+            "error max.message.bytes is 1000, but SAGA_RECORD_BYTES_MAX is 1000000",
         ),
-        (SOUND._replace(may=frozenset({"write"})), "error this user may not read it, and potter has to"),
+        (SOUND._replace(may=frozenset({"write"})), "error this user may not read it, but potter must"),
     ],
 )
 def test_each_thing_that_is_wrong_with_a_topic_is_found_alone(found: TopicDescription, says: str) -> None:
@@ -418,13 +418,13 @@ def test_of_a_missing_topic_is_said_what_happens_where_it_is_missing() -> None:
 def test_a_topic_takes_what_the_setting_says_that_services_send() -> None:
     asked = findings.TopicRequirements(record_bytes_max=2_000_000)
     [told] = findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
-    assert told.what == "max.message.bytes is 1048588, and SAGA_RECORD_BYTES_MAX 2000000"
+    assert told.what == "max.message.bytes is 1048588, but SAGA_RECORD_BYTES_MAX is 2000000"
     assert told.remedy.endswith("max.message.bytes=2000000; or SAGA_RECORD_BYTES_MAX=1048588 everywhere")
     assert not list(findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "2000000"}), asked))
 
 
 def test_a_topic_kept_for_longer_than_sagas_are_remembered_is_told() -> None:
-    says = "and potter remembers a saga for 30 days only"
+    says = "but potter remembers a saga for 30 days only"
     assert about(_kept(60), SOUND._replace(retention_ms=60 * DAY_MS)) == [f"warning kept 60 days, {says}"]
     assert about(_kept(None), SOUND._replace(retention_ms=None)) == [f"warning kept for ever, {says}"]
     assert about(_kept(30), SOUND._replace(retention_ms=30 * DAY_MS)) == []
@@ -437,20 +437,20 @@ def _kept(days: float | None) -> TopicNeeds:
 def test_dead_letters_that_vanish_are_an_error_and_need_no_reader() -> None:
     letters = TopicDescription(12, None, 3, 3, SOUND.settings, frozenset({"write"}))
     assert about(LETTERS, letters) == []
-    assert about(LETTERS, letters._replace(retention_ms=DAY_MS)) == ["error kept 1 day, and kept for ever is wanted"]
-    assert about(LETTERS, letters._replace(may=frozenset())) == ["error this user may not write it, and potter has to"]
+    assert about(LETTERS, letters._replace(retention_ms=DAY_MS)) == ["error kept 1 day, but should be kept for ever"]
+    assert about(LETTERS, letters._replace(may=frozenset())) == ["error this user may not write it, but potter must"]
 
 
 def test_fewer_replicas_are_a_warning_where_they_were_asked_for_by_name() -> None:
     one = SOUND._replace(replicas=1, in_sync=1, settings={"min.insync.replicas": "1"})
     assert all(each.startswith("warning") for each in about(CUPS, one, replication=1, in_sync=1))
     assert len(about(CUPS, one, replication=1, in_sync=1)) == 2
-    assert about(CUPS, SOUND, replication=5) == ["warning 3 brokers have each record, and 5 should"]
+    assert about(CUPS, SOUND, replication=5) == ["warning 3 brokers have each record, but 5 should"]
 
 
 def test_two_replicas_are_too_few() -> None:
     assert about(CUPS, SOUND._replace(replicas=2, in_sync=2)) == [
-        "error 2 brokers have each record, and 3 should",
+        "error 2 brokers have each record, but 3 should",
         "warning min.insync.replicas is 2, of 2 replicas",
     ]
 
@@ -487,7 +487,7 @@ def test_positions_outside_the_log_are_errors() -> None:
 
     assert told(None) == told(10) == told(20) == []
     assert told(7) == ["error 3 records of cups/1 were removed before they were handled"]
-    assert told(21) == ["error its position in cups/1 is 21, and the log ends at 20"]
+    assert told(21) == ["error its position in cups/1 is 21, but the log ends at 20"]
 
 
 @pytest.mark.parametrize(
@@ -497,11 +497,11 @@ def test_positions_outside_the_log_are_errors() -> None:
         (InactiveGroup("potter", 2 * DAY_MS, 0, False), None),
         (
             InactiveGroup("potter", 2 * DAY_MS, 1, False),
-            "these stay beyond the retention of their topics, and the file grows",
+            "these records stay beyond the retention of their topics, and the file grows",
         ),
         (
             InactiveGroup("potter", 31 * DAY_MS, 7, True),
-            "what is past its retention is removed, though it has not handled it",
+            "records past their retention are removed, although it has not handled them",
         ),
     ],
 )
@@ -511,7 +511,7 @@ def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: Inacti
     for each in told:
         assert (each.about, each.remedy) == (
             "group potter",
-            "start it; if it never comes back: saga offsets delete potter",
+            "start it; if it is gone for good: saga offsets delete potter",
         )
         assert says is not None
         assert each.risk.startswith(says)
@@ -546,8 +546,8 @@ def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
 @pytest.mark.parametrize(
     ("ahead_ms", "severity", "says"),
     [
-        (2_000, "ok", "that of this machine"),
-        (-2_000, "ok", "that of this machine"),
+        (2_000, "ok", "agrees with this machine"),
+        (-2_000, "ok", "agrees with this machine"),
         (2_001, "warning", "ahead of"),
         (-60_000, "warning", "1 minute behind"),
         (60_001, "error", "ahead of"),
@@ -580,8 +580,8 @@ def test_the_topic_on_which_transitions_are_told_is_looked_at_if_they_are(
         found = json.loads(saga("doctor", embedded_pottery.module, "--json").stdout)["findings"]
         return [(each["severity"], each["what"]) for each in found if each["about"] == "saga.transitions"]
 
-    assert about() == [("ok", "as the contracts want it")]
+    assert about() == [("ok", "as the contracts require")]
     monkeypatch.setenv("SAGA_TRANSITIONS_DAYS", "30")
-    assert about() == [("warning", "kept 7 days, and kept 30 days is wanted")]
+    assert about() == [("warning", "kept 7 days, but should be kept 30 days")]
     monkeypatch.setenv("SAGA_TRANSITIONS", "off")
     assert about() == []

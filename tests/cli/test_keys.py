@@ -104,7 +104,7 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
     assert "restore what it lacks" in shown["timeline"][0]["values"][0]["problem"]
     (folder / "aside").rename(secret)
     assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
-    assert "1 secret wrapped anew" not in saga("keys", "rewrap", *WHO).output
+    assert "1 secret wrapped again" not in saga("keys", "rewrap", *WHO).output
     assert saga("keys", "forget", "customer-1", *WHO).output == "customer-1 is forgotten\n"
     assert saga("keys", "forget", "customer-1", *WHO).exit_code == 1
     assert names(saga, "cup-1", "--reveal", *WHO) == ["erased"]
@@ -139,7 +139,7 @@ def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
     assert (done.exit_code, done.stdout.splitlines()[2].strip()) == (0, "make would be handled"), done.output
     lose(folder, service, "cup-1")
     rebuilt = saga("sagas", "rebuild", kiln, "--apply")
-    assert "1 saga made anew, 0 cannot be" in rebuilt.output
+    assert "1 saga rebuilt, 0 cannot be" in rebuilt.output
     assert "make handled" in rebuilt.output
     (folder / f"{kiln}_more.py").write_text(f"{source}\n{ADMIRE}")
     assert "admire handled" in saga("sagas", "repair", f"{kiln}_more").output
@@ -159,12 +159,12 @@ def test_the_doctor_looks_at_the_folder_of_keys(
     for n in range(7):
         assert ordered(saga, f"cup-{n}", customer=f"customer-{n}") == 0
     assert saga("keys", "forget", "customer-6", *WHO).exit_code == 0
-    assert told() == [("ok", "secrets of 6 subjects can be read; 1 were forgotten")]
+    assert told() == [("ok", "secrets of 6 subjects can be read; 1 are forgotten")]
     (first,) = (folder / "keys").glob("*.key")
     assert saga("keys", "new", *WHO).exit_code == 0
     assert told()[0][0] == "ok"
     assert saga("keys", "rewrap", *WHO).exit_code == 0
-    assert told()[0] == ("warning", f"nothing is wrapped any more with {first.name}")
+    assert told()[0] == ("warning", f"no secret is wrapped any more with {first.name}")
     first.unlink()
     may = os.access
     with monkeypatch.context() as others:
@@ -176,7 +176,7 @@ def test_the_doctor_looks_at_the_folder_of_keys(
     errors = told(1)
     assert [severity for severity, _ in errors] == ["error"] * 6
     assert errors[0][1].endswith("is no key of a subject: restore it")
-    assert errors[-1][1] == "others that cannot be read: 1"
+    assert errors[-1][1] == "1 more cannot be read"
 
 
 def test_the_doctor_sees_that_a_service_seals_with_another_folder_of_keys(
@@ -197,7 +197,7 @@ def test_the_doctor_sees_that_a_service_seals_with_another_folder_of_keys(
     assert told(0) == []
     monkeypatch.setenv("SAGA_KEYS", str(folder / "other-keys"))
     assert saga("keys", "new", *WHO).exit_code == 0
-    none = f"of 3 secrets with which {service} has sealed values, 3 are not in this folder"
+    none = f"of 3 secrets with which {service} has encrypted values, 3 are not in this folder"
     assert told(1) == [("error", none)]
     shutil.copytree(folder / "keys" / "subjects", folder / "other-keys" / "subjects", dirs_exist_ok=True)
     shutil.copytree(folder / "keys" / "made", folder / "other-keys" / "made", dirs_exist_ok=True)
@@ -215,9 +215,9 @@ def test_a_secret_that_is_missing_is_no_other_folder_yet(missing: int, severity:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        (("sagas", "show", "cup-1", "--reveal", *WHO), "--reveal is for --values: give both"),
-        (("sagas", "show", "cup-1", "--reveal", "--values"), "--who is for the record: say it"),
-        (("sagas", "show", "cup-1", "--reveal", "--values", "--who", "ada"), "--why is for the record: say it"),
+        (("sagas", "show", "cup-1", "--reveal", *WHO), "--reveal needs --values: give both"),
+        (("sagas", "show", "cup-1", "--reveal", "--values"), "--who is needed for the audit: give it"),
+        (("sagas", "show", "cup-1", "--reveal", "--values", "--who", "ada"), "--why is needed for the audit: give it"),
         (("keys", "forget", "cup-1", "--who", "ada"), "Missing option '--why'"),
     ],
 )

@@ -117,10 +117,10 @@ def test_only_what_somebody_began_is_listed_and_who_it_was_is_shown(file: Path, 
     assert saga("sagas", "list", "--principal", "user:47").stdout == "no sagas\n"
     assert "give one of them" in saga("sagas", "list", "--dead", "--principal", "user:4711").stderr
     assert saga("sagas", "show", "s-00001").stdout.startswith(
-        "saga s-00001: no outcome yet; begun by 'user:4711'; known to svc\n"
+        "saga s-00001: no outcome yet; started by 'user:4711'; known to svc\n"
     )
     assert saga("sagas", "show", "s-00000").stdout.startswith("saga s-00000: no outcome yet; known to svc\n")
-    assert r"begun by 'ada'; known to nobody\x1b[2J'; known to svc" in saga("sagas", "show", "s-00005").stdout
+    assert r"started by 'ada'; known to nobody\x1b[2J'; known to svc" in saga("sagas", "show", "s-00005").stdout
     assert json.loads(saga("sagas", "show", "s-00005", "--json").stdout)["services"]["svc"]["principal"] == hostile
 
 
@@ -131,7 +131,7 @@ def test_services_that_were_told_of_two_who_began_a_saga_are_shown_with_both(
     (folder / ".saga" / "other.db").write_bytes(file.read_bytes())
     key, content = a_saga(1, service="other", principal="user:4712")
     put(folder / ".saga" / "other.db", (key.replace("svc", "other"), content))
-    assert "; begun by 'user:4712' and 'user:4711'; known to other, svc" in saga("sagas", "show", "s-00001").stdout
+    assert "; started by 'user:4712' and 'user:4711'; known to other, svc" in saga("sagas", "show", "s-00001").stdout
     for who in ("user:4711", "user:4712"):
         assert "s-00001" in saga("sagas", "list", "--principal", who).stdout
 

@@ -48,8 +48,8 @@ def test_it_writes_a_file_for_each_service_once(saga: Call, folder: Path) -> Non
     again = saga("manifest", "--write", *SERVICES, "--folder", "m", "--json")
     assert json.loads(again.stdout)["written"] == []
     assert saga("manifest", "--write", *SERVICES, "--folder", "m").stdout.splitlines() == [
-        "m/order.json is as it was",
-        "m/payment.json is as it was",
+        "m/order.json is unchanged",
+        "m/payment.json is unchanged",
     ]
 
 
@@ -57,8 +57,8 @@ def test_the_same_release_passes(saga: Call) -> None:
     checked = saga("manifest", "--check", *SERVICES)
     assert checked.exit_code == 0, checked.output
     assert checked.stdout.splitlines() == [
-        f"{ROOT}/manifests/order.json is as the service says",
-        f"{ROOT}/manifests/payment.json is as the service says",
+        f"{ROOT}/manifests/order.json is up to date",
+        f"{ROOT}/manifests/payment.json is up to date",
     ]
 
 
@@ -113,7 +113,7 @@ def test_an_event_that_another_manifest_hears_is_kept(saga: Call, released: Path
     assert checked.exit_code == 1
     [refused] = json.loads(checked.stdout)["services"][0]["differences"]
     assert (refused["verdict"], refused["where"]) == ("refused", "PaymentNoted")
-    assert refused["what"] == "is said no more, while elsewhere hears it"
+    assert refused["what"] == "is no longer emitted, but elsewhere hears it"
 
 
 def test_consumers_that_nobody_knows_count_and_the_release_before_does_not(saga: Call, released: Path) -> None:
@@ -126,8 +126,8 @@ def test_consumers_that_nobody_knows_count_and_the_release_before_does_not(saga:
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests", "--json")
     found = json.loads(checked.stdout)["services"][0]["differences"]
     assert [(each["verdict"], each["where"], each["what"]) for each in found] == [
-        ("refused", "InventoryPutBack", "is said no more, while consumers outside hears it"),
-        ("told", "PaymentNoted", "is said no more, and nobody hears it"),
+        ("refused", "InventoryPutBack", "is no longer emitted, but consumers outside hears it"),
+        ("told", "PaymentNoted", "is no longer emitted, and has no consumer"),
     ]
 
 
@@ -137,7 +137,7 @@ def test_what_is_harmless_passes_and_says_to_write_it(saga: Call, released: Path
     assert checked.exit_code == 0, checked.output
     assert checked.stdout.splitlines() == [
         "told     payment  payment: says something else of itself: texts, times or fields read",
-        "manifests/payment.json is older, harmlessly: saga manifest --write when this is released",
+        "manifests/payment.json differs harmlessly: run saga manifest --write when this is released",
     ]
     assert json.loads(saga("manifest", "--check", "services.payment", "--folder", "manifests", "--json").stdout) == {
         "harmless": True,
@@ -162,7 +162,9 @@ def test_what_is_harmless_passes_and_says_to_write_it(saga: Call, released: Path
 def test_without_a_release_before_the_answer_is_no(saga: Call, folder: Path) -> None:
     checked = saga("manifest", "--check", "services.payment", "--folder", "nowhere")
     assert checked.exit_code == 1
-    assert checked.stdout == ("nowhere/payment.json is not there: have saga manifest --write make it, and commit it\n")
+    assert checked.stdout == (
+        "nowhere/payment.json does not exist: write it with saga manifest --write, and commit it\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def dead_letter(saga: str) -> TransitionEvent:
 def stuck(saga: Call, address: str) -> list[str]:
     """Sagas that the monitor at an address calls stuck."""
     result = saga("monitor", "stuck", "--monitor", address, "--json")
-    assert f"as the monitor at {address} says" in result.stderr
+    assert f"answered by the monitor at {address}" in result.stderr
     return [each["saga"] for each in json.loads(result.stdout)["sagas"]]
 
 

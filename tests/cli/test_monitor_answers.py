@@ -44,7 +44,7 @@ def test_a_trace_shows_all_services_by_time_and_what_is_awaited(saga: Call) -> N
     result = saga("monitor", "trace", "order-1")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
-    assert lines[0] == "saga order-1: no outcome yet; told by order, payment, shipping"
+    assert lines[0] == "saga order-1: no outcome yet; reported by order, payment, shipping"
     assert [line.split()[1:4] for line in lines[2:6]] == [
         ["order", "0", "place"],
         ["shipping", "0", "book"],
@@ -71,7 +71,7 @@ def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
     asyncio.run(with_commands())
     stuck = saga("monitor", "stuck")
     assert stuck.exit_code == 1
-    down = f"{service} has no process, and 5 messages to handle: start it"
+    down = f"{service} has no running process, and 5 messages to handle: start it"
     assert stuck.stdout.splitlines() == ["nothing is stuck", down]
     assert json.loads(saga("monitor", "stuck", "--json").stdout)["down"] == {service: 5}
 
@@ -87,7 +87,7 @@ def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
 def test_a_saga_that_nobody_told_of_is_not_traced(saga: Call) -> None:
     result = saga("monitor", "trace", "order-9")
     assert result.exit_code == 1
-    assert "nothing was told of saga order-9; `saga sagas show order-9` reads the stores" in result.stderr
+    assert "no transition of saga order-9 was published; `saga sagas show order-9` reads the stores" in result.stderr
 
 
 @pytest.mark.usefixtures("history")
@@ -103,7 +103,7 @@ def test_what_is_stuck_is_listed_with_what_would_end_it(saga: Call) -> None:
 def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_told(saga: Call) -> None:
     result = saga("monitor", "stuck")
     assert (result.exit_code, result.stdout) == (0, "nothing is stuck\n")
-    assert "no service has told anything there yet" in result.stderr
+    assert "no service has published a transition yet" in result.stderr
     tell(HISTORY[-1])
     assert saga("monitor", "stuck").exit_code == 0
 
@@ -193,7 +193,7 @@ def test_a_monitor_that_runs_is_asked_and_nothing_is_read(saga: Call, monkeypatc
         unknown = saga("monitor", "trace", "order-9")
     assert [result.exit_code for result in results] == [0, 1, 0]
     assert "order-1" in results[1].stdout
-    assert all(f"as the monitor at {address} says\n" in result.stderr for result in results)
+    assert all(f"answered by the monitor at {address}\n" in result.stderr for result in results)
     assert unknown.exit_code == 1
 
 

@@ -124,7 +124,7 @@ def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
         return bool(shown["lag"] == 0 and 0 < shown["wakes"] <= all_wakes / 2)
 
     until(is_told, last=lambda: f"first:\n{said[0]}\nlast:\n{said[-1]}")
-    assert re.search(r": 1 member, 0 not handled, [0-9]+ wakes? to come\n", saga("offsets", "show", service).stdout)
+    assert re.search(r": 1 member, 0 not handled, [0-9]+ timers? pending\n", saga("offsets", "show", service).stdout)
 
 
 def failing(saga: Call) -> list[tuple[str, ...]]:

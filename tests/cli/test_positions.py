@@ -160,7 +160,7 @@ def test_a_partition_that_was_added_to_a_topic_is_not_skipped() -> None:
     unread = states[Partition("t", 1)]
     assert refuse_move(unread, 9, 0) == (
         "9 records from 0 on are not handled, and would be skipped: have the service handle them; a message that it "
-        "cannot handle becomes a dead letter"
+        "cannot handle become dead letters"
     )
     assert refuse_move(unread, 9, 0, unread=True) is None
     assert refuse_move(unread, 10, 0, unread=True) == "it ends at 9"
@@ -424,7 +424,7 @@ def test_a_service_that_never_comes_back_is_forgotten(saga: Call, embedded_potte
     asyncio.run(handled(pottery, {0: 2, 1: 3}))
     forgotten = saga("offsets", "delete", pottery.service)
     assert forgotten.exit_code == 0, forgotten.output
-    assert forgotten.stdout == f"{pottery.service} is forgotten; it had not handled 1 record\n"
+    assert forgotten.stdout == f"the offsets of {pottery.service} are deleted; it had not handled 1 record\n"
     again = saga("offsets", "delete", pottery.service)
     assert again.exit_code == 1
     assert f"no service {pottery.service} has ever read anything here" in again.output

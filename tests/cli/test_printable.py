@@ -212,7 +212,7 @@ def test_what_nobody_can_be_told_and_the_end_of_a_thread_are_escaped_and_bounded
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0
-    assert r"saga: python: a thread has ended: RuntimeError: x\x1b[2J" in run.stderr
+    assert r"saga: python: a thread has ended with an exception: RuntimeError: x\x1b[2J" in run.stderr
     assert is_safe(run.stderr)
     assert run.stderr.count("\n") == 2 * (2 * LIBRARY_LINES_MAX + 1)
 

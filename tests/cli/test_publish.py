@@ -247,7 +247,7 @@ def test_with_an_event_that_begins_no_saga_nobody_begins_one(
     monkeypatch.syspath_prepend(str(embedded_pottery.folder))
     cup = '{"cup_id": "cup-1"}'
     result = saga("publish", "CupSold", "--principal", "user:4711", stdin=cup)
-    assert (result.exit_code, "CupSold begins no saga" in result.stderr) == (2, True)
+    assert (result.exit_code, "CupSold starts no saga" in result.stderr) == (2, True)
     sold = importlib.import_module(embedded_pottery.module).CupSold(cup_id="cup-1")
     assert "ce_sagaprincipal" not in dict(to_record(sold, 0, principal="user:4711").headers)
     assert saga("publish", "CupOrdered", "--principal", "user:4711", stdin=cup).exit_code == 0

@@ -69,7 +69,7 @@ def test_the_limit_keeps_the_newest_and_tells_that_there_are_more(shop: Path, sa
     everything = json.loads(saga("sagas", "list", "--json", "--limit", "4").stdout)
     assert found["sagas"] == everything["sagas"][:2]
     assert (found["more"], everything["more"]) == (True, False)
-    assert saga("sagas", "list", "--limit", "2").stdout.endswith("and more: --limit shows them\n")
+    assert saga("sagas", "list", "--limit", "2").stdout.endswith("and more: raise --limit to see them\n")
 
 
 def test_only_what_is_open_or_dead_is_listed_when_asked_for(shop: Path, saga: Call) -> None:
@@ -325,8 +325,8 @@ def test_histories_as_they_were_written_are_counted(shop: Path, saga: Call) -> N
     counted, alone = of_one.stdout.splitlines()
     assert counted == "142 transitions in 2 histories of inventory, order, payment, shipping, tally: all unchanged"
     assert alone == (
-        "without a witness (no file .saga/broker.db: say with SAGA_BROKER where the log is): that something earlier "
-        "lies in the place of it all is not found"
+        "without a witness (no file .saga/broker.db: say with SAGA_BROKER where the log is): an earlier version of a "
+        "whole progress would not be found"
     )
 
 
@@ -494,7 +494,7 @@ def test_a_history_of_an_older_format_is_counted_as_not_bound_to_its_saga(shop: 
     verified = saga("sagas", "verify")
     assert verified.exit_code == 0
     assert verified.stdout.splitlines()[2:] == [
-        "1 of an older format: not bound to their saga, and only their state is compared"
+        "1 in an older format: not bound to their saga, and only their state is compared"
     ]
     assert json.loads(saga("sagas", "verify", "--json").stdout)["older"] == 1
 
@@ -509,7 +509,7 @@ def test_the_help_says_what_is_not_found(saga: Call) -> None:
         "times of inbox",
         "time 0",
         "(published)",
-        "whole earlier version",
+        "earlier version of a whole progress",
     ):
         assert what in told.partition("Not found")[2]
 

@@ -122,7 +122,7 @@ def test_finished_sagas_are_made_as_they_were(folder: Path, saga: Call, service:
     lose(folder, service, "good", "declined", "nowhere")
     told = saga("sagas", "rebuild", f"services.{service}", "--dry-run")
     assert told.exit_code == 0, told.output
-    assert told.stdout.splitlines()[-1] == "3 sagas to be made anew, 0 cannot be"
+    assert told.stdout.splitlines()[-1] == "3 sagas to be rebuilt, 0 cannot be"
     assert len(progresses(folder)) == len(before) - 3, "nothing was made"
     done = saga("sagas", "rebuild", f"services.{service}", "--apply")
     assert done.exit_code == 0, done.output
@@ -134,7 +134,7 @@ def test_finished_sagas_are_made_as_they_were(folder: Path, saga: Call, service:
     assert saga("sagas", "verify").exit_code == 0
     ran(folder, lambda house: house.at_rest())
     assert calls(folder) == asked, "nothing outside was asked"
-    assert saga("sagas", "rebuild", *MODULES, "--dry-run").stdout == "no sagas to be made anew, 0 cannot be\n"
+    assert saga("sagas", "rebuild", *MODULES, "--dry-run").stdout == "no sagas to be rebuilt, 0 cannot be\n"
 
 
 def test_a_saga_that_waits_is_made_as_it_was_and_goes_on(folder: Path, saga: Call) -> None:
@@ -159,7 +159,7 @@ def test_a_saga_that_waits_is_made_as_it_was_and_goes_on(folder: Path, saga: Cal
     done = saga("sagas", "rebuild", *MODULES, "--apply")
     assert done.exit_code == 0, done.output
     assert sorted(done.stdout.splitlines()) == [
-        "3 sagas made anew, 0 cannot be",
+        "3 sagas rebuilt, 0 cannot be",
         "inventory  half  set_aside handled",
         "order  half  a deadline noted",
         "shipping  half  book waiting, book waiting",
@@ -233,8 +233,7 @@ def test_what_is_there_is_never_touched_and_one_of_the_flags_is_asked_for(folder
     before = progresses(folder)
     assert "payment::other" not in before
     assert (
-        saga("sagas", "rebuild", "services.payment", "--apply").stdout.splitlines()[-1]
-        == "1 saga made anew, 0 cannot be"
+        saga("sagas", "rebuild", "services.payment", "--apply").stdout.splitlines()[-1] == "1 saga rebuilt, 0 cannot be"
     )
     assert progresses(folder)["payment::one"] == before["payment::one"]
 
@@ -255,7 +254,7 @@ def test_a_worker_that_comes_first_keeps_its_progress(
     monkeypatch.setattr(rebuilding, "rebuild_progress", while_somebody_writes)
     done = saga("sagas", "rebuild", "services.payment", "--apply")
     assert done.exit_code == 1
-    assert "payment  one  cannot be made: its progress is there by now: it is left as it is" in done.stdout
+    assert "payment  one  cannot be rebuilt: its progress is there by now: it is left as it is" in done.stdout
     assert progresses(folder)["payment::one"].n == 0
 
 
@@ -277,7 +276,7 @@ def test_what_a_person_has_decided_is_not_made_anew(folder: Path, saga: Call) ->
         lose(folder, "payment", "one")
     told = saga("sagas", "rebuild", "services.payment", "--dry-run")
     assert told.exit_code == 1
-    assert "payment  one  cannot be made: a person has decided about it" in told.stdout
+    assert "payment  one  cannot be rebuilt: a person has decided about it" in told.stdout
 
 
 def test_a_saga_of_which_the_log_has_lost_the_beginning_is_refused(
@@ -294,7 +293,7 @@ def test_a_saga_of_which_the_log_has_lost_the_beginning_is_refused(
     monkeypatch.setattr(EmbeddedAdministration, "fetch_bounds", trimmed)
     told = saga("sagas", "rebuild", "services.payment", "--dry-run")
     assert told.exit_code == 1
-    assert "payment  one  cannot be made: it began at 20" in told.stdout
+    assert "payment  one  cannot be rebuilt: it began at 20" in told.stdout
     assert "and the log has lost what was in orders before 20" in told.stdout
 
 
@@ -310,7 +309,7 @@ def test_a_finished_saga_that_is_older_than_memory_is_no_loss(
 
     monkeypatch.setattr(cli, "SystemClock", InAMonth)
     told = saga("sagas", "rebuild", "services.payment", "--dry-run")
-    assert (told.exit_code, told.stdout) == (0, "no sagas to be made anew, 0 cannot be\n")
+    assert (told.exit_code, told.stdout) == (0, "no sagas to be rebuilt, 0 cannot be\n")
 
 
 def test_what_the_service_has_not_come_to_is_left_to_it(folder: Path, saga: Call) -> None:
@@ -370,7 +369,7 @@ def test_it_works_wherever_the_log_is_and_is_told(
         assert done.stdout.splitlines() == [
             f"{service}  cup-0  make handled",
             f"{service}  cup-2  make handled",
-            "2 sagas made anew, 0 cannot be",
+            "2 sagas rebuilt, 0 cannot be",
         ]
     assert made() == {"cup-0", "cup-1", "cup-2"}
     verified = saga("sagas", "verify", "--json")
@@ -378,5 +377,5 @@ def test_it_works_wherever_the_log_is_and_is_told(
     assert (verified.exit_code, found["broken"]) == (0, [])
     assert (found["histories"], found["witnessed"], found["rebuilt"]) == (3, 3, 2)
     assert (
-        "2 of them were made anew by saga sagas rebuild: what was told of them before" in saga("sagas", "verify").stdout
+        "2 of them were rebuilt by saga sagas rebuild: events published before that" in saga("sagas", "verify").stdout
     )

@@ -174,7 +174,7 @@ def test_whatever_a_resource_gives_has_a_stand_in_whose_methods_can_be_named(giv
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("--code", "services.payment"), "--code is for --dry-run"),
+        (("--code", "services.payment"), "--code needs --dry-run"),
         (("--code", "services.order", "--dry-run"), "none of these modules declares 'payment'"),
     ],
 )

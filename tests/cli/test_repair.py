@@ -79,17 +79,17 @@ def test_all_sagas_hear_what_earlier_releases_said(released: Path, saga: Call) -
     told = saga("sagas", "repair", "second_release", "--dry-run")
     assert told.exit_code == 0
     assert told.stdout.splitlines() == [
-        *(f"payment  order-{n}  would hear of PaymentReserved" for n in (1, 2, 3)),
-        "3 sagas to go on with",
+        *(f"payment  order-{n}  would handle PaymentReserved" for n in (1, 2, 3)),
+        "3 sagas to resume",
     ]
     assert handlers_of(saga, "order-1") == ["reserve"], "nothing was done"
     done = saga("sagas", "repair", "second_release", "--saga", "order-2")
-    assert done.stdout.splitlines() == ["payment  order-2  capture handled", "1 saga gone on with, no problems"]
+    assert done.stdout.splitlines() == ["payment  order-2  capture handled", "1 saga resumed, no problems"]
     done = saga("sagas", "repair", "second_release")
     assert [line.split("  ")[1] for line in done.stdout.splitlines()[:-1]] == ["order-1", "order-3"]
     for n in (1, 2, 3):
         assert handlers_of(saga, f"order-{n}") == ["reserve", "capture"]
-    assert saga("sagas", "repair", "second_release").stdout == "no sagas gone on with, no problems\n"
+    assert saga("sagas", "repair", "second_release").stdout == "no sagas resumed, no problems\n"
     verified = json.loads(saga("sagas", "verify", "--json").stdout)
     assert (verified["histories"], verified["witnessed"]) == (3, 3), "what was written was told"
     traced = json.loads(saga("monitor", "trace", "order-1", "--json").stdout)
@@ -124,7 +124,7 @@ async def _damaged(folder: Path, what: str) -> None:
 
 
 def test_a_release_that_takes_nothing_new_has_nothing_to_do(released: Path, saga: Call) -> None:
-    assert saga("sagas", "repair", "first_release", "--dry-run").stdout == "no sagas to go on with\n"
+    assert saga("sagas", "repair", "first_release", "--dry-run").stdout == "no sagas to resume\n"
 
 
 # ------------------------------------------------------------------------------- wakes that are gone
@@ -187,7 +187,7 @@ class Kiln:
         """See all that waits happen. What was under way when the service was killed may happen twice: it is no step."""
         until(lambda: {*self.happened()} == HAPPENS, last=self.happened)
         until(
-            lambda: saga("sagas", "repair", self.module, "--dry-run").stdout == "no sagas to go on with\n"
+            lambda: saga("sagas", "repair", self.module, "--dry-run").stdout == "no sagas to resume\n"
         )  # it has written all
 
 
@@ -224,7 +224,7 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
         file.unlink()
     told = saga("doctor", kiln.module)
     assert told.exit_code == 1
-    assert "the log is gone, and the store" in told.stdout
+    assert "the log is gone, but the store" in told.stdout
     for _ in range(2):  # the first one makes a new file
         refusal = refused("run", kiln.module)
         assert "its log is new, and its store is not" in refusal
@@ -239,7 +239,7 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
     done = saga("sagas", "repair", kiln.module)
     assert done.exit_code == 0
     assert "timed  1 record are published again" in done.stdout
-    assert "  its wake is sent again, for " in done.stdout
+    assert "  its timer for " in done.stdout
     assert {*asyncio.run(_made(kiln.pottery))} == {*said}, "the same, with the same id"
     assert "published again" not in saga("sagas", "repair", kiln.module).stdout
     assert "deleted and created again" not in saga("doctor", kiln.module).stdout
@@ -284,7 +284,7 @@ def test_what_lay_in_a_topic_that_was_created_again_is_told_and_published_again_
         until(lambda: '"event":"published_lost"' in service.said())
         assert saga("sagas", "repair", pottery.module, "--saga", "two").stdout.splitlines() == [
             f"{pottery.service}  two  1 record are published again",
-            "1 saga gone on with, no problems",
+            "1 saga resumed, no problems",
         ]
         assert saga("doctor", pottery.module).exit_code == 1, "the others are not yet"
         assert saga("sagas", "repair", pottery.module).exit_code == 0
@@ -304,5 +304,5 @@ def test_a_store_that_is_lost_beside_its_log_is_seen(pottery_on: Pottery, saga: 
         file.unlink()
     told = saga("doctor", pottery.module)
     assert told.exit_code == 1
-    assert "its store is empty, and its group has handled messages" in told.stdout
+    assert "its store is empty, but its group has handled messages" in told.stdout
     assert "saga sagas rebuild" in told.stdout

@@ -119,7 +119,7 @@ def test_a_user_who_may_too_little_is_told_what_is_missing(saga: Call, guarded: 
     result = saga("doctor", pottery.module)
     assert result.exit_code == 1, result.output
     errors = [line for line in result.stdout.splitlines() if line.startswith("error")]
-    assert errors == [f"error    {pottery.sold}: this user may not read it, and {pottery.service} has to"]
+    assert errors == [f"error    {pottery.sold}: this user may not read it, but {pottery.service} must"]
     (unseen,) = [line for line in result.stdout.splitlines() if line.endswith(": this user may not see its settings")]
     assert unseen.startswith("warning  ")
     assert "DescribeConfigs on the cluster" in result.stdout

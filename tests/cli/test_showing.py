@@ -139,7 +139,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     entry = decode_transition(p.transitions[0])
     [call] = entry.calls
     plain = saga("sagas", "show", "order-1", "--service", "payment", "--steps").stdout
-    said = f"    step {call.name}: {call.ms} ms, input {call.input}, gave {len(bytes(call.value))} bytes\n"
+    said = f"    step {call.name}: {call.ms} ms, input {call.input}, result {len(bytes(call.value))} bytes\n"
     assert said in plain
     assert said not in saga("sagas", "show", "order-1", "--service", "payment").stdout
     calls = (
@@ -151,12 +151,12 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     edit(shop, "payment", "order-1", transitions=(Raw(encode(replace(entry, calls=calls))), *p.transitions[1:]))
     told = saga("sagas", "show", "order-1", "--service", "payment", "--steps").stdout.splitlines()
     shown = [line.replace(call.input, "d") for line in told if call.input in line]
-    gave = f"input d, gave {len(bytes(call.value))} bytes"
+    result = f"input d, result {len(bytes(call.value))} bytes"
     assert shown == [
-        f'    step {call.name}("order-1", 7): 1234 ms, input d, gave payment|claim::order-1::abc in saga-archive',
-        f"    step {call.name} 2: {call.ms} ms, input d, answered Declined, as eve says",
-        f"    update set_aside of stock/tea: {gave}",
-        f"    read stock: {gave}",
+        f'    step {call.name}("order-1", 7): 1234 ms, input d, result payment|claim::order-1::abc in saga-archive',
+        f"    step {call.name} 2: {call.ms} ms, input d, raised Declined, according to eve",
+        f"    update set_aside of stock/tea: {result}",
+        f"    read stock: {result}",
     ]
     one = saga("sagas", "show", "order-1", "--service", "payment", "--transition", "0", "--steps").stdout
     assert "1234 ms" in one
@@ -166,7 +166,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     assert (made["ms"], made["bytes"], made["claim"]) == (1234, 0, "payment|claim::order-1::abc")
     assert made["arguments"] == '"order-1", 7'
     refused = saga("sagas", "show", "order-1", "--steps", "--follow")
-    assert (refused.exit_code, "--steps is for what was" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "--steps shows old transitions" in refused.stderr) == (2, True)
 
 
 def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,7 @@ def test_it_goes_on_with_what_comes_until_it_is_left(saga: Call, pottery_on: Pot
 
 def test_what_is_neither_a_topic_nor_a_saga_is_said(saga: Call, embedded_pottery: Pottery) -> None:
     missing = saga("topics", "tail", "cups")
-    assert (missing.exit_code, "there is no file" in missing.stderr) == (2, True)
+    assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
     write(topics=[Topic("elsewhere", 1)])
     told = saga("topics", "tail", "cup-1")
     assert told.exit_code == 2

@@ -50,10 +50,10 @@ def test_the_types_of_most_records_are_told_with_count_and_place() -> None:
     told = [each.what for each in describe_types("orders", looked)]
     assert len(told) == doctor.TYPES_MAX
     assert told[0] == (
-        "5 records of the newest 21 are of the type 'type-0', of which no contract is; orders/0 has one at offset 0"
+        "5 records of the newest 21 are of the type 'type-0', which no contract has; orders/0 has one at offset 0"
     )
     [late] = [each.what for each in describe_types("orders", TopicSample(count=3), late=True)]
-    assert late == "of its newest records 3 could be looked at within 10 s"
+    assert late == "only 3 of its newest records could be read within 10 s"
 
 
 def test_the_doctor_looks_at_the_newest_records_only(
@@ -72,7 +72,7 @@ def test_the_doctor_looks_at_the_newest_records_only(
     assert moved.exit_code == 0, moved.output
     [found] = wrong(found_by(saga, pottery.module, exit_code=0))
     assert found.startswith(
-        f"warning {pottery.topic}: 3 records of the newest 3 are of the type 'cup.broken', of which no contract is; "
+        f"warning {pottery.topic}: 3 records of the newest 3 are of the type 'cup.broken', which no contract has; "
     )
     monkeypatch.setattr(doctor, "NEWEST_MAX", 2)
     asyncio.run(published(2))

@@ -22,7 +22,7 @@ from tests.engine.test_telling import payment
 
 ADDRESSES = ("--store", "sqlite:///store.db", "--broker", "embedded:///broker.db")
 KEY = "payment::order-1"
-AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga sagas rebuild"
+AGAIN = "restore it from a backup that has it, or rebuild it from the messages: saga sagas rebuild"
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def test_what_was_told_is_what_is_there(told: Told, saga: Call) -> None:
     assert (found["broken"], found["alone"]) == ([], None)
     lines = saga("sagas", "verify", *ADDRESSES).stdout.splitlines()
     assert lines[1:] == [
-        "as told on saga.transitions: 2 to their last transition, 0 in part, 0 not at all: it was not told, or is not "
-        "kept any more"
+        "compared with saga.transitions: 2 to their last transition, 0 in part, 0 not at all: not published, or no "
+        "longer kept"
     ]
 
 
@@ -192,7 +192,7 @@ def test_what_somebody_else_writes_to_the_topic_is_counted_and_accuses_nobody(to
     found = verified(saga, exit_code=0)
     assert (found["strange"], found["broken"]) == (3, [])
     shown = saga("sagas", "verify", *ADDRESSES).stdout
-    assert "3 records on saga.transitions are no transitions: somebody else writes there" in shown
+    assert "3 records on saga.transitions are not transitions: another program writes there" in shown
 
 
 def test_without_a_witness_it_is_said_what_cannot_be_found(

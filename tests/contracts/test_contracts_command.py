@@ -42,13 +42,13 @@ def test_generate_writes_a_module_that_check_accepts(folder: Path) -> None:
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "2 contracts in 2 versions: all fit each other",
+            "2 contracts in 2 versions: all are compatible",
             f"full_transitive, the default, because {REASON}: 2 contracts",
-            "1 generated module is as the contracts say",
+            "1 generated module is up to date",
         ],
     )
     done = saga("generate")
-    assert (done.exit_code, done.output) == (0, "services/order/events.py is as the contracts say\n")
+    assert (done.exit_code, done.output) == (0, "services/order/events.py is up to date\n")
 
 
 def test_check_names_the_file_and_the_difference_and_generate_mends_it(folder: Path) -> None:
@@ -58,13 +58,13 @@ def test_check_names_the_file_and_the_difference_and_generate_mends_it(folder: P
     forget_folders()
     done = saga("check")
     assert done.exit_code == 1
-    assert "a/events.py: is not what the contracts say; run saga contracts generate [drift]\n" in done.output
+    assert "a/events.py: differs from the contracts; run saga contracts generate [drift]\n" in done.output
     assert '+    note: str = ""' in done.output
     assert "b/events.py" not in done.output
     assert saga("check", "b/events.py").exit_code == 0
     assert saga("check", "a/events.py").exit_code == 1
     done = saga("generate")
-    assert (done.exit_code, done.output) == (0, "a/events.py written\nb/events.py is as the contracts say\n")
+    assert (done.exit_code, done.output) == (0, "a/events.py written\nb/events.py is up to date\n")
     assert saga("check").exit_code == 0
 
 
@@ -126,9 +126,9 @@ def test_contracts_that_cannot_be_used_are_listed(folder: Path) -> None:
         (["generate"], "there is no generated module below the current folder; name one"),
         (["check", "nowhere.py"], "File 'nowhere.py' does not exist"),
         (["generate", "events.py", "Nothing"], "Nothing is no contract in"),
-        (["generate", "events.py"], "events.py is not there yet; name its classes"),
-        (["generate", "by_hand.py", "Placed"], "by_hand.py was not generated, and is not overwritten"),
-        (["generate", "by_hand.py"], "by_hand.py was not generated, and is not overwritten"),
+        (["generate", "events.py"], "events.py does not exist yet; name its classes"),
+        (["generate", "by_hand.py", "Placed"], "by_hand.py was not generated, so it is not overwritten"),
+        (["generate", "by_hand.py"], "by_hand.py was not generated, so it is not overwritten"),
         (["check", "by_hand.py"], "by_hand.py was not generated"),
     ],
 )
@@ -143,7 +143,7 @@ def test_what_was_asked_wrongly_ends_with_2(folder: Path, arguments: list[str], 
 
 def test_a_repository_of_contracts_alone_is_checked(folder: Path) -> None:
     done = saga("check")
-    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "0 generated modules are as the contracts say")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "0 generated modules are up to date")
 
 
 def test_check_tells_each_promise_that_a_version_breaks_and_what_to_do(folder: Path) -> None:
@@ -320,12 +320,12 @@ def test_the_first_contract_of_all_makes_the_folder(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"goods/GoodsSent": "GoodsSent"}, "'GoodsSent' is not TOPIC/NAME, as orders/OrderPlaced"),
+        ({"goods/GoodsSent": "GoodsSent"}, "'GoodsSent' is not TOPIC/NAME, for example orders/OrderPlaced"),
         ({"goods/GoodsSent": "../goods/GoodsSent"}, "is not TOPIC/NAME"),
         ({"goods/GoodsSent": "../GoodsSent"}, "the topic .. is not lower case"),
         ({"goods/GoodsSent": "goods/goods_sent"}, "the event goods_sent is not called in CamelCase"),
         ({"goods/GoodsSent": "goods/Goods Sent"}, "'Goods Sent' is no name for a type"),
-        ({"goods/GoodsSent": "orders/Placed"}, "contracts/orders/Placed.v1.avsc is there already; the next version"),
+        ({"goods/GoodsSent": "orders/Placed"}, "contracts/orders/Placed.v1.avsc exists already; for its next version"),
         ({"goods/GoodsSent": "orders/GoodsSent", "order": "post"}, "a topic has one owner: give each its own topic"),
         ({"order_id": "order"}, "the key order is the name of the kind of saga"),
         ({"The goods were sent.": " "}, "the event GoodsSent has no description"),
@@ -350,7 +350,7 @@ def test_bump_copies_the_newest_version(folder: Path) -> None:
     old.write_text(old.read_text("utf-8").replace(", ", ",   "))
     done = saga("bump", "Placed")
     assert done.exit_code == 0
-    assert done.output.startswith("contracts/orders/Placed.v2.avsc written, as v1 is; change it, and then:\n")
+    assert done.output.startswith("contracts/orders/Placed.v2.avsc written as a copy of v1; change it, and then:\n")
     assert "saga contracts diff Placed.v1 Placed.v2\n" in done.output
     assert (folder / "contracts/orders/Placed.v2.avsc").read_text("utf-8") == old.read_text("utf-8")
     forget_folders()
@@ -371,7 +371,7 @@ def test_what_is_released_may_not_change_and_what_is_not_needs_no_other_version(
     done = saga("bump", "Placed")
     assert (done.exit_code, done.output) == (
         1,
-        "orders/Placed.v2 is not released: change it as it is, nobody relies on it yet\n",
+        "orders/Placed.v2 is not released: change it directly, no service relies on it yet\n",
     )
     assert saga("check").exit_code == 0
     (folder / "contracts/orders/Asked.v1.avsc").unlink()
@@ -496,7 +496,7 @@ def test_diff_breaks_what_the_mode_promises_and_nothing_else(folder: Path) -> No
 def test_diff_takes_files_from_anywhere(folder: Path) -> None:
     put(folder / "before/Placed.v1.avsc", (folder / "contracts/orders/Placed.v1.avsc").read_text("utf-8"))
     done = saga("diff", "before/Placed.v1.avsc", "contracts/orders/Placed.v1.avsc")
-    assert (done.exit_code, done.output.splitlines()[1:]) == (0, ["nothing that is promised breaks"])
+    assert (done.exit_code, done.output.splitlines()[1:]) == (0, ["no promise is broken"])
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_diff_takes_files_from_anywhere(folder: Path) -> None:
     [
         (["Placed.v1", "Placed.v2"], "there is no version Placed.v2 in"),
         (["Placed", "Placed.v1"], "there is no version Placed in"),
-        (["Placed.v1", "Asked.v1"], "Placed.v1 and Asked.v1 are two contracts: Placed and Asked"),
+        (["Placed.v1", "Asked.v1"], "Placed.v1 and Asked.v1 are different contracts: Placed and Asked"),
         (["nowhere/Placed.v1.avsc", "Placed.v1"], "there is no file nowhere/Placed.v1.avsc"),
         (["other.avsc", "Placed.v1"], "other.avsc cannot be used"),
         (["Broken.v1.avsc", "Placed.v1"], "is no JSON"),

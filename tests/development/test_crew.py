@@ -98,12 +98,12 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     until(lambda: "o-1" in page_of(dev), dev.said)
 
     dev.edit(ORDER, lambda text: text.replace("= 100", "= 100 +"))
-    dev.until_said(r"^order +\| cannot be read: .*services/order/__init__.py:7: .*; what ran before goes on")
+    dev.until_said(r"^order +\| cannot be read: .*services/order/__init__.py:7: .*; the old process keeps running")
     assert len(dev.processes()) == 3
     assert all(map(is_alive, dev.processes()))
 
     dev.edit(ORDER, lambda text: text.replace("= 100 +", "= nobody"))
-    dev.until_said(r"^order +\| cannot be loaded; what ran before goes on")
+    dev.until_said(r"^order +\| cannot be loaded; the old process keeps running")
     assert dev.times(r"^order +\|.*NameError: name 'nobody' is not defined") >= 1
 
     dev.edit(ORDER, lambda text: text.replace("= nobody", "= 10"))
@@ -118,7 +118,7 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     until(lambda: "o-1" in page_of(dev), dev.said)
     last = dev.processes()[-2:]
     os.kill(last[0], signal.SIGKILL)
-    dev.until_said(r"has ended by itself, with -9; it is started again when something changes")
+    dev.until_said(r"ended by itself with code -9; it is started again when something changes")
     assert dev.times("has ended by itself") == 1, "those that were started again were told to end"
 
     dev.process.send_signal(signal.SIGINT)
@@ -155,7 +155,7 @@ async def test_a_page_that_cannot_be_shown_is_said_and_the_services_go_on(tmp_pa
             assert not running.done()
             stop.set()
     assert any(who == "page" and "it cannot listen at" in line for who, line in said), said
-    assert ("page", "has ended by itself, with 2; it is started again when a contract changes") in said
+    assert ("page", "ended by itself with code 2; it is started again when a contract changes") in said
 
 
 @pytest.mark.parametrize("dev", [("--no-page",)], indirect=True)
@@ -169,7 +169,7 @@ def test_a_service_that_does_not_drain_is_ended_by_a_second_signal(dev: Dev) -> 
     until(lambda: not signal_waits(dev.process.pid))
     dev.process.send_signal(signal.SIGINT)
     assert dev.process.wait(60) == 0, dev.said()
-    assert dev.times("did not end in time, and is killed: nothing is lost by that") == 2
+    assert dev.times("did not end in time, and is killed; nothing is lost") == 2
     assert dev.times(r"^page ") == 0
     assert not any(map(is_alive, dev.processes()))
 

@@ -73,7 +73,7 @@ def test_the_demonstration_ends_with_balanced_books_and_commands_that_work(tmp_p
     further, _, page = said.partition("To look further:\n")[2].partition("To look at all of them in a browser")
     commands = further.splitlines()
     for command, shown in zip(
-        commands, ("expire     handled", "and more: --limit shows them", "all unchanged"), strict=True
+        commands, ("expire     handled", "and more: raise --limit to see them", "all unchanged"), strict=True
     ):
         looked = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert looked.returncode == 0, f"{command}: {looked.stderr}"

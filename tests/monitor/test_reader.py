@@ -156,10 +156,10 @@ async def test_what_is_no_transition_is_counted_and_keeps_nobody_out(either: Set
 async def test_it_waits_for_a_log_and_a_topic_and_says_so_once(settings: Settings) -> None:
     async with following(settings) as (reader, said):
         await until(lambda: len(said) == 1)
-        assert "no service has told anything yet: there is no " in said[0]
+        assert "no service has published a transition yet: there is no " in said[0]
         async with open_broker(None, CLOCK, settings):  # a file without the topic
             await until(lambda: len(said) == 2)
-        assert f"there is no topic {TRANSITIONS}" in said[1]
+        assert f"topic {TRANSITIONS} is missing" in said[1]
         await publish(settings, *some("a-"))
         await until(lambda: len(sagas(reader, "a-")) == 3)
         assert [said.count(each) for each in said[:2]] == [1, 1]

@@ -125,9 +125,9 @@ def test_on_the_embedded_broker_it_is_refused(saga: Call, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--shared", "a b"), "it must be letters, digits, '.', '_' and '-', at most 200"),
+        (("--shared", "a b"), "it must consist of letters, digits, '.', '_' and '-', at most 200"),
         (("--shared", "shop", "--since", "2h"), "leave out --since and --store"),
-        (("--shared", "shop", "--broker", "kafka://b", "--listen", "0.0.0.0:1"), "names no host"),
+        (("--shared", "shop", "--broker", "kafka://b", "--listen", "0.0.0.0:1"), "has no host"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(saga: Call, folder: Path, given: tuple[str, ...], said: str) -> None:

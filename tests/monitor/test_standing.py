@@ -41,7 +41,7 @@ def test_a_run_that_fails_of_its_own_code_is_stuck_at_its_first_failure_until_it
     monitor = Monitor().take(failed(0, 5 * S), failed(1, 9 * S))
     assert monitor.stuck(5 * S) == [("order-1", "failing", 5 * S)]
     assert monitor.stuck(5 * S - 1) == []
-    assert monitor.ends(5 * S) == "a release that mends reserve, or a roll back: its own code fails on OrderPlaced"
+    assert monitor.ends(5 * S) == "a release that fixes reserve, or a rollback: its own code fails on OrderPlaced"
     monitor.take(told("payment", 2, MINUTE, "handled"))
     assert monitor.stuck(2 * MINUTE) == []
 
@@ -179,7 +179,7 @@ def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it(
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     (awaited,) = timeline.awaited
-    assert awaited.ends == "it goes on at 2026-11-21T15:06:40.000Z, asked for by `Later`; or with PaymentReserved"
+    assert awaited.ends == "it continues at 2026-11-21T15:06:40.000Z, as requested by `Later`; or with PaymentReserved"
     assert (awaited.handler, awaited.for_) == ("book", ("PaymentReserved",))
     assert (awaited.since_ms, awaited.until_ms) == (BEGIN_MS + MINUTE, BEGIN_MS + 60 * MINUTE)
     late = 60 * MINUTE + stuck_detection.OVERDUE_MS
@@ -187,7 +187,7 @@ def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it(
     assert monitor.stuck(late) == [("order-1", "overdue", late)]
     (stuck,) = monitor.answers.stuck(BEGIN_MS + late).sagas
     assert (stuck.awaited.service, stuck.awaited.handler) == ("shipping", "book")
-    assert "asked for by `Later`, which was due at 2026-11-21T15:06:40.000Z: see whether" in stuck.awaited.ends
+    assert "requested by `Later`, which was due at 2026-11-21T15:06:40.000Z: check that" in stuck.awaited.ends
     monitor.take(told("shipping", 2, late, handler="book"))
     assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", late + stuck_detection.UNKNOWN_MS)]
 
@@ -199,7 +199,7 @@ def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_run_th
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     assert [each.ends[:27] for each in timeline.awaited] == [
-        "it goes on at 2026-11-21T15",
+        "it continues at 2026-11-21T",
         "its deadline at 2026-11-21T",
     ]
     monitor.take(told("shipping", 1, 1, "retrying", later=LATER, parked_ms=90 * MINUTE, open_=True))

@@ -109,11 +109,11 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         assert "there is no handler &#39;bake&#39;" in refused.text
         end = form_to(page, "/controls/switch", kind="pause", off="yes", handler="forget")
         await browser.send(end, ("why", "seen"))
-        page = await shown(browser, "/controls", "Nothing is switched.")
+        page = await shown(browser, "/controls", "No control is active.")
         flag = form_to(page, "/controls/switch", kind="flag")
         await browser.send(flag, ("service", service), ("flag", "blue"), ("percent", "12.5"), ("why", "a part"))
         book = await shown(browser, f"/audit?service={service}", "It has 4 entries")
-        assert "The book is whole" in book.text
+        assert "The control log is intact" in book.text
         for told_of in ("flag blue for 12.5 % of the sagas a part", "ada no pause any more of handler forget seen"):
             assert told_of in book.text, told_of
     await asyncio.to_thread(_recorded, saga)  # commands have an event loop of their own
@@ -174,7 +174,7 @@ async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
         [path] = await letters_of(browser, "cup-1", besides=[path])
         escalation = await browser.get(path)
         assert "Escalation of cup-1" in escalation.text
-        assert "Calls that stand" in escalation.text
+        assert "External calls that were made" in escalation.text
         assert {*(await browser.get("/sagas?state=escalated")).links("/saga?")} == {"/saga?id=cup-1"}
         assert not (await browser.get("/sagas?state=escalated&text=cup-2")).links("/saga?")
         assert not (await browser.get("/sagas?state=escalated&outcome=success")).links("/saga?")

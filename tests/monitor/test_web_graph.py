@@ -23,16 +23,18 @@ SAID = st.builds(EventFlow, st.sampled_from([f"Event{n}" for n in range(40)]), s
 def test_everything_has_a_place_of_its_own_inside_the_picture(services: list[str], events: list[EventFlow]) -> None:
     picture = draw_graph(services, events)
     names = [column.name for column in picture.columns]
-    assert sorted(names) == sorted({*services, *(name for said in events for name in (*said.says, *said.hears))})
+    assert sorted(names) == sorted(
+        {*services, *(name for flow in events for name in (*flow.producers, *flow.consumers))}
+    )
     x = {column.name: column.x for column in picture.columns}
     assert len({*x.values()}) == len(names)
     assert all(LABELS_X < each < picture.width for each in x.values())
-    assert [row.said for row in picture.rows] == events
+    assert [row.flow for row in picture.rows] == events
     assert len({row.y for row in picture.rows}) == len(events)
     for row in picture.rows:
         assert HEAD_Y < row.y < picture.height
-        assert row.begins == tuple(x[name] for name in row.said.says)
-        assert row.ends == tuple(x[name] for name in row.said.hears)
+        assert row.begins == tuple(x[name] for name in row.flow.producers)
+        assert row.ends == tuple(x[name] for name in row.flow.consumers)
         assert (row.left, row.right) == (min(*row.begins, *row.ends), max(*row.begins, *row.ends))
 
 
@@ -50,9 +52,9 @@ def test_an_event_stands_below_one_that_causes_it() -> None:
     assert order[0] == "OrderPlaced"
     assert len(order) == len({*order}) == len(library.contracts)
     known = {said.event: said for said in list_events(overview)}
-    assert known["OrderPlaced"].says == (CLIENTS,)
+    assert known["OrderPlaced"].producers == (CLIENTS,)
     assert known["OrderConfirmed"].outcome == "success"
-    assert set(known["OrderCancelled"].hears) == {"payment", "inventory", "shipping"}
+    assert set(known["OrderCancelled"].consumers) == {"payment", "inventory", "shipping"}
     for event, cause in (
         ("PaymentReserved", "OrderPlaced"),
         ("ShipmentBooked", "PaymentReserved"),
@@ -72,9 +74,9 @@ async def test_the_example_is_drawn_from_its_contracts_and_manifests(folder: Pat
     ):
         assert told in page.text, told
     [label] = [attrs["aria-label"] for tag, attrs in page.elements if tag == "svg"]
-    assert label == "6 columns, 15 events: the table below says the same"
+    assert label == "6 columns, 15 events: the table below has the same content"
     assert "2.00 a second" in page.text
-    assert "payment retries more than it gets done" in page.text
+    assert "payment retries more often than it finishes" in page.text
 
 
 async def test_without_contracts_or_manifests_it_is_said(

@@ -115,7 +115,7 @@ async def test_a_saga_is_one_timeline_with_what_is_open_and_sensitive_values_hid
         assert "No outcome yet" in page.text
         assert "OrderPlaced for reserve is a dead letter and blocks the saga" in page.text
         assert "expire runs at " in page.text
-        assert "For people" in page.text
+        assert "Dead letters and escalations" in page.text
         assert "broken" not in page.text, "cards are sensitive"
         done = await browser.get("/saga?id=order-1")
         assert "Ended with OrderConfirmed" in done.text
@@ -140,7 +140,7 @@ async def test_needs_a_person_is_filtered_and_each_letter_tells_all(shop: Path) 
         ):  # fmt: skip
             seen = await browser.get(f"/dead?{query}")
             assert len(seen.links("/dead/letter")) == found, query
-            assert ("Nothing fits these filters." in seen.text) == (not found and query != "at=50"), query
+            assert ("Nothing matches these filters." in seen.text) == (not found and query != "at=50"), query
         letter = await browser.get(path)
         assert "Dead letter of order-3" in letter.text
         for told in (
@@ -148,7 +148,7 @@ async def test_needs_a_person_is_filtered_and_each_letter_tells_all(shop: Path) 
             "event OrderPlaced",
             "attempts 1",
             "What to do",
-            "Through these lines",
+            "Lines of the service",
             "ce_subject",
         ):
             assert told in letter.text, told
@@ -160,7 +160,7 @@ async def test_empty_and_missing_and_broken_are_told(folder: Path) -> None:
         assert "No service has a store here yet." in (await browser.get("/controls")).text
         assert "No service has a store here yet." in (await browser.get("/audit")).text
         empty = await browser.get("/dead")
-        assert "Not all of it could be read" in empty.text, "there is no store"
+        assert "A part could not be read" in empty.text, "there is no store"
         assert "Nothing needs a person." not in empty.text, "nobody knows"
         assert "there is no such page" in (await browser.get("/no-such-page", 404)).text
         assert (await browser.client.post("/dead", headers={"origin": "http://127.0.0.1:8090"})).status_code == 405
@@ -203,18 +203,18 @@ async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
         assert len(stuck.links("/saga?id=")) == 200
         assert "There are more than these" in stuck.text
     async with browsing(Settings(), ToldViews("order-", count=0)) as browser:
-        assert "No service has told of a saga yet." in (await browser.get("/sagas")).text
-        assert "No saga fits these filters." in (await browser.get("/sagas?text=x")).text
+        assert "No service has reported a saga yet." in (await browser.get("/sagas")).text
+        assert "No saga matches these filters." in (await browser.get("/sagas?text=x")).text
         assert "No saga is stuck." in (await browser.get("/stuck")).text
         rates = await browser.get("/rates")
         assert "Nothing failed." in rates.text
-        assert "None gets much more than the others." in rates.text
+        assert "No saga or partition gets much more than the others." in rates.text
 
 
 async def test_a_saga_that_no_store_has_is_shown_as_it_was_told(folder: Path) -> None:
     async with browsing(Settings(), ToldViews("order-")) as browser:
         page = await browser.get("/saga?id=order-")
-        assert "This is what the services told, without contents" in page.text
+        assert "These are the published transitions, without contents" in page.text
         assert "2 older transitions are not shown" in page.text
         assert "Awaited" in page.text
 
@@ -226,7 +226,7 @@ async def test_rates_have_small_plots_that_can_be_read_aloud(folder: Path) -> No
         assert len(plots) == 25
         assert plots[0]["aria-label"] == "transitions a minute, the last 15 minutes: at most 24, now 10, failures 21"
         assert plots[0]["role"] == "img"
-        assert page.text.count("retries more than it gets done") == 1
+        assert page.text.count("retries more often than it finishes") == 1
 
 
 @pytest.mark.parametrize("path", ["/sagas", "/stuck", "/rates", "/errors", "/hot", "/trace/order-%2F"])
@@ -275,13 +275,13 @@ async def test_letters_that_are_not_searched_and_readings_that_are_old_are_told(
 ) -> None:
     await asyncio.to_thread(publish_two, shop)
     async with browsing(Settings()) as browser:
-        await shown(browser, "/dead?now=all&text=zzz", "Nothing fits these filters")
+        await shown(browser, "/dead?now=all&text=zzz", "Nothing matches these filters")
         monkeypatch.setattr(operator_console, "OLD_S", -1.0)
-        assert "This is as it was 0 seconds ago" in (await browser.get("/dead")).text
+        assert "This is 0 seconds old" in (await browser.get("/dead")).text
     monkeypatch.setattr(operator_console, "LETTERS_MAX", 1)
     monkeypatch.setattr(pages, "LETTERS_MAX", 1)
     async with browsing(Settings()) as browser:
-        await shown(browser, "/dead?now=all&text=zzz", "None of the newest 1 fits, and there are older ones")
+        await shown(browser, "/dead?now=all&text=zzz", "None of the newest 1 matches; older ones")
 
 
 async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, signed_in: None) -> None:
@@ -289,25 +289,25 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
         await browser.sign_in("ada", "correct horse")
         letter = ("letter", "payment/x")
         why = ("why", "to see")
-        assert "no letter is chosen" in await act(browser, ("wanted", "replay"), why)
-        assert "names no letter" in await act(browser, ("wanted", "replay"), why, ("letter", "x"))
-        assert "does not say what is wanted" in await act(browser, letter, why)
+        assert "no dead letter is chosen" in await act(browser, ("wanted", "replay"), why)
+        assert "names no dead letter" in await act(browser, ("wanted", "replay"), why, ("letter", "x"))
+        assert "the form has no action" in await act(browser, letter, why)
         assert "a reason is missing" in await act(browser, letter, ("wanted", "replay"), ("why", "  "))
         resolve = (letter, why, ("wanted", "resolve"))
         for told, *fields in (
-            ("names no step", ("answered", "1")),
-            ("one of them", ("step", "charge")),
-            ("one of them", ("step", "charge"), ("answered", "1"), ("raised", "X")),
-            ("name it, too", ("step", "charge"), ("answered", "1"), ("arguments", "[]")),
+            ("the step is missing", ("answered", "1")),
+            ("give either", ("step", "charge")),
+            ("give either", ("step", "charge"), ("answered", "1"), ("raised", "X")),
+            ("give its name, too", ("step", "charge"), ("answered", "1"), ("arguments", "[]")),
             ("is no JSON", ("step", "charge"), ("answered", "ch-1")),
-            ("1 or more", ("step", "charge"), ("answered", "1"), ("number", "0")),
+            ("must be 1 or more", ("step", "charge"), ("answered", "1"), ("number", "0")),
             ("choose one", ("step", "charge"), ("answered", "1"), ("letter", "payment/y")),
         ):
             assert told in await act(browser, *resolve, *fields), fields
         gone = await act(browser, letter, why, ("wanted", "replay"), status=303)
         assert gone == ""
-        assert "payment: x blocks nothing any more" in (await browser.get("/dead")).text
-        assert "blocks nothing any more" not in (await browser.get("/dead")).text, "it is told once"
+        assert "payment: x no longer blocks a saga" in (await browser.get("/dead")).text
+        assert "no longer blocks a saga" not in (await browser.get("/dead")).text, "it is told once"
         controls = await browser.get("/controls")
         form = next(form for form in controls.forms if form.action == "/controls/switch")
         for told, *fields in (
@@ -316,7 +316,7 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
             ("no time", ("service", "payment"), why, ("until", "soon")),
             ("no number", ("service", "payment"), why, ("kind", "limit"), ("rate", "many")),
             ("a whole number", ("service", "payment"), why, ("kind", "limit"), ("at_once", "1.5")),
-            ("what to switch", ("service", "payment"), why, ("kind", "x")),
+            ("the form has no control", ("service", "payment"), why, ("kind", "x")),
             ("needs its resource or its handler", ("service", "payment"), why, ("kind", "limit"), ("rate", "1")),
         ):
             answer = await browser.send(form, *fields, status=400)

@@ -48,7 +48,7 @@ def test_the_command_prints_a_line_with_which_one_can_sign_in(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "password", "why"),
-    [("a:b", PASSWORD, "cannot be a name"), ("", PASSWORD, "cannot be a name"), ("ada", "short", "and this one 5")],
+    [("a:b", PASSWORD, "is no valid name"), ("", PASSWORD, "is no valid name"), ("ada", "short", "this one has 5")],
 )
 def test_what_cannot_be_a_user_is_refused(name: str, password: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
@@ -69,7 +69,7 @@ def test_all_that_is_wrong_with_the_file_is_told_at_once_and_none_of_it_shown(fi
     assert [problem.removeprefix(f"{file}, line ").partition(":")[0] for problem in caught.value.problems] == [
         "2", "3", "4", "5", "6"
     ]  # fmt: skip
-    assert "ada is there twice" in caught.value.problems[0]
+    assert "ada occurs twice" in caught.value.problems[0]
     assert "my password" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="No such file"):
         load_users(f"{file}-gone")
@@ -165,14 +165,14 @@ async def test_so_many_names_are_tried_at_once_at_most(file: Path, monkeypatch: 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o777])
 def test_a_file_that_others_may_write_is_refused(mode: int, file: Path) -> None:
     file.chmod(mode)
-    with pytest.raises(ConfigurationError, match="others may write it, and so sign in as anybody; chmod go-w"):
+    with pytest.raises(ConfigurationError, match="other users may write to it, and so sign in as anybody; chmod go-w"):
         Sessions(str(file), TrialClock())
 
 
 def test_a_file_that_others_may_read_is_reported(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.chmod(0o644)
     Sessions(str(file), TrialClock())
-    assert "others may read" in caplog.text
+    assert "other users may read" in caplog.text
     caplog.clear()
     file.chmod(0o640)
     Sessions(str(file), TrialClock())
@@ -217,7 +217,7 @@ async def test_sessions_are_so_many_at_most(file: Path, monkeypatch: pytest.Monk
 async def test_without_a_file_of_users_the_page_only_shows(folder: Path) -> None:
     async with browsing(Settings()) as browser:
         page = await browser.get("/dead", 200)
-        assert "shows only" in page.text
+        assert "read-only" in page.text
         assert not [form for form in page.forms if form.action.startswith("/dead/act")]
         refused = await browser.get("/sign-in", 403)
         assert "SAGA_MONITOR_USERS names no file of users" in refused.text
@@ -228,7 +228,7 @@ async def test_without_a_file_of_users_the_page_only_shows(folder: Path) -> None
 async def test_who_signs_in_is_named_and_may_sign_out(folder: Path, file: Path) -> None:
     async with browsing(Settings(monitor_users=str(file))) as browser:
         wrong = await browser.sign_in("ada", "wrong horse", 403)
-        assert "no such user with this password" in wrong.text
+        assert "Wrong name or password" in wrong.text
         assert "set-cookie" not in wrong.headers
         page = await browser.get("/dead")
         [to_sign_in] = page.links("/sign-in")

@@ -173,7 +173,7 @@ def test_nothing_is_overwritten_and_all_that_is_in_the_way_is_told(folder: Path)
     told = saga("new", "project", "shop")
     assert told.exit_code == 2
     assert [line for line in told.stderr.splitlines() if line.startswith("  - ")] == [
-        "  - shop/Makefile is there already", "  - shop/tests/test_order.py is there already"
+        "  - shop/Makefile exists already", "  - shop/tests/test_order.py exists already"
     ]  # fmt: skip
     assert sorted(path.name for path in (folder / "shop").rglob("*")) == ["Makefile", "test_order.py", "tests"]
     assert (folder / "shop/tests/test_order.py").read_text() == "mine"
@@ -191,7 +191,7 @@ def test_nothing_is_overwritten_and_all_that_is_in_the_way_is_told(folder: Path)
         ("saga", "the toolkit's own topics"),
         ("class", "it is a word of Python"),
         ("orders", "a topic orders is in "),
-        ("order", "is there already"),
+        ("order", "exists already"),
     ],
 )
 def test_a_name_that_cannot_be_one_is_refused(
@@ -232,7 +232,10 @@ def test_where_no_event_or_several_begin_sagas_it_has_to_be_said_which(folder: P
     write_contracts(folder, schema("Placed", starts=True), schema("Begun", topic="others", owner="other", starts=True))
     (folder / "services").mkdir()
     told = saga("new", "service", "payment")
-    assert (told.exit_code, "say what it reacts to, --hears EVENT: Begun, Placed" in told.stderr) == (2, True)
+    assert (told.exit_code, "give the event that it reacts to, --hears EVENT: Begun, Placed" in told.stderr) == (
+        2,
+        True,
+    )
     assert saga("new", "service", "payment", "--hears", "Begun").exit_code == 0
 
 

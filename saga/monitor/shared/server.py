@@ -420,7 +420,7 @@ def _find_problem(wanted: SharedOptions) -> str:
     """Return the reason why other workers cannot use this address; empty if they can."""
     host = wanted.address.rpartition(":")[0].strip("[]")
     if host in ("", "0.0.0.0", "::"):  # other workers cannot connect to a wildcard address
-        return f"other workers connect to the address of this one, and {wanted.address!r} names no host: give one"
+        return f"other workers connect to this address, but {wanted.address!r} has no host: give one"
     return ""
 
 

@@ -127,7 +127,7 @@ class MonitorWorker:
                 await app.stop()
 
     def _describe_end(self, why: BaseException | None) -> SagaError:
-        return SagaError(f"the shared monitor {self.name} cannot go on: {type(why).__name__}: {why}")
+        return SagaError(f"the shared monitor {self.name} cannot continue: {type(why).__name__}: {why}")
 
     def _create_app(self, options: ClientOptions, copies: Copies, folder: str) -> faust.App:
         """Create the Faust app with its two tables."""
@@ -242,7 +242,7 @@ class MonitorWorker:
         self._log_looked_s, log_id = self._clock.monotonic_s(), ids.pop(TRANSITIONS, None)
         if gone := [topic for topic, id_ in ids.items() if self._table_ids.setdefault(topic, id_) != id_]:
             raise SagaError(
-                f"the shared monitor {self.name} cannot go on: {' and '.join(gone)} was deleted and created again; "
+                f"the shared monitor {self.name} cannot continue: {' and '.join(gone)} was deleted and created again; "
                 "start all its workers again: they read the topic from its beginning"
             )
         replaced = {number for number, part in self.parts.items() if log_id and part.note_log_id(log_id)}

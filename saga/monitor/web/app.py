@@ -1,4 +1,4 @@
-"""Application that serves the monitor's page and its answers in JSON: routes, and what becomes of errors."""
+"""Application that serves the monitor's page and its answers in JSON: routes, and how errors are answered."""
 
 import logging
 from collections import Counter
@@ -91,22 +91,22 @@ async def _on_error(request: Request, why: Exception) -> Response:
     lines = str(why).split("\n")
     match why:
         case PageNotFound():
-            return _render_error(request, 404, "That is not here", *lines)
+            return _render_error(request, 404, "Not found", *lines)
         case NotAllowed():
-            return _render_error(request, 403, "That is not allowed", *lines)
+            return _render_error(request, 403, "Not allowed", *lines)
         case TooManySignIns():
-            return _render_error(request, 429, "Too many at once", *lines)
+            return _render_error(request, 429, "Too many requests", *lines)
         case BadInput():
-            return _render_error(request, 400, "That cannot be done", *lines)
+            return _render_error(request, 400, "Not possible", *lines)
         case _:
-            return _render_error(request, 503, "That cannot be read or done now", *lines)
+            return _render_error(request, 503, "Not available now", *lines)
 
 
 async def _on_http(request: Request, why: Exception) -> Response:
     assert isinstance(why, HTTPException)
     if why.status_code == 404:
-        return _render_error(request, 404, "That is not here", "there is no such page")
-    return _render_error(request, why.status_code, "That cannot be done", why.detail)
+        return _render_error(request, 404, "Not found", "there is no such page")
+    return _render_error(request, why.status_code, "Not possible", why.detail)
 
 
 async def _on_gone(request: Request, why: Exception) -> Response:
@@ -133,7 +133,9 @@ async def sagas(request: Request) -> Response:
     site, asked = get_site(request), request.query_params
     chosen = {name: asked.get(name, "") for name in ("text", "service", "outcome", "age", "state")}
     if chosen["state"] == "escalated":
-        return _respond({"error": "escalations are no part of what services tell: saga dead list --json has them"}, 400)
+        return _respond(
+            {"error": "escalations are not part of the transition events: saga dead list --json lists them"}, 400
+        )
     limit = parse_number(asked, "limit", PAGE_MAX) or 50
     page = PageRequest(limit=limit, after=asked.get("after", ""))
     return _respond(get_views(site).sagas(parse_filter(chosen, site.clock.now_ms()), page))
@@ -143,7 +145,7 @@ async def trace(request: Request) -> Response:
     """Return one saga across all services."""
     site, id_ = get_site(request), request.path_params["saga"]
     found = get_views(site).saga(id_, site.clock.now_ms())
-    return _respond({"error": "nothing was told of this saga"}, 404) if found is None else _respond(found)
+    return _respond({"error": "no transition of this saga was reported"}, 404) if found is None else _respond(found)
 
 
 async def stuck(request: Request) -> Response:
@@ -231,7 +233,9 @@ async def sign_in(request: Request) -> Response:
     """Show the sign-in form, or sign in the user who sent it."""
     site = get_site(request)
     if not site.sessions.may_begin:
-        raise NotAllowed("nobody can sign in here: SAGA_MONITOR_USERS names no file of users, so this page only shows")
+        raise NotAllowed(
+            "sign-in is not possible: SAGA_MONITOR_USERS names no file of users, so this page is read-only"
+        )
     if request.method != "POST":
         return site.render(
             request, "sign_in.html.j2", wrong=False, back=_accept_own_path(request.query_params.get("back", ""))

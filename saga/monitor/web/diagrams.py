@@ -12,7 +12,7 @@ from markupsafe import Markup
 from saga.choreography.overview import Overview
 from saga.monitor.views import MinuteRate
 
-CLIENTS, OTHERS = "clients", "others outside"
+CLIENTS, OTHERS = "clients", "external consumers"
 """Columns for participants that are no services: external producers, and external consumers."""
 LABELS_X, COLUMN_X, ROW_Y, HEAD_Y = 210, 120, 28, 56
 
@@ -24,8 +24,8 @@ class EventFlow:
     event: str
     outcome: str | None
     """`success` or `failure`, if it ends a saga."""
-    says: tuple[str, ...]
-    hears: tuple[str, ...]
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ServiceColumn:
 class EventRow:
     """An event with the height of its row and its marks: where it is produced, and where it is consumed."""
 
-    said: EventFlow
+    flow: EventFlow
     y: int
     begins: tuple[int, ...]
     ends: tuple[int, ...]
@@ -61,18 +61,18 @@ class Drawing:
 
 
 def list_events(overview: Overview) -> list[EventFlow]:
-    """Return the events that anybody produces or consumes, in causal order."""
+    """Return the events that have a producer or a consumer, in causal order."""
     found = {}
     for contract in overview.contracts.values():
-        says = [each.service for each in overview.emitters(contract.name)]
-        hears = [each.service for each in overview.consumers(contract.name) if each.from_log]
-        hears += [each.service for each in overview.compensated_on(contract.name)]
-        if says or hears:
+        producers = [each.service for each in overview.emitters(contract.name)]
+        consumers = [each.service for each in overview.consumers(contract.name) if each.from_log]
+        consumers += [each.service for each in overview.compensated_on(contract.name)]
+        if producers or consumers:
             found[contract.name] = EventFlow(
                 contract.name,
                 contract.outcome,
-                ((CLIENTS,) if contract.produced_externally else ()) + tuple(dict.fromkeys(says)),
-                tuple(dict.fromkeys(hears)) + ((OTHERS,) if contract.consumed_externally else ()),
+                ((CLIENTS,) if contract.produced_externally else ()) + tuple(dict.fromkeys(producers)),
+                tuple(dict.fromkeys(consumers)) + ((OTHERS,) if contract.consumed_externally else ()),
             )
     return [found[name] for name in _sort_by_cause(overview, list(found))]
 
@@ -103,15 +103,15 @@ def draw_graph(services: Sequence[str], events: Sequence[EventFlow]) -> Drawing:
     >>> [(row.y, row.begins, row.ends, row.left, row.right) for row in picture.rows]
     [(70, (270,), (390, 510), 270, 510)]
     """
-    met = dict.fromkeys(name for said in events for name in (*said.says, *said.hears))
+    met = dict.fromkeys(name for flow in events for name in (*flow.producers, *flow.consumers))
     inside = [name for name in dict.fromkeys([*met, *services]) if name not in (CLIENTS, OTHERS)]
     names = [*([CLIENTS] if CLIENTS in met else []), *inside, *([OTHERS] if OTHERS in met else [])]
     x = {name: LABELS_X + COLUMN_X // 2 + at * COLUMN_X for at, name in enumerate(names)}
     rows = []
-    for at, said in enumerate(events):
-        begins, ends = tuple(x[name] for name in said.says), tuple(x[name] for name in said.hears)
+    for at, flow in enumerate(events):
+        begins, ends = tuple(x[name] for name in flow.producers), tuple(x[name] for name in flow.consumers)
         both = [*begins, *ends]
-        rows.append(EventRow(said, HEAD_Y + ROW_Y // 2 + at * ROW_Y, begins, ends, min(both), max(both)))
+        rows.append(EventRow(flow, HEAD_Y + ROW_Y // 2 + at * ROW_Y, begins, ends, min(both), max(both)))
     columns = tuple(ServiceColumn(name, x[name], name in (CLIENTS, OTHERS)) for name in names)
     return Drawing(LABELS_X + len(names) * COLUMN_X, HEAD_Y + len(events) * ROW_Y + ROW_Y // 2, columns, tuple(rows))
 

@@ -64,13 +64,13 @@ class GuardMiddleware:
         host = request.headers.get("host", "")
         if not is_known_host(host, self._hosts):
             return (
-                "this page is not known by that name: ask by its address, or have whoever runs it name the host in "
-                "SAGA_MONITOR_HOSTS"
+                "this host name is not allowed: use the IP address, or have the operator of the monitor add the name "
+                "to SAGA_MONITOR_HOSTS"
             )
         if request.method in ("GET", "HEAD"):
             return None
         if request.headers.get("origin", "").partition("://")[2].lower() != host.lower():
-            return "a form has to come from a page of this monitor"
+            return "forms must come from a page of this monitor"
         return None
 
 
@@ -111,7 +111,7 @@ class FormFields:
 async def read_form(request: Request) -> FormFields:
     """Read the form of a request. Raises `BadInput` if it is malformed or too large."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
-        raise BadInput("that is no form of this page")
+        raise BadInput("this is no form of this page")
     body = b""
     async for chunk in request.stream():
         body += chunk

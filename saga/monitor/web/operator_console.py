@@ -111,8 +111,8 @@ class CachedRead(Generic[T]):
         finally:
             self._task = None
         more = len(troubles) - TROUBLES_MAX
-        told = [*troubles[:TROUBLES_MAX], *([f"and {more} more"] if more > 0 else [])]
-        self._last, self._at_s = Snapshot(value, tuple(told)), self._clock.monotonic_s()
+        shown = [*troubles[:TROUBLES_MAX], *([f"and {more} more"] if more > 0 else [])]
+        self._last, self._at_s = Snapshot(value, tuple(shown)), self._clock.monotonic_s()
 
     async def _call(self, troubles: list[str]) -> T:
         return await self._read(troubles)
@@ -279,7 +279,7 @@ class OperatorConsole:
         known = {(letter.service, letter.id) for letter in letters}
         looping = {key for key, _ in sentences}
         gone = [
-            f"{service}: {id_} blocks nothing any more"
+            f"{service}: {id_} no longer blocks a saga"
             for service, id_ in keys
             if (service, id_) not in known | looping
         ]
@@ -300,7 +300,7 @@ class OperatorConsole:
                     continue
                 if wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX:
                     often = f"{each.letter.saga} had {each.replays} replays in {key[0]} already"
-                    looping.append((key, f"{often}: mend the cause, then say so"))
+                    looping.append((key, f"{often}: fix the cause, then tick the box for it"))
                 else:
                     letters[key] = each.letter
         return [*letters.values()], looping
@@ -331,9 +331,9 @@ class OperatorConsole:
         finally:
             self._controls.forget()
         if entry is None:
-            return f"{service} has not come to it yet: does it run? The wish stays, and is heeded when it does"
+            return f"{service} has not applied it yet: does it run? The request stays, and is applied when it does"
         if entry.refused is not None:
-            raise BadInput(f"{service} does not do so: {entry.refused}")
+            raise BadInput(f"{service} refuses it: {entry.refused}")
         return f"{service}: {controls.describe_switch(wanted)}"
 
 

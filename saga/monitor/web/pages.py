@@ -215,7 +215,7 @@ async def choreography(request: Request) -> Response:
     for rate in site.views.rates().handlers if site.views is not None else ():
         rates[rate.service] = rates.get(rate.service, 0.0) + rate.per_s
         if rate.storm:
-            trouble[rate.service] = "retries more than it gets done"
+            trouble[rate.service] = "retries more often than it finishes"
         elif rate.dead:
             trouble.setdefault(rate.service, "has had dead letters")
     services = [] if overview is None else sorted(overview.manifests)
@@ -300,11 +300,11 @@ async def letter(request: Request) -> Response:
     try:
         service, id_ = parse_letter_key(key)
     except BadInput as why:
-        raise PageNotFound("the address names no letter") from why
+        raise PageNotFound("the address names no dead letter") from why
     told, found = await site.desk.letter(service, id_)
     if told is None and not found.is_coming:
         raise PageNotFound(
-            "\n".join([f"no letter {id_} of {service} is among the newest: saga dead list", *found.troubles])
+            "\n".join([f"no dead letter {id_} of {service} is among the newest: saga dead list", *found.troubles])
         )
     return site.render(
         request,
@@ -342,14 +342,14 @@ async def act(request: Request) -> Response:
     keys = [parse_letter_key(key) for key in dict.fromkeys(form.every("letter"))]
     wanted = _WANTED.get(form.one("wanted"))
     if not keys:
-        raise BadInput("no letter is chosen: mark those that are meant")
+        raise BadInput("no dead letter is chosen: mark at least one")
     if wanted is None:
-        raise BadInput("the form does not say what is wanted: replay, discard or resolve")
+        raise BadInput("the form has no action: replay, discard or resolve")
     if not form.one("why"):
-        raise BadInput("a reason is missing: it stands in the history of the saga")
+        raise BadInput("a reason is missing: it is recorded in the history of the saga")
     answered = _parse_answer(form) if wanted == "resolve" else None
     if answered is not None and len(keys) > 1:
-        raise BadInput("an answer is for one letter: choose one")
+        raise BadInput("a result is for one dead letter: choose one")
     wish = CommandRequest(wanted=wanted, operator=Operator(session.user, form.one("why")), answered=answered)
     sentences = await site.desk.act(keys, wish, again=form.one("again") == "yes")
     more = len(sentences) - NOTICE_LINES_MAX
@@ -366,19 +366,19 @@ def _parse_answer(form: FormFields) -> StepAnswer | None:
     arguments, number = form.one("arguments"), form.one("number") or "1"
     if not step:
         if answered or raised or arguments:
-            raise BadInput("the answer names no step: say which function it answers for")
+            raise BadInput("the step is missing: give the name of its function")
         return None
     if bool(answered) == bool(raised):
-        raise BadInput("say what the step returned, or what it raised: one of them")
+        raise BadInput("give either what the step returned or what it raised")
     if arguments and not raised:
-        raise BadInput("arguments are those of the exception: name it, too")
+        raise BadInput("arguments belong to an exception: give its name, too")
     if not (number.isascii() and number.isdigit() and len(number) < 7 and int(number) >= 1):
-        raise BadInput("the number of the call is 1 or more")
+        raise BadInput("the number of the call must be 1 or more")
     text = (arguments or "[]") if raised else answered
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise BadInput('the answer is no JSON: a text stands in double quotes, as "ch-1"') from None
+        raise BadInput('the result is no JSON: put text in double quotes, for example "ch-1"') from None
     return StepAnswer(step=step, number=int(number), value=json.dumps(value), raised=raised or None)
 
 
@@ -427,7 +427,7 @@ async def switch(request: Request) -> Response:
     if service not in (book.service for book in known):
         raise BadInput(f"no service {service} has a store here")
     if not why:
-        raise BadInput("a reason is missing: it stands in the service's book")
+        raise BadInput("a reason is missing: it is recorded in the control log")
     sentence = await site.desk.switch(service, parse_switch(form, site.clock), Operator(session.user, why))
     return redirect_with_notice(session, sentence, "/controls")
 
@@ -436,14 +436,14 @@ def parse_switch(form: FormFields, clock: Clock) -> Switch:
     """Parse the control that a form describes. Raises `BadInput`; the service itself rejects what it cannot do."""
     kind, until = form.one("kind"), _parse_until(form.one("until"), clock)
     if kind not in KINDS:
-        raise BadInput("the form does not say what to switch: a flag, a pause, a limit or a route")
+        raise BadInput("the form has no control: a flag, a pause, a limit or a route")
     if kind == "flag":
         saga = form.one("saga") or None
         percent = _parse_decimal(form.one("percent"), "percent")
         return Switch(flag=form.one("flag"), percent=100.0 if percent is None else percent, saga=saga, until=until)
     at_once = _parse_decimal(form.one("at_once"), "at once")
     if at_once is not None and at_once != int(at_once):
-        raise BadInput("calls or runs at once are a whole number")
+        raise BadInput("the number of calls or runs at once must be a whole number")
     return Switch(
         kind=kind,
         off=form.one("off") == "yes",

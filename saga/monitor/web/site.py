@@ -77,10 +77,10 @@ class Site:
         """Read a form that a signed-in user sent from a page of this session. Raises `NotAllowed`, `BadInput`."""
         session = self.get_session(request)
         if session is None:
-            raise NotAllowed("nobody is signed in here: sign in, then do it again")
+            raise NotAllowed("you are not signed in: sign in, then try again")
         form = await read_form(request)
         if not equals_secret(form.one("form"), session.form):
-            raise NotAllowed("the form is of another session: load the page anew, then do it again")
+            raise NotAllowed("the form belongs to another session: reload the page, then try again")
         return form, session
 
 
@@ -168,7 +168,7 @@ def parse_letter_key(key: str) -> tuple[str, str]:
     """Parse service and id from a key. Raises `BadInput` if it is malformed."""
     service, separator, id_ = key.partition("/")
     if not separator or not service or not id_:
-        raise BadInput("the form names no letter: load the page anew")
+        raise BadInput("the form names no dead letter: reload the page")
     return unquote(service), unquote(id_)
 
 

@@ -35,7 +35,7 @@ SESSION_S = 8 * 3600.0
 SESSIONS_MAX = 1000
 WRONG_S = 1.0
 """Pause in seconds after a wrong password, during which no other one for this name from this address is checked. So
-guesses are limited to one a second, and delay nobody else."""
+guesses are limited to one per second, and delay no other user."""
 WAITING_MAX = 10
 """People of one name and address who may wait to be signed in. The one who has waited for longest is asked to come
 again when there are more."""
@@ -73,9 +73,9 @@ class HashedPassword:
 def format_user_line(name: str, password: str) -> str:
     """Format the line of the file for a user. Raises `BadInput` for an unusable name or password."""
     if NAME.fullmatch(name) is None:
-        raise BadInput(f"{name!r} cannot be a name: 1 to 64 letters, digits, and . _ @ + - behind the first")
+        raise BadInput(f"{name!r} is no valid name: use 1 to 64 letters, digits, and after the first . _ @ + -")
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
-        raise BadInput(f"a password has {PASSWORD_MIN} to {PASSWORD_MAX} characters, and this one {len(password)}")
+        raise BadInput(f"a password has {PASSWORD_MIN} to {PASSWORD_MAX} characters, this one has {len(password)}")
     salt = secrets.token_bytes(16)
     plain = password.encode("utf-8", "backslashreplace")
     digest = hashlib.scrypt(plain, salt=salt, n=COST, r=BLOCK, p=LANES, maxmem=MEMORY_MAX, dklen=32)
@@ -94,7 +94,9 @@ def load_users(file: str) -> Mapping[str, HashedPassword]:
             "the monitor's users cannot be read:", [f"SAGA_MONITOR_USERS is {file}: {why}"]
         ) from why
     if mode & WRITABLE:
-        problem = f"SAGA_MONITOR_USERS is {file}: others may write it, and so sign in as anybody; chmod go-w {file}"
+        problem = (
+            f"SAGA_MONITOR_USERS is {file}: other users may write to it, and so sign in as anybody; chmod go-w {file}"
+        )
         raise ConfigurationError("the monitor's users cannot be used:", [problem])
     found: dict[str, HashedPassword] = {}
     problems = []
@@ -104,9 +106,9 @@ def load_users(file: str) -> Mapping[str, HashedPassword]:
         name, _, rest = line.strip().partition(":")
         hashed = _parse_password(rest)
         if NAME.fullmatch(name) is None or hashed is None:  # nothing of the line is shown: it may be a password
-            problems.append(f"{file}, line {number}: it is no user; `saga monitor password NAME` prints such a line")
+            problems.append(f"{file}, line {number}: not a user line; `saga monitor password NAME` prints one")
         elif name in found:
-            problems.append(f"{file}, line {number}: {name} is there twice; keep one")
+            problems.append(f"{file}, line {number}: {name} occurs twice; keep one")
         else:
             found[name] = hashed
     if problems:
@@ -210,7 +212,7 @@ class Sessions:
         self._lines: dict[tuple[str, str], SignInQueue] = {}
         load_users(file)
         if file and Path(file).stat().st_mode & stat.S_IROTH:
-            log.warning("others may read %s, and try passwords on what they read: chmod o-r %s", file, file)
+            log.warning("other users may read %s, and guess passwords from it: chmod o-r %s", file, file)
 
     @property
     def may_begin(self) -> bool:

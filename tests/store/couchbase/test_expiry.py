@@ -169,7 +169,7 @@ async def test_the_doctor_says_which_documents_would_go(
     told = [finding.what for finding in diagnosis.findings if finding.severity == "error"]
     assert ["for ever" in told[0], "for 31 days" in told[1], "evicts" in told[2]] == [True] * 3
     assert {finding.remedy for finding in diagnosis.findings if finding.severity == "error"} == {
-        "mend that, and run saga doctor again"
+        "correct that, and run saga doctor again"
     }
 
 
