@@ -245,7 +245,7 @@ def test_a_run_reads_and_writes_the_collections_of_the_roles_and_no_others(
 
 def test_a_store_that_asks_nobody_has_no_roles(saga: Call) -> None:
     result = saga("access", "couchbase", "services.payment")
-    assert (result.exit_code, "which asks nobody who he is" in result.stderr) == (2, True)
+    assert (result.exit_code, "which has no users" in result.stderr) == (2, True)
 
 
 def test_an_address_is_taken_from_the_settings_without_the_password_that_services_need(
