@@ -20,63 +20,65 @@ NO_HANDLERS: Mapping[str, str] = MappingProxyType({})
 
 
 FUTURE_S = 3600
-"""Seconds by which the clocks of a system may differ before people are told."""
+"""Seconds by which the clocks of a system may differ before it is reported."""
 
 
 class Now(Struct, frozen=True, gc=False):
-    """The time of a decision, and for how long the service remembers a saga."""
+    """The time of a decision, and how long the service remembers a saga."""
 
     ms: int
     """Milliseconds since 1970, UTC."""
     retention_s: int
     handled_ms: int = LATEST_MS
-    """Time up to which the log has been handled: whatever it held then that may concern the saga has come to its place
-    here. Asked for where a deadline is due."""
+    """Time up to which the log has been handled: every event published before then that may concern the saga is already
+    in the progress. It is determined only if a deadline is due."""
     absences: tuple[tuple[int, int], ...] = ()
-    """Times in which the service has written nothing, from when to when, in milliseconds since 1970."""
+    """Periods in which the service wrote nothing: begin and end of each, in milliseconds since 1970."""
 
     @property
     def forgotten(self) -> str:
         """Return the time up to which the service may have forgotten what it did.
 
-        That is the retention ago, or the beginning of an absence in which that time lies. To the second, so that it is
-        seldom computed anew.
+        That is now minus the retention or, if that time is in an absence, the beginning of the absence. It is rounded
+        to seconds, so that it seldom changes.
         """
         since_ms = (self.ms // 1000 - self.retention_s) * 1000
         return iso(next((begin for begin, end in self.absences if begin < since_ms < end), since_ms))
 
     @property
     def future(self) -> str:
-        """Return the time after which nothing can have begun yet, unless a clock is wrong. To the second, as above."""
+        """Return the time after which no message can have been made yet, unless a clock is wrong. It is rounded to
+        seconds."""
         return iso((self.ms // 1000 + FUTURE_S) * 1000)
 
 
 class Trigger(Struct, frozen=True, kw_only=True, gc=False):
-    """The message that is processed, with what this service has found out about it."""
+    """The message that is processed, with what the service knows about it."""
 
     message: Message
-    """An empty type means no message: a repair that only continues ready work."""
+    """An empty type means that there is no message: a repair only continues ready work."""
     bad: Mapping[str, str] = NO_HANDLERS
-    """The handlers that can never decode the message, each with the reason."""
+    """Handlers that can never decode the message, with the reason for each."""
     paged: tuple[str, ...] | None = None
-    """The handlers for which pages of the progress keep the message; `None`: the pages were not asked."""
+    """Handlers for which the message is stored in an overflow segment; `None` if the segments were not searched."""
 
 
 class HeldBack(NamedTuple):
-    """A run that must not be tried again while a message is processed, nor before some time."""
+    """A run that must not be tried again while the current message is processed, nor before a certain time."""
 
     handler: str
     compensates: bool
     due_ms: int
     message: str = ""
-    """Id of the message for which alone it is held back; empty: all runs of the handler, or of its compensation."""
+    """Id of the only message for which the run is held back; empty if all runs of the handler, or of its compensation,
+    are."""
 
 
 class ParkedRun(Struct, frozen=True, kw_only=True, gc=False):
     """A run that waits for its next attempt."""
 
     id: str
-    """Name of this wait: what is tried and parked again has another one."""
+    """Name of this wait. A run that is tried and parked again has another one."""
     handler: str
     message: Message
     attempts: int
@@ -84,7 +86,7 @@ class ParkedRun(Struct, frozen=True, kw_only=True, gc=False):
     undoes: bool = False
     """True for a compensation."""
     put_off: bool = False
-    """True if a pause, a limit or an open breaker holds it up: it is looked at each minute, from `due_ms` on."""
+    """True if a pause, a limit or an open breaker postpones the run: from `due_ms` on it is checked every minute."""
 
 
 # -------------------------------------------------------------------- nothing for a handler
@@ -95,28 +97,30 @@ class Complete(Struct, frozen=True, gc=False):
 
 
 class LoadProgress(Struct, frozen=True, gc=False):
-    """Read the progress from the store: it is unknown, or the cached copy may be too old to finish on."""
+    """Read the progress from the store: it is unknown, or the cached copy may be too old to finish the message with."""
 
 
 class ForwardTimer(Struct, frozen=True, gc=False):
-    """Publish the current timer again for the earliest time at which work is due; then nothing is left to do."""
+    """Publish the current timer again for the earliest time at which work is due, and finish the message."""
 
     due_ms: int
     unknown_ms: int = 0
-    """Time for which the wake in hand was published first, if the store does not know its saga: that one is published
-    again."""
+    """If the store does not know the saga of the processed timer: time for which that timer was first published; it is
+    published again. Otherwise 0."""
 
 
 class AwaitLog(Struct, frozen=True, gc=False):
-    """Keep the current timer until the log has been handled up to a deadline's due time; then process it again."""
+    """Keep the current timer until the log has been handled up to a deadline's due time, and process the timer again
+    then."""
 
     due_ms: int
     look_ms: int | None
-    """Time at which its turn is to be taken again in any case, for what else waits; `None`: nothing does."""
+    """Time at which the timer is processed again in any case, because other work is due then; `None` if there is none.
+    """
 
 
 class TouchDeadline(Struct, frozen=True, gc=False):
-    """Record a message that only opens or closes a deadline."""
+    """Record a message that only opens or closes a deadline and is for no handler."""
 
     message: Message
 
@@ -138,7 +142,7 @@ class HandlerAction(Struct, frozen=True, gc=False):
     role: HandlerRole
     message: Message
     undoes: ClassVar[bool] = False
-    """True for what a compensation does."""
+    """True for an action of the compensation."""
 
     @property
     def name(self) -> str:
@@ -150,14 +154,14 @@ class RunHandler(HandlerAction, frozen=True, gc=False):
     """Run the handler from its start, or continue from its open intent."""
 
     parts: tuple[Message, ...]
-    """One for each event parameter that is needed, then those of others that are there."""
+    """One message for each required event parameter, then the messages of optional parameters that are there."""
     intent: Intent | None = None
     goes_on: SuspendedRun | None = None
-    """The run of which this is the next turn."""
+    """The suspended run of which this is the next turn; `None` for a new run."""
 
 
 class Compensate(HandlerAction, frozen=True, gc=False):
-    """Run the compensation on a result; its event is handed over beside the outcome."""
+    """Run the compensation for one result; it is given the outcome and the event of the result."""
 
     undoes: ClassVar[bool] = True
     goes_on: ClassVar[SuspendedRun | None] = None
@@ -170,8 +174,8 @@ class Compensate(HandlerAction, frozen=True, gc=False):
 
 
 class Abort(HandlerAction, frozen=True, gc=False):
-    """Close a run that never finishes: close its documents to it, make its `on_abort` calls, and show a person what
-    remains."""
+    """Undo a run that never finishes: prevent its pending document updates, make its `on_abort` calls, and report to an
+    operator what remains."""
 
     undoes: ClassVar[bool] = True
     goes_on: ClassVar[SuspendedRun | None] = None
@@ -197,43 +201,44 @@ class Ignore(RecordDecision, frozen=True, gc=False):
 
 
 class Reject(RecordDecision, frozen=True, gc=False):
-    """Make a dead letter of a message that must not run. It does not block the saga."""
+    """Make a dead letter of a message that must not be handled. The dead letter does not block the saga."""
 
     reason: str
     remedy: str
 
 
 class KeepPending(RecordDecision, frozen=True, gc=False):
-    """Keep the message pending until the other parts are here, or until the start of the saga is known."""
+    """Keep the message pending until the other events of its handler have arrived, or until the start of the saga is
+    known."""
 
     reason: str
 
 
 class Enqueue(RecordDecision, frozen=True, gc=False):
-    """Keep the message behind what blocks the saga."""
+    """Queue the message behind the run or dead letter that blocks the saga."""
 
     reason: str
     bad: str | None = None
-    """Why it can never be decoded."""
+    """Reason why the message can never be decoded."""
 
 
 class DelayCompensation(RecordDecision, frozen=True, gc=False):
-    """Keep the outcome until its compensation can do something."""
+    """Keep the outcome until its compensation can run or close the handler."""
 
     undoes: ClassVar[bool] = True
     known: bool
-    """True if the original has begun and will be brought to its end; false if nobody has told when the saga began: what
-    was done here may be forgotten."""
+    """True if the compensation waits for the original run, which has begun and will finish. False if it waits for the
+    start of the saga: as long as that is unknown, the service may have forgotten what it did."""
 
 
 class BeginAbort(RecordDecision, frozen=True, gc=False):
-    """Replace the intent of a run that is a dead letter: from now on nothing revives it."""
+    """Replace the intent of a run that will never finish: from then on nothing continues the run."""
 
     undoes: ClassVar[bool] = True
 
 
 class CloseHandler(RecordDecision, frozen=True, gc=False):
-    """Close the handler: nothing is left to undo, and it will never run in this saga."""
+    """Close the handler: there is nothing to undo, and it will never run in this saga."""
 
     undoes: ClassVar[bool] = True
 
@@ -248,21 +253,21 @@ class ApplyCommand(Struct, frozen=True, gc=False):
 
 
 class Replay(ApplyCommand, frozen=True, gc=False):
-    """Retry a dead letter."""
+    """Retry a dead letter: attempt its run again."""
 
     kept: PendingMessage
 
 
 class AdmitAsNew(ApplyCommand, frozen=True, gc=False):
-    """Process a message of which nothing is stored as a new one."""
+    """Process a message as new, because the progress has no record of it."""
 
     message: Message
     takers: tuple[HandlerRole, ...]
-    """Handlers that have not had it."""
+    """Handlers that have not processed the message."""
     undone: tuple[HandlerRole, ...] = ()
-    """Handlers whose compensations have not had it."""
+    """Handlers whose compensations have not processed the message."""
     bad: Mapping[str, str] = NO_HANDLERS
-    """The handlers that can never decode it, each with the reason."""
+    """Handlers that can never decode the message, with the reason for each."""
 
 
 class Discard(ApplyCommand, frozen=True, gc=False):
@@ -272,7 +277,7 @@ class Discard(ApplyCommand, frozen=True, gc=False):
 
 
 class Release(ApplyCommand, frozen=True, gc=False):
-    """Retry a parked run at once."""
+    """Make the next attempt of a parked run at once."""
 
     run: ParkedRun
 
@@ -285,14 +290,14 @@ class AnswerStep(ApplyCommand, frozen=True, gc=False):
 
 
 class ResolveEscalation(ApplyCommand, frozen=True, gc=False):
-    """Close an escalation: an operator has corrected what it reports."""
+    """Close an escalation: an operator has corrected the problem that it reports."""
 
     escalation: DeadLetterRecord | None
     """The escalation; `None`: its transition is archived."""
 
 
 class RejectCommand(ApplyCommand, frozen=True, gc=False):
-    """Do nothing, and record the reason."""
+    """Reject the command: change nothing else, and record the reason."""
 
     reason: str
 

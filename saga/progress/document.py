@@ -1,7 +1,8 @@
 """The progress: the one document that a service stores for a saga, with its current values and its transitions.
 
-JSON, so that people and tools can read it; the same in every store. All values are immutable: a decision makes a new
-one. The current values hold all that decisions read; the transitions are the journal, and the outbox.
+It is JSON, so that people and tools can read it, and it is the same in every store. All values are immutable: a
+decision creates new ones. Decisions read only the current values. The transitions are the journal; those that are not
+yet known as published are the outbox.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,21 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FORMAT = 8
-"""The newest that this version reads."""
+"""Newest format of a progress that this version of the toolkit reads."""
 PLAIN, PAGED, TIMED, CONTINUED, STACKED, VERSIONED, CLAIMED, RELEASED = 1, 2, 3, 4, 5, 6, 7, 8
-"""Formats: plain; with pages, deadlines, runs that go on later, results in pages; with a state of a later version than
-the first; with a run that has begun and whose answers lie in claims; with a run that a later version of its handler
-than the first has begun, or a call in the place of another; with results that keep what their handler took, or with
-pages of own events, of events that a handler does not need, or shelves. No older version decides on them."""
+"""Formats of a progress. Each stands for contents that older versions of the toolkit would misread, so they refuse to
+decide on such a progress:
+
+- `PLAIN`: nothing of what follows.
+- `PAGED`: overflow segments.
+- `TIMED`: open deadlines.
+- `CONTINUED`: suspended runs.
+- `STACKED`: results in overflow segments.
+- `VERSIONED`: a state of version 2 or later.
+- `CLAIMED`: an open run with answers in claim checks.
+- `RELEASED`: a run that was started under handler version 2 or later; an unanswered call that is a fallback; results
+  that store messages which their handler consumed; index segments; or segments that name the types of their messages.
+"""
 
 Outcome = Literal[
     "handled", "later", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead",
@@ -34,22 +44,23 @@ Outcome = Literal[
 ]  # fmt: skip
 IntentKind = Literal["do", "undo", "lieu"]
 RunKey: TypeAlias = tuple[IntentKind, str, str]
-"""Kind, handler and cause of one run."""
+"""Key of one run: its kind, handler and cause."""
 SegmentKind = Literal["inbox", "queue", "waiting", "results", "own"]
 
 
 class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A call that takes back what its run did before it recorded the call."""
+    """A call that undoes what its run did; the run declared it with `saga.on_abort`."""
 
     call: str
-    """`resource.method`, or `module:function`: another process finds it by that."""
+    """`resource.method`, or `module:function`: another process finds the function by this name."""
     args: tuple[Raw, ...] = ()
     named: dict[str, Raw] = {}
-    """Arguments that were given by name."""
+    """Arguments that were passed by name."""
     saga: tuple[str, ...] = ()
-    """Places and names of the arguments that are the saga itself."""
+    """Positions and names of the arguments for which the saga itself is passed."""
     after: int = 0
-    """Calls of its turn that were answered before; 0 for one of an earlier turn."""
+    """Number of calls of the same turn that were answered before this one was declared; 0 if an earlier turn declared
+    it."""
 
 
 class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -59,29 +70,32 @@ class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     name: str
     count: int
     newest: int
-    """Time at which its newest entry was made, in seconds since 1970."""
+    """Time at which the newest entry of the segment was made, in seconds since 1970."""
     until: int = 0
-    """Time from which on it may have expired, in seconds since 1970; 0: it never does."""
+    """Time after which the segment may have expired, in seconds since 1970; 0 if it never expires."""
     bound: str = ""
-    """Sum of the digests of its items, as `count` with those of the pages below it: see `saga.progress.integrity`."""
+    """Sum of the digests of the segment's items. Like `count`, it includes the items of the segments below. See
+    `saga.progress.integrity`."""
     had: str = ""
-    """Sum that takes the place of `bound` once nobody will ever handle what is kept in it, and it counts as had."""
+    """Sum of the digests of the inbox entries of the segment's messages. It replaces `bound` when the handler is
+    closed: then the messages will never be handled, and count as handled."""
     first: int = 0
     last: int = 0
-    """The transitions that kept its first and its last message."""
+    """Numbers of the transitions that stored its first and its last item."""
     handlers: tuple[str, ...] = ()
-    """Handlers for which messages are kept in it, sorted; of results the one whose they are, of own events those that
-    have not had them."""
+    """Names of handlers, sorted. For messages: the handlers for which they are stored. For results: the handler whose
+    results they are. For self-consumed events: the handlers that have not processed them."""
     types: tuple[str, ...] = ()
-    """Types of the messages in it, sorted, where their handlers do not say which: of own events, and of events that a
-    handler does not need."""
+    """Types of the messages in the segment, sorted, if their handlers do not determine them: for self-consumed events,
+    and for events of optional parameters."""
     level: int = 0
-    """More than 0 for a shelf, which lists pages of a level less: see `saga.progress.overflow`."""
+    """0 for a segment that holds items; 1 or 2 for an index segment, which lists segments of the level below. See
+    `saga.progress.overflow`."""
 
     def closed(self, now_s: int, until: int) -> "OverflowSegment":
-        """Return it as a segment of the inbox: the messages in it are never handled.
+        """Return the segment as an inbox segment, because the messages in it will never be handled.
 
-        One that never expires stays so until the next write replaces it by one that does.
+        A segment that never expires stays so, until the next write replaces it by a copy that expires.
         """
         until = min(self.until, until)
         none = ()
@@ -90,36 +104,41 @@ class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         )
 
     def is_forgotten(self, now_s: int) -> bool:
-        """Return True if everything in it is older than the retention."""
+        """Return True if everything in the segment is older than the retention."""
         return self.of == "inbox" and 0 < self.until < now_s
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A step, a document update or a document read of a handler, as begun; with its answer, once that is recorded."""
+    """A step, document update or document read of a handler: recorded when it begins, and again with its answer."""
 
     kind: Literal["step", "update", "read"]
     name: str
-    """The function's own name; for a read the document's collection."""
+    """The function's own name; for a read, the document's collection."""
     number: int
-    """Counted by name, in order of calls."""
+    """Number of the call among the run's calls of the same name, in order."""
     input: str
     """Digest of the arguments."""
     arguments: str = ""
-    """The arguments themselves, for people, where they are short and the run was given nothing sensitive."""
+    """The arguments themselves, for people to read; empty if they are long, or if the run was given sensitive values.
+    """
     document: str | None = None
     """`collection/key`, for updates and reads."""
     value: Raw = Raw(b"null")
-    """Value that it gave."""
+    """Value that the call returned."""
     claim: str = ""
-    """Name of the document that holds the value in its place: see `saga.engine.persistence.overflow_store`."""
+    """Claim check: the name of the document that stores a value too large for the progress; `value` is then null. See
+    `saga.engine.persistence.overflow_store`."""
     ms: int = 0
-    """Milliseconds that a step took, by the clock of the worker that made it; for people."""
+    """Milliseconds that a step took, by the clock of the worker that ran it; for people to read."""
     answer: str | None = None
-    """The declared exception it raised, by class name; `value` then holds its arguments."""
+    """Class name of the declared exception that the call raised; `value` then holds the exception's arguments. `None`
+    if it returned."""
     instead: str = ""
-    """Way by which it came, if the call was refused: the function that was called in its place, or `remembered`."""
+    """Where the answer came from if the call itself was refused: the name of the fallback function, or `remembered` for
+    the last good answer. Empty if the call was made."""
     by: str | None = None
-    """Person who gave this answer in the place of the outside: for this name and number, whatever a rerun asks with."""
+    """Operator who supplied this answer in place of the external system. It applies to the call of this name and
+    number, whatever arguments a rerun passes."""
 
     @property
     def in_words(self) -> str:
@@ -133,31 +152,36 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     handler: str
     kind: IntentKind
     name: str = ""
-    """Name of the compensation itself, for people; of an intent of kind `undo`."""
+    """Name of the compensation, for people to read; only for an intent of kind `undo`."""
     cause: str
     message: Message
     parts: tuple[Message, ...]
-    """For `do` one for each parameter, then those that may be absent; for `undo` outcome, result, what was taken."""
+    """Messages that the run was given. For `do`: one for each required parameter, then the optional ones that are
+    there. For `undo`: the outcome, the result, and the messages that the handler consumed."""
     state: dict[str, Any]
     version: int = 1
-    """Version of that state: a run goes on with the state that it began on, whatever comes of the saga's own."""
+    """Version of `state`. A run continues with the state that it began with, even if the saga's own state was converted
+    since."""
     handler_version: int = 1
-    """Version of the handler, or compensation, under which the run began: no older one goes on with it."""
+    """Version of the handler, or compensation, that began the run. No older version continues it."""
     time: str
     begins: StepRecord | None = None
-    """Call that began with the write of this note; nobody knows yet how it ended."""
+    """The call that this write of the intent begins. Its answer is unknown until it is in `calls`."""
     calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[AbortAction, ...] = ()
-    """Calls with which it is taken back, should it never come to its end, in the order in which they were said."""
+    """Calls that undo the run if it never finishes, in the order in which the run declared them."""
     left: tuple[StepRecord, ...] = ()
-    """For `lieu` what the original did, or earlier turns of it, and nothing takes back."""
+    """For kind `lieu`, which is an abort: calls of the original run, or of its earlier turns, that nothing undoes."""
     maybe: StepRecord | None = None
-    """For `lieu` with `on_abort`, whose calls the others are, the one that the original had begun."""
+    """For kind `lieu` with `on_abort` calls: the call of the original run that had begun and has no answer. `begins`
+    and `calls` belong to the abort."""
 
     @property
     def open_call(self) -> StepRecord | None:
-        """Return the call that has begun and has no answer. If the run failed after the call, its answer is in the
-        intent too."""
+        """Return the call that has begun and has no answer.
+
+        If the run failed after the call, the answer is in the intent too.
+        """
         begins = self.begins
         if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in self.calls):
             return None
@@ -170,59 +194,66 @@ class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     handler: str
     message: Message
     n: int
-    """The number of the transition that kept it first: its place among the others, which goes wherever it goes."""
+    """Number of the transition that first stored the message. It is the message's position among the others, and stays
+    with it when the message moves to another list or a segment."""
     dead: str | None = None
-    """The id of its dead letter: it stays at the head of the queue until a person decides."""
+    """Id of the message's dead letter. The message stays at the head of the queue until an operator decides."""
     bad: str | None = None
-    """Reason for which it can never be decoded."""
+    """Reason why the message can never be decoded."""
     attempts: int = 0
-    """Number of attempts that have failed."""
+    """Number of failed attempts."""
     under: dict[str, int] = {}
-    """Number of them under each of the rules that have a name: see `saga.policies.retry`."""
+    """Number of failed attempts under each named rule: see `saga.policies.retry`."""
     due_ms: int = 0
-    """Time, in milliseconds since 1970, until which it is parked: then the next attempt is made. 0: it is not."""
+    """Time of the next attempt, in milliseconds since 1970, until which the message is parked; 0 if it is not parked.
+    """
     delay_ms: int = 0
-    """Milliseconds for which it was to be parked when that time was set; 0: not told."""
+    """Milliseconds from the moment when `due_ms` was set until `due_ms`; 0 if unknown."""
     put_off: bool = False
-    """True if a pause, a limit or an open breaker parked it last, and not a failed attempt."""
+    """True if the message was last parked because of a pause, a limit or an open breaker, not after a failed attempt.
+    """
     decides: bool = False
-    """True for a part in `waiting` whose handler may emit an outcome: it never runs once the saga has ended here."""
+    """True for a part in `waiting` whose handler may emit an outcome: the handler never runs once the saga has ended in
+    this service."""
     disputed: tuple[tuple[str, int], ...] = ()
-    """Steps and reads of a dead run, by name and number, on which its record and its code differ: a person may answer
-    these whatever is recorded, and of the others only the open call."""
+    """Steps and reads of a dead run, by name and number, on which its record and the handler's code differ. An operator
+    may answer these even if an answer is recorded; of the run's other calls only the open one."""
 
 
 class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A run that returned `Later`: it continues at a time or on an event. What its turns did is recorded."""
+    """A run that returned `Later`: it continues at a time or on an event. The calls of its earlier turns are
+    recorded."""
 
     handler: str
     parts: tuple[Message, ...]
-    """The messages that it needs, one for each event parameter; the first stands for all."""
+    """The messages that the run needs, one for each event parameter; the first identifies the run."""
     n: int
     """Number of the transition that ended its last turn."""
     turn: int
-    """Number of its turns that are over."""
+    """Number of finished turns."""
     handler_version: int = 1
     """Version of the handler under which its first turn began."""
     first_ms: int
     """Time of its first turn, in milliseconds since 1970."""
     seen_ms: int
-    """Time of its last turn."""
+    """Time of its last turn, in milliseconds since 1970."""
     due_ms: int
-    """Time at which it goes on, if nothing for which it waits comes before; of the next attempt, if one has failed."""
+    """Time at which the run continues unless an awaited event arrives before, or time of its next attempt after a
+    failed one; in milliseconds since 1970."""
     delay_ms: int = 0
-    """Milliseconds for which it was to wait when that time was set, by a failed attempt or because it was put off; 0:
-    by its last turn."""
+    """Milliseconds from the moment when `due_ms` was set until `due_ms`, if a failed attempt or a postponement set it;
+    0 if the last turn set it."""
     until: tuple[str, ...] = ()
-    """Types for which it waits."""
+    """Types of the awaited events."""
     by: str = ""
-    """Message that was in hand when its last turn ended."""
+    """Id of the message that was being processed when the last turn ended."""
     attempts: int = 0
-    """Attempts of its next turn that have failed."""
+    """Number of failed attempts of the next turn."""
     under: dict[str, int] = {}
-    """Number of them under each of the rules that have a name."""
+    """Number of failed attempts under each named rule."""
     calls: tuple[StepRecord, ...] = ()
-    """Steps and updates of its turns that nothing takes back, of very many the newest: see `saga.progress.journal`."""
+    """Steps and updates of earlier turns that nothing undoes; only the newest if there are very many. See
+    `saga.progress.journal`."""
     undo_with: tuple[AbortAction, ...] = ()
 
 
@@ -233,28 +264,30 @@ class CompensableResult(Struct, frozen=True, kw_only=True, omit_defaults=True, g
     cause: str
     event: Message
     took: tuple[Message, ...] = ()
-    """Messages that its handler took, of those that its compensation names."""
+    """Messages that the handler consumed and that its compensation takes as parameters."""
     own: tuple[str, ...]
-    """Ids of the own events of that run, withdrawn as parts with its last result."""
+    """Ids of the run's self-consumed events. They are withdrawn when the last result of the run is undone."""
     n: int = 0
-    """Number of the transition that says it; 0 also from versions that did not tell."""
+    """Number of the transition that emitted the event; 0 if an older version of the toolkit, which did not record it,
+    wrote the result."""
 
 
 class SelfConsumedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An event that this service both emits and consumes; consumed from transition `n`, not from the log."""
+    """An event that this service both emits and consumes. It is consumed from transition `n`, not from the log."""
 
     event: Message
     n: int
     only: tuple[str, ...] = ()
-    """Handlers that it is for, of one that was in a page: the others had had it. Empty: all that take its type."""
+    """Handlers that the event is for. It is set on events that were in an overflow segment, because the other handlers
+    had processed them. Empty: all handlers that consume its type."""
 
     def is_for(self, handler: str) -> bool:
-        """Return whether a handler that consumes its type may not have processed it."""
+        """Return whether a handler that consumes the event's type may not have processed it."""
         return not self.only or handler in self.only
 
 
 class CompletedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A message that a handler has completed a run on."""
+    """A message on which a handler has completed a run."""
 
     handler: str
     parameter: int
@@ -269,22 +302,22 @@ class CurrentTimer(Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     due_ms: int
-    """Earliest time for which something waited when it was named, in milliseconds since 1970."""
+    """Earliest time at which work was due when the timer was set, in milliseconds since 1970."""
 
 
 class FailedAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An attempt that failed, for people."""
+    """A failed attempt, as recorded for people to read."""
 
     time: str
-    """Time at which it failed."""
+    """Time at which the attempt failed."""
     ms: int
-    """Milliseconds that it took."""
+    """Milliseconds that the attempt took."""
     reason: str
     worker: str = ""
     rule: str = ""
-    """Name of the rules for trying it again under which it counts, if they have one."""
+    """Name of the retry rule under which the attempt counts; empty for a rule without a name."""
     blame: Blame | None = None
-    """Class of the failure: who can mend it."""
+    """Class of the failure: who can correct its cause."""
 
 
 class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -294,47 +327,51 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     saga: str
     format: int = PLAIN
     started: str | None = None
-    """Time at which the saga began; `None`: no message has told yet."""
+    """Time at which the saga began; `None` if no message has carried it yet."""
     principal: str | None = None
-    """Principal that began it, as the message says that told when; `None`: nobody said."""
+    """Principal that began the saga, from the first message that carried the time of its start; `None` if that message
+    named none."""
     state: dict[str, Any] = {}
     version: int = 1
-    """Version of the state: of the release that wrote the progress first, until a run of a later one ends."""
+    """Version of the state. It is that of the release which first wrote the progress, until a run of a later release
+    ends."""
     outcome: str | None = None
     """The outcome that this service emitted."""
     inbox: dict[str, int] = {}
-    """Entry of (message, handler) -> time at which it was made, in seconds since 1970."""
+    """Maps the entry of (message, handler) to the time at which it was made, in seconds since 1970."""
     ran: tuple[CompletedRun, ...] = ()
     closed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    """The types of the failure outcomes because of which something was undone or closed here."""
+    """Types of the failure outcomes that caused something to be undone or closed here."""
     results: tuple[CompensableResult, ...] = ()
     own: tuple[SelfConsumedEvent, ...] = ()
     heard: tuple[str, ...] = ()
-    """Types of own events that the version which wrote this takes: others that it emitted are in transitions alone."""
+    """Types of own events that the version of the service which wrote this progress consumes. Other own events are only
+    in the transitions."""
     intents: tuple[Intent, ...] = ()
     queue: tuple[PendingMessage, ...] = ()
     waiting: tuple[PendingMessage, ...] = ()
     compensating: tuple[PendingMessage, ...] = ()
     deadlines: tuple[PendingMessage, ...] = ()
-    """Messages that opened a deadline which is open: each runs at its time."""
+    """Messages that opened a deadline which is still open. Each deadline handler runs at its time."""
     later: tuple[SuspendedRun, ...] = ()
-    """Runs that go on later."""
+    """Suspended runs."""
     pages: tuple[OverflowSegment, ...] = ()
-    """Pages with what does not fit in here, oldest first."""
+    """References to the overflow segments, oldest first."""
     wake: CurrentTimer | None = None
-    """The current wake; `None`: nothing waits for time."""
+    """The current timer; `None` if nothing waits for a time."""
     replays: int = 0
     n: int = 0
     """Number of transitions; the next one gets this number."""
     published: int = 0
     """The events of all transitions below this number are published."""
     told: int = 0
-    """All transitions below this number are told to whoever watches: see `saga.transitions`."""
+    """The transition events of all transitions below this number are published on the topic `saga.transitions`, for
+    monitors."""
     hash: str = ""
     """SHA-256 of the last transition's bytes."""
     first: int = 0
-    """The number of the first transition that is in here; those before are archived."""
+    """Number of the first transition in this document; earlier ones are archived."""
     transitions: tuple[Raw, ...] = ()
 
     @property
@@ -354,7 +391,7 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class EmittedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An event as its transition holds it; the rest of its envelope is the transition's and the saga's."""
+    """An event as its transition stores it. The other fields of its envelope come from the transition and the saga."""
 
     id: str
     type: str
@@ -375,21 +412,22 @@ class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
     stack: tuple[str, ...] = ()
-    """Places that led there, outermost first; bounded."""
+    """Places in the code that led to it, outermost first; bounded."""
     blame: Blame | None = None
-    """Class of the failure: who can mend it."""
+    """Class of the failure: who can correct its cause."""
     state: str = ""
-    """The saga's state before the run that failed, as JSON; cut if it is long."""
+    """The saga's state before the failed run, as JSON; truncated if it is long."""
     calls: tuple[str, ...] = ()
-    """Calls that ran or may have happened, for a person to put right."""
+    """Calls that ran or may have run, and that a person has to correct by hand."""
 
 
 class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One write of the progress: which message caused it, for which handler, what came of it, and what it emits."""
+    """One write of the progress: the message that caused it, the handler, the outcome, and the emitted events."""
 
     n: int
     previous: str
-    """SHA-256 of the bytes of the transition before; of the first what `saga.progress.integrity.seed` gives."""
+    """SHA-256 of the bytes of the previous transition; for the first transition,
+    `saga.progress.integrity.get_initial_hash`."""
     time: str
     outcome: Outcome
     handler: str
@@ -398,31 +436,34 @@ class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     source: str
     cause: str = ""
     position: tuple[str, int, int] | None = None
-    """Place of the message in the log, if the progress knew nothing of it: or what a zombie did is never published."""
+    """Position of the message in the log: once its offset is committed, the events are known as published. `None` if
+    the progress knew the message before: its offset may have been committed earlier, so the events of a transition that
+    a zombie wrote would never be published."""
     log_id: str = ""
-    """Id of that log."""
+    """Id of the log to which `position` belongs."""
     reason: str | None = None
     attempt: int = 1
     failures: tuple[FailedAttempt, ...] = ()
-    """Attempts that failed since the transition before; of very many the last ones."""
+    """Attempts that failed since the previous transition; only the last ones if there are very many."""
     delta: dict[str, Any] = {}
-    """The fields of the state that changed; all of them, where the version is a new one."""
+    """The fields of the state that changed; all fields if the state has a new version."""
     version: int = 1
-    """Version of the state from here on."""
+    """Version of the state from this transition on."""
     changes: dict[str, str] = {}
-    """Digests of what changed of the rest of the snapshot, and when the saga began: see `saga.progress.integrity`."""
+    """For each digested field that changed, the difference of its digest sums; also the start of the saga and its
+    principal, if new. See `saga.progress.integrity`."""
     events: tuple[EmittedEvent, ...] = ()
     calls: tuple[StepRecord, ...] = ()
     shown: tuple[str, ...] = ()
-    """Messages that the run was shown, and did not need."""
+    """Ids of the optional messages that the run was given, if its handler may return `Later`."""
     letters: tuple[DeadLetterRecord, ...] = ()
     wake: CurrentTimer | None = None
-    """Wake that is the current one from here on, and is published with the events."""
+    """Timer that is the current one from this transition on. It is published with the events."""
     trace: str | None = None
 
     @property
     def ran(self) -> bool:
-        """Return True if a handler ran: to its end, or to the end of a turn."""
+        """Return True if a handler ran to its end, or to the end of a turn."""
         return self.outcome in ("handled", "later")
 
 
@@ -434,11 +475,14 @@ UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.Msg
 """Errors raised for a value that cannot be written as JSON."""
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors raised for bytes that are no JSON, not of the type, or nested without end."""
+"""Errors raised for bytes that are not JSON, do not fit the type, or are nested too deeply."""
 
 
 def decode_progress(content: bytes) -> SagaProgress:
-    """Decode a progress as read from a store. Raises `SagaError` for one that this version cannot read."""
+    """Decode a progress as read from a store.
+
+    Raises `SagaError` if the bytes cannot be decoded, or if their format is newer than this version reads.
+    """
     try:
         snapshot = _snapshots.decode(content)
     except UNREADABLE as why:
@@ -458,7 +502,7 @@ def decode_transition(raw: Raw) -> Transition:
 
 
 def build_messages(p: SagaProgress, entry: Transition) -> list[Message]:
-    """Build the events of a transition, with their whole envelope."""
+    """Build the messages of a transition's events, with complete envelopes."""
     return [
         Message(
             id=e.id,
@@ -484,7 +528,8 @@ def progress_key(service: str, saga: str) -> str:
 def compute_format(
     pages: Sequence[OverflowSegment], deadlines: Sequence[object], later: Sequence[object], version: int
 ) -> int:
-    """Return the format of a progress with these, and with a state of this version."""
+    """Return the format of a progress with these segments, deadlines and suspended runs, and with this version of the
+    state."""
     if pages and any(page.types or page.level for page in pages):
         return RELEASED
     if version > 1:
@@ -494,7 +539,7 @@ def compute_format(
 
 
 def is_covered(said: tuple[AbortAction, ...], number: int) -> bool:
-    """Return whether one of these takes back the call of that number (from 0) of the same turn."""
+    """Return whether one of these abort actions undoes a call of the same turn. `number`: the call's number, from 0."""
     return any(number < each.after for each in said)
 
 
@@ -509,7 +554,7 @@ class TransitionView:
     handler: str
     outcome: Outcome
     reason: str | None
-    """Reason for which it was ignored, is waiting, or died; `None` if handled."""
+    """Reason why the message was ignored, is waiting, or became a dead letter; `None` if it was handled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -520,7 +565,7 @@ class Progress(Generic[_S_co]):
     saga_id: str
     state: _S_co
     transitions: tuple[TransitionView, ...]
-    """Oldest first; archived ones are left out."""
+    """Transitions, oldest first, without the archived ones."""
 
 
 def build_view(p: SagaProgress, state: _S) -> Progress[_S]:

@@ -1,5 +1,7 @@
 """Decide what follows from a failed attempt, and record it: the run is parked until its next attempt, or given up.
-Pure."""
+
+Pure.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -32,30 +34,30 @@ from saga.support.clock import from_iso
 from saga.support.printable import shorten
 
 READ_S_MIN = 5.0
-"""Shortest time from one reading of the contracts to the next, however many messages nobody here knows."""
+"""Minimum seconds between two reads of the contracts, however many messages of unknown types or versions arrive."""
 LOOK_S_MAX = 50.0
-"""Longest time between two looks whether a schema or a release is deployed. With the contracts read `READ_S_MIN` before
-it is less than a minute."""
+"""Maximum seconds between two checks whether a schema or a release is deployed. The contracts may have been read up to
+`READ_S_MIN` before the check, so it takes less than a minute until a deployment is noticed."""
 SPREAD = 0.2
-"""Part of that time by which looks are spread, so that runs parked at one moment do not all look at once."""
+"""Share of that time by which checks are spread, so that runs parked at the same moment are not all checked at once."""
 HISTORY_MAX = 20
-"""Failed attempts that a transition describes, at most: the last ones."""
+"""Largest number of failed attempts that a transition describes: the last ones."""
 STATE_BYTES_MAX = 2000
-"""Bytes of the saga's state that a dead letter tells, at most."""
+"""Largest number of bytes of the saga's state that a dead letter shows."""
 
 
 class Failure(NamedTuple):
-    """What the decision about a failed attempt needs to know of its error."""
+    """The error of a failed attempt, as far as the decision about the attempt depends on it."""
 
     reason: str
     rule: FailureRule
-    """Retry rules that hold for it."""
+    """Retry rule that applies to the error."""
     waits_for: Literal["schema", "key", "release"] | None
     """What has to be deployed or restored before an attempt can succeed."""
     is_final: bool
     """True if no attempt can succeed: the message is damaged, the run not deterministic, or the progress too large."""
     is_permanent: bool
-    """True if the handler or its rules say that it is not retried."""
+    """True if the handler or its rules say that the error is not retried."""
 
 
 class FailureVerdict(NamedTuple):
@@ -69,15 +71,16 @@ class FailureVerdict(NamedTuple):
     """Seconds until the next attempt."""
     attempt: int
     attempts_max: int
-    """Number of this attempt, and of all that there may be, under the rules that hold."""
+    """Number of this attempt, and the maximum number of attempts, under the rule that applies."""
     attempts: int
-    """Number of all attempts that have failed."""
+    """Number of all failed attempts of the run."""
     under: dict[str, int]
-    """Number of them under each of the rules that have a name."""
+    """Number of failed attempts under each named rule."""
     history: tuple[FailedAttempt, ...]
-    """Attempts among them that failed while this message was processed."""
+    """The attempts that failed while this message was processed."""
     is_look: bool = False
-    """True if it was no attempt: what the run waits for is still missing, as is recorded already."""
+    """True if this was only a recheck and does not count as an attempt: the schema or release that the run waits for is
+    still missing, and the journal already says so."""
 
 
 class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
@@ -87,19 +90,20 @@ class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
     remedy: str
     attempts: int
     under: dict[str, int] = {}
-    """Number of the attempts under each of the rules that have a name."""
+    """Number of failed attempts under each named rule."""
     history: tuple[FailedAttempt, ...] = ()
-    """Attempts that failed since the transition before."""
+    """Attempts that failed since the previous transition."""
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
     stack: tuple[str, ...] = ()
-    """Places that led there, outermost first."""
+    """Places in the code that led to it, outermost first."""
     blame: Blame | None = None
-    """Class of it: who can mend it."""
+    """Class of the failure: who can correct its cause."""
     put_off: bool = False
-    """True if a pause, a limit or an open breaker put the run off: nothing has failed."""
+    """True if a pause, a limit or an open breaker postponed the run: nothing has failed."""
     bad: str | None = None
-    """Reason why the message could not be decoded, if its schema may come yet: it waits for no other part."""
+    """Reason why the message could not be decoded, if its schema may still arrive. Such a message does not wait for the
+    other events of its handler."""
     disputed: tuple[tuple[str, int], ...] = ()
     """Steps and reads, by name and number, on which the run's record and its code differ."""
 
@@ -135,10 +139,10 @@ def judge_failure(
         is_look = before > 0 and _is_recorded_wait(p, action.name, failure.reason, retry, attempt, now_ms)
         wait_s = look_wait_s(p, retry, attempt)
     elif waits_for is not None:
-        wait_s = max(wait_s, READ_S_MIN)  # each attempt looks at what is there by then
+        wait_s = max(wait_s, READ_S_MIN)  # each attempt reads the keys again
     return FailureVerdict(
         gives_up=gives_up,
-        # Nobody deploys, or restores a key, within an attempt. And for the result of a command an operator waits.
+        # A deployment or a restored key takes longer than a wait in memory. An operator waits for a command's result.
         parks=(waits_for is not None or parks(retry, attempt)) and not isinstance(action.message, OperatorCommand),
         wait_s=wait_s,
         attempt=attempt,
@@ -151,7 +155,8 @@ def judge_failure(
 
 
 def count_failures_before(p: SagaProgress, action: HandlerAction) -> tuple[int, Mapping[str, int]]:
-    """Return how many attempts failed before this message was taken, and how many of them under each named rule."""
+    """Return how many attempts of the run failed before this message was processed: all, and those under each named
+    rule."""
     if p.wake is None:  # what is parked has a timer
         return 0, {}
     name, message = action.role.name, action.message.id
@@ -166,20 +171,24 @@ def count_failures_before(p: SagaProgress, action: HandlerAction) -> tuple[int, 
 
 
 def look_wait_s(p: SagaProgress, retry: Retry, attempt: int) -> float:
-    """Return the seconds until it is looked again whether the schema or release is there, after so many attempts."""
+    """Return the seconds until the next check whether the schema or release is deployed. `attempt`: number of attempts
+    so far."""
     spread = spread_of(p.saga, p.n)
     return min(max(delay_s(retry, attempt, spread), READ_S_MIN), LOOK_S_MAX * (1 - SPREAD * spread))
 
 
 def _is_recorded_wait(p: SagaProgress, name: str, reason: str, retry: Retry, attempt: int, now_ms: int) -> bool:
-    """Return True if the journal says already that the run waits for this reason, and its next attempt is not due.
+    """Return True if the failed attempt was only a recheck: the journal already says that the run waits for this
+    reason, and the next attempt is not due yet.
 
-    `attempt`: number of the failed attempt. Then this was a look, and no attempt.
+    `attempt`: number of the failed attempt.
     """
     if attempt < 2:
         return False
     last = next((e for e in map(decode_transition, reversed(p.transitions)) if _records_wait(e, name)), None)
-    if last is None or last.outcome == "released" or last.reason != reason:  # who released it waits for the attempt
+    if (
+        last is None or last.outcome == "released" or last.reason != reason
+    ):  # an operator who released it waits for the attempt
         return False
     return now_ms - from_iso(last.time) < delay_s(retry, attempt - 1, spread_of(p.saga, last.n)) * 1000
 
@@ -191,8 +200,10 @@ def _records_wait(entry: Transition, name: str) -> bool:
 def give_up(
     p: SagaProgress, hand: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
 ) -> Commit:
-    """Give a run up: its message becomes a dead letter that blocks the saga. `intent`: with the last answers, if it has
-    begun."""
+    """Give up a run: its message becomes a dead letter that blocks the saga.
+
+    `intent`: the run's intent with all answers so far, if the run has begun.
+    """
     message = action.message
     letter = DeadLetterRecord(
         id=ids.dead_letter_id(p.service, p.saga, action.name, message.id, p.replays),
@@ -230,9 +241,9 @@ def park(
     *,
     due_ms: int,
 ) -> Commit:
-    """Park a run until `due_ms`, in its place: the saga's other messages queue behind it.
+    """Park a run until `due_ms`. It keeps its position: the saga's other messages queue behind it.
 
-    `intent`: with the last answers, if it has begun.
+    `intent`: the run's intent with all answers so far, if the run has begun.
     """
     p, message = _update_intent(p, action, intent), action.message
     kept = PendingMessage(
@@ -249,10 +260,10 @@ def park(
     c = suspended_runs.find_suspended_run(p, action.role.name, message.id) if p.later and not action.undoes else None
     if c is not None and not _waits_in_place(p, action, kept, c):
         p = _move_to_head(p, kept)
-    elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it holds up nobody: its time moves
+    elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it blocks no message: only its time changes
         moved = replace(c, attempts=kept.attempts, under=kept.under, due_ms=due_ms, delay_ms=kept.delay_ms)
         p = replace(p, later=tuple(moved if other is c else other for other in p.later))
-    elif any(_is_same(k, kept) for k in p.deadlines):  # nor does a deadline, unless it is replayed
+    elif any(_is_same(k, kept) for k in p.deadlines):  # a deadline does not block either, unless it is replayed
         p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
     elif not action.undoes:
         p = _move_to_head(p, kept)
@@ -260,15 +271,16 @@ def park(
         p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
     else:
         p = replace(p, compensating=(*p.compensating, kept))
-    ended = _describe_attempt(message, failure, None, ())  # the answers it has got stay in its intent
+    ended = _describe_attempt(message, failure, None, ())  # the answers that it received stay in its intent
     return journal.append_transition(p, hand, "retrying", action.name, ended)
 
 
 def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage, c: SuspendedRun) -> bool:
-    """Return True if a suspended run waits where it is, because only its time tells when it continues.
+    """Return True if a suspended run can stay among the suspended runs, because only its time decides when it
+    continues.
 
-    One that was postponed without a failed attempt may continue earlier: with what it has begun, or with the event for
-    which it waits.
+    A run that was postponed without a failed attempt may continue earlier: if it has an open intent, or when an awaited
+    event is here.
     """
     return bool(kept.attempts) or not (
         find_intent(p, action.role.name, action.message) or suspended_runs.is_awaited_event_here(p, action.role, c)
@@ -278,7 +290,7 @@ def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage
 def _describe_attempt(
     message: Message, failure: RunFailure, intent: Intent | None, letters: tuple[DeadLetterRecord, ...]
 ) -> TransitionDetails:
-    """Describe a failed attempt, with the answers it has got."""
+    """Describe a failed attempt, with the answers that it received."""
     return TransitionDetails(
         message=message,
         reason=failure.reason,
@@ -290,7 +302,7 @@ def _describe_attempt(
 
 
 def _update_intent(p: SagaProgress, action: HandlerAction, intent: Intent | None) -> SagaProgress:
-    """Return the progress with the open intent as it is now."""
+    """Return the progress with the current version of the open intent."""
     if intent is None:
         return p
     name, cause = intent.handler, intent.cause
@@ -304,9 +316,9 @@ def _is_same(a: PendingMessage, b: PendingMessage) -> bool:
 
 
 def _find_order_number(p: SagaProgress, action: HandlerAction) -> int:
-    """Return the number of a message that moves to the head of the queue, or to the end of the compensations.
+    """Return the position number of a message that moves to the head of the queue, or to the end of the compensations.
 
-    Messages that are queued or pending keep their order behind it.
+    Queued and pending messages keep their order behind it.
     """
     if action.undoes:
         return p.n
@@ -317,8 +329,8 @@ def _find_order_number(p: SagaProgress, action: HandlerAction) -> int:
 def give_up_without_content(
     p: SagaProgress, hand: WriteContext, action: HandlerAction, *, letter: str, reason: str
 ) -> Commit:
-    """Record a message as dead that the dead letter has no room for: the saga is blocked, the bytes are in the letter
-    only."""
+    """Record a dead letter whose message is too large for the progress: the saga is blocked, and only the dead letter's
+    own record has the message's bytes."""
     message = replace(action.message, value=b"")
     p = _quarantine(
         p,
@@ -354,7 +366,8 @@ def _move_to_head(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
 
 
 def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> bool:
-    """Return whether the run is parked already, so that a timer comes for it. `has_begun`: it has an open intent."""
+    """Return whether the run is already parked, so a timer will resume it. `has_begun`: whether the run has an open
+    intent."""
     name, message = action.role.name, action.message.id
     if action.undoes:
         kept = find_pending_compensation(p, name, action.message)
@@ -368,10 +381,9 @@ def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> boo
 
 
 def find_postponed_since_ms(p: SagaProgress, action: HandlerAction, attempts: int, reason: str) -> int | None:
-    """Return since when, by the journal, the run is postponed for this reason, after so many attempts; `None` if it is
-    not.
+    """Return the time since which, by the journal, the run is postponed for this reason after this number of attempts.
 
-    Two reasons that alternate are recorded once each.
+    `None` if it is not. Two reasons that alternate are recorded once each.
     """
     found = None
     for entry in map(decode_transition, reversed(p.transitions)):
@@ -404,7 +416,7 @@ def find_parked_runs(p: SagaProgress) -> Iterator[ParkedRun]:
 
 
 def release_run(p: SagaProgress, run: ParkedRun, now_ms: int) -> SagaProgress:
-    """Return the progress in which the run's next attempt is due. It keeps its place, and the number of its
+    """Return the progress with the run's next attempt due now. The run keeps its position and its number of
     attempts."""
 
     def due(k: PendingMessage) -> PendingMessage:

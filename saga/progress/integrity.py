@@ -1,13 +1,15 @@
-"""Digests that bind a progress to its saga and its snapshot to its transitions: a change by hand is found. Pure.
+"""Digests that bind a progress to its saga and its snapshot to its transitions, so that a change by hand is found.
+Pure.
 
-The chain of hashes begins with service and saga: a history in the place of another one is no history.
-Each transition holds, for each bound field of the snapshot that it changed, the sum of the digests of what came less
-the sum of those of what went. So the sums over all transitions are those of what the snapshot has to hold, whatever the
-rules are by which it came there: a new rule of handling needs nothing here. A transition costs the digests of what it
-changed, however much the snapshot holds.
+The chain of hashes begins with service and saga, so a history cannot be copied to another saga or service.
 
-A field that changes otherwise than by a transition cannot be bound: it stands in `UNBOUND`, with what is looked at
-instead. Everything here is for people who look: no decision reads it.
+For each digested field of the snapshot, a transition records the difference that it made to the sum of the digests of
+the field's items. So the sums over all transitions must equal the sums of the snapshot, whatever rules led to its
+contents: a new rule of handling needs no change here. The cost of a transition depends only on the items that it
+changed, however large the snapshot is.
+
+A field that does not change only by transitions cannot be digested: `UNDIGESTED_FIELDS` lists these fields, with what
+is checked instead. The results are for people who check histories: no decision reads them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,9 +35,9 @@ from saga.progress.document import (
 _SELDOM = ("queue", "waiting", "compensating", "deadlines", "later", "closed", "failed", "replays")
 _seldom = attrgetter(*_SELDOM)
 DIGESTED_FIELDS = ("inbox", "ran", "results", "outcome", *_SELDOM)
-"""The fields that only transitions change. Of the inbox only the entries, not their times, and none that was made
-because a version takes more of its own events (time 0); of results not which own events go with them: see
-`saga.progress.takeover`."""
+"""The fields that only transitions change. For the inbox, the digests cover the entries but not their times, and not
+the entries with time 0, which are made when a version consumes more of its own events: see `saga.progress.takeover`.
+For results they do not cover the ids of self-consumed events, for the same reason."""
 UNDIGESTED_FIELDS = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
@@ -56,14 +58,15 @@ UNDIGESTED_FIELDS = {
     "first": "it is the number of the first transition in the document",
     "transitions": "each holds the hash of the one before it",
 }
-"""Every other field of a snapshot, and what is looked at instead."""
+"""All other fields of a snapshot, and what is checked instead."""
 NOTHING = "0"
-"""The sum where nothing changed: transitions leave it out."""
+"""The sum for a field that did not change: transitions leave it out."""
 MANY = 64
-"""With more items than this, an order is relied on, or that the same item is the same object, to look at fewer."""
+"""Above this number of items, the comparison relies on their order, or on unchanged items being the same objects, so
+that it compares fewer."""
 _MODULUS = 1 << 64
 _ENTRIES = _MODULUS - 59
-"""A prime: all digits of an inbox entry count, which is a digest already."""
+"""A prime modulus, so that all digits of an inbox entry count. An entry is a digest already."""
 
 
 def get_initial_hash(service: str, saga: str) -> str:
@@ -78,12 +81,12 @@ def get_initial_hash(service: str, saga: str) -> str:
 def digest_changes(
     before: SagaProgress, after: SagaProgress, started: str | None, principal: str | None = None
 ) -> dict[str, str]:
-    """Return, for each bound field that differs, the sum of the digests that came less the sum of those that went.
+    """Return the difference of the digest sums for each digested field that differs.
 
-    Also when the saga began, `started`, and who began it, `principal`, where that is new.
+    The result also contains `started`, when the saga began, and `principal`, who began it, if they are new.
     """
     found: dict[str, str] = {}
-    # Each transition comes by here, and most fields are the same object in it: asked one by one, that costs least.
+    # This runs for each transition, and most fields are the same object before and after: `is` is the cheapest check.
     if after.inbox is not before.inbox and (gained := _sum_inbox_difference(before.inbox, after.inbox)) != NOTHING:
         found["inbox"] = gained
     if after.ran is not before.ran and (gained := _sum_difference(before.ran, after.ran)) != NOTHING:
@@ -107,7 +110,7 @@ def digest_changes(
 
 
 def _add_segments(found: dict[str, str], before: SagaProgress, after: SagaProgress) -> None:
-    """Add the sums of segments that came or went: moving items to a segment changes nothing as a whole."""
+    """Add the difference of the segments' sums: moving items to a segment does not change a field's total."""
     for name in ("inbox", "queue", "waiting", "results"):
         gained = format_sum(
             _sum_segments(after, name) - _sum_segments(before, name) + int(found.pop(name, NOTHING), 16)
@@ -132,10 +135,10 @@ def sum_entry_digests(entries: Iterable[str]) -> str:
 
 
 def update_format(p: SagaProgress) -> SagaProgress:
-    """Return the progress with a format that older versions of the toolkit refuse, if it holds what they would misread.
+    """Return the progress with the format that fits its intents and results, so that older versions of the toolkit
+    refuse what they would misread.
 
-    That is a run that has begun and has answers in claim checks, or runs under a later version of its handler than the
-    first, or has called a fallback; or results that keep what their handler consumed.
+    The format is `RELEASED` as `_is_released` says, and at least `CLAIMED` if an open run has answers in claim checks.
     """
     claimed = any(call.claim for intent in p.intents for call in intent.calls)
     if _is_released(p):
@@ -150,30 +153,33 @@ def update_format(p: SagaProgress) -> SagaProgress:
 
 
 def may_affect_format(intents: Sequence[Intent]) -> bool:
-    """Return False if these open intents cannot change the format, which is cheap to see: most runs have no answer
-    yet."""
+    """Return False if these open intents cannot change the format.
+
+    This is cheap to check, and it is so for most runs, because they have no answer yet.
+    """
     first = intents[0]
     goes_another_way = first.begins is not None and bool(first.begins.instead)
     return len(intents) > 1 or bool(first.calls) or first.handler_version > 1 or goes_another_way
 
 
 def _is_released(p: SagaProgress) -> bool:
-    """Return True if a run has begun under a later version of its handler than the first, or has called a fallback; or
-    if results keep what their handler consumed."""
+    """Return True if the progress needs format `RELEASED`, because older versions of the toolkit would misread it: a
+    run was started under handler version 2 or later, an open run's unanswered call is a fallback, or a result stores
+    messages that its handler consumed."""
     begun = any(i.handler_version > 1 for i in p.intents) or any(c.handler_version > 1 for c in p.later)
-    # A progress that somebody has changed may hold anything there.
+    # In a progress that was changed by hand, `begins` may be of any type.
     another_way = any(getattr(i.begins, "instead", "") for i in p.intents)
     return begun or another_way or any(result.took for result in p.results)
 
 
 def has_digests(entries: Sequence[Transition]) -> bool:
-    """Return True if every transition says what it changed. An older version of the toolkit wrote transitions without
-    it."""
+    """Return True if every transition records its changes. Older versions of the toolkit wrote transitions without
+    them."""
     return not entries or (entries[0].previous != "" and all(entry.changes for entry in entries))
 
 
 def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]:
-    """Return the fields of a progress that differ from what all its transitions add up to. The state is checked
+    """Return the fields of a progress that differ from the sum of all its transitions. The state is checked
     elsewhere."""
     found = list(_find_contradictions(p, entries))
     if has_digests(entries):
@@ -187,7 +193,7 @@ def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]
 
 
 def _sum_field(name: str, p: SagaProgress) -> int:
-    """Return the sum of the digests of a field's items, those in segments included."""
+    """Return the sum of the digests of a field's items, including those in segments."""
     value = getattr(p, name)
     held = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
     return (sum(held) + _sum_segments(p, name)) % _MODULUS
@@ -202,10 +208,10 @@ def _sum_field_difference(name: str, before: SagaProgress, after: SagaProgress) 
 
 
 def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> str:
-    """Return the sum of the digests of what is only in `after`, less those of what is only in `before`."""
+    """Return the sum of the digests of items only in `after`, minus that of items only in `before`."""
     count = len(before)
     if not count or after[:count] == before:  # most changes are at the end
-        if len(after) == count + 1:  # by far the most are one more: its digest is written as it is
+        if len(after) == count + 1:  # usually one item was added: its digest is the sum
             return _hash(after[count]).hexdigest()
         return format_sum(sum(map(_digest, after[count:])))
     if count == 1 == len(after):  # the head of a queue with another time, say
@@ -214,7 +220,7 @@ def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> st
     before, after = before[first:][::-1], after[first:][::-1]
     last = _count_common_prefix(before, after)
     before, after = before[last:], after[last:]
-    if len(before) > MANY:  # something went and something else came: what stayed is the same object, and is held once
+    if len(before) > MANY:  # items were removed and added: unchanged items are the same objects, each in the field once
         there, left = set(map(id, before)), set(map(id, after))
         before = tuple([item for item in before if id(item) not in left])
         after = tuple([item for item in after if id(item) not in there])
@@ -222,7 +228,7 @@ def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> st
 
 
 def format_sum(sum_: int) -> str:
-    """Format a sum of digests as it is stored. Earlier ones begin with `0x`; `int` reads both."""
+    """Format a sum of digests as it is stored. Sums from older versions begin with `0x`; `int` reads both."""
     return hex(sum_ % _MODULUS)[2:]
 
 
@@ -231,7 +237,7 @@ def _items(value: object) -> tuple[object, ...]:
 
 
 def _count_common_prefix(old: tuple[object, ...], new: tuple[object, ...]) -> int:
-    """Return the number of items that both begin with. Comparing slices needs no loop in Python."""
+    """Return the number of leading items that both have in common. Comparing slices needs no loop in Python."""
     low, high = 0, min(len(old), len(new))
     if old[:high] == new[:high]:
         return high
@@ -245,9 +251,11 @@ def _count_common_prefix(old: tuple[object, ...], new: tuple[object, ...]) -> in
 
 
 def _sum_inbox_difference(old: dict[str, int], new: dict[str, int]) -> str:
-    """Return the sum of the digests of what came into an inbox, less those of what left it."""
+    """Return the sum of the digests of entries added to an inbox, minus that of the removed entries."""
     count = len(old)
-    if len(new) == count + 1 and (not count or (count <= MANY and old.keys() <= new.keys())):  # by far the most
+    if len(new) == count + 1 and (
+        not count or (count <= MANY and old.keys() <= new.keys())
+    ):  # the usual case: one entry was added
         newest, time = next(reversed(new.items()))
         if newest not in old:
             return hex(_entry_digest(newest))[2:] if time else NOTHING
@@ -262,7 +270,7 @@ def _sum_inbox_difference(old: dict[str, int], new: dict[str, int]) -> str:
 def _entry_digest(entry: str) -> int:
     try:
         return int(entry, 16) % _ENTRIES
-    except ValueError:  # not as we write it
+    except ValueError:  # not an entry that the toolkit wrote
         return _digest(entry)
 
 
@@ -276,11 +284,11 @@ def _hash(item: object) -> blake2b:
     return blake2b(encode(item), digest_size=8)
 
 
-# -------------------------------------------------------------------- what no transition holds
+# -------------------------------------------------------------------- checks without digests
 
 
 def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
-    """Return the fields that contradict the transitions, or each other."""
+    """Yield the fields that contradict the transitions, or each other."""
     calls = [call for i in p.intents for call in i.calls] + [call for entry in entries for call in entry.calls]
     claimed = any(call.claim for call in calls)
     plain = compute_format(p.pages, p.deadlines, p.later, p.version)
@@ -291,7 +299,7 @@ def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iter
         yield "started"
     if not p.n and p.principal is not None and any(p.principal != intent.message.principal for intent in p.intents):
         yield "principal"
-    if p.published == p.n and p.n and not p.intents:  # only whoever begins something says so much
+    if p.published == p.n and p.n and not p.intents:  # only a write that begins a run sets `published` to `n`
         yield "intents"
     if p.wake is not None and p.wake != next((entry.wake for entry in reversed(entries) if entry.wake), None):
         yield "wake"
@@ -316,7 +324,7 @@ def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iter
 
 
 def _find_wrong_numbers(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
-    """Return the numbers that contradict the transitions."""
+    """Yield the numeric fields that contradict the transitions."""
     if p.first != max(p.n - len(p.transitions), 0):
         yield "first"
     if p.published != p.n and not (p.published == p.n - 1 and p.n):
@@ -346,6 +354,6 @@ def _restore_original(own: Iterable[SelfConsumedEvent]) -> set[SelfConsumedEvent
 
 
 def _iterate_own_events(p: SagaProgress, entry: Transition) -> Iterable[SelfConsumedEvent]:
-    """Yield the events of a transition as parts of this service's own handlers."""
+    """Yield the events of a transition as self-consumed events."""
     for event in build_messages(p, entry):
         yield SelfConsumedEvent(event=event, n=entry.n)

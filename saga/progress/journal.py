@@ -35,7 +35,7 @@ from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles, compensa
 from saga.support.clock import from_iso, iso
 
 INBOX_MAX = 64
-"""With more inbox entries than this, those older than the memory are dropped by the next write."""
+"""With more inbox entries than this, the next write drops those older than the retention."""
 
 REPLAY = "mend the cause, then have it tried again: saga dead replay"
 
@@ -45,16 +45,17 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
     message: Message
     position: Position | None
-    """Its place in the log; `None` if the progress knew of the message before this write."""
+    """Position of the message in the log; `None` if the progress knew the message before this write."""
     roles: HandlerRoles
     heard: tuple[str, ...]
-    """The types of own events of which the progress, once written, has all as parts."""
+    """Types of own events that the progress, once it is written, stores completely for its handlers: see
+    `SagaProgress.heard`."""
     now_ms: int
     retention_s: int
     before: SagaProgress | None = None
-    """The progress as the store has it: a transition holds what it changes of it."""
+    """The progress as it is in the store: the transition records the changes from it."""
     told: int = 0
-    """Number below which all transitions are told."""
+    """The transition events of all transitions below this number are published."""
 
     @property
     def time(self) -> str:
@@ -62,27 +63,27 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def entered_s(self) -> int:
-        """Return the time of new inbox entries, in seconds since 1970: not before the message's own time.
+        """Return the time of new inbox entries, in seconds since 1970: now, but not before the message's own time.
 
-        Otherwise a clock that is behind by more than the retention would make entries that the next write forgets.
+        Otherwise a clock that is behind by more than the retention would make entries that the next write drops.
         """
         return (self.now_ms if self.message.time <= self.time else from_iso(self.message.time)) // 1000
 
     @property
     def surely_s(self) -> int:
-        """See `surely_s`, for this write."""
+        """Return `surely_s` for this write."""
         return surely_s(self.message, self.now_ms)
 
     @property
     def forgotten_s(self) -> int:
-        """Return the time before which inbox entries may be dropped: the retention ago."""
+        """Return the time before which inbox entries may be dropped: the retention before `surely_s`."""
         return self.surely_s - self.retention_s
 
 
 def surely_s(message: Message, now_ms: int) -> int:
-    """Return the time in seconds since 1970, or the message's own where that is earlier.
+    """Return the time in seconds since 1970: now, or the message's own time if that is earlier.
 
-    So a clock that is ahead by more than the retention forgets nothing.
+    So a clock that is ahead by more than the retention does not drop entries too early.
     """
     return (now_ms if message.time >= iso(now_ms) else from_iso(message.time)) // 1000
 
@@ -92,38 +93,38 @@ class TransitionDetails(Struct, frozen=True, kw_only=True, gc=False):
 
     message: Message
     cause: str = ""
-    """Cause of the run; empty: nothing ran, or it is the message."""
+    """Cause of the run; empty if nothing ran, or if the cause is the message."""
     parts: tuple[Message, ...] = ()
     """Messages that the run was given."""
     reason: str | None = None
     attempt: int = 1
     failures: tuple[FailedAttempt, ...] = ()
-    """Attempts that failed since the transition before."""
+    """Attempts that failed since the previous transition."""
     delta: dict[str, Any] = {}
     """The fields of the state that changed."""
     events: Sequence[Message] = ()
     calls: tuple[StepRecord, ...] = ()
     shown: tuple[str, ...] = ()
-    """Messages among the parts that the run did not need."""
+    """Ids of the optional messages that the run was given, if its handler may return `Later`."""
     letters: tuple[DeadLetterRecord, ...] = ()
 
 
 class Commit(Struct, frozen=True, gc=False):
-    """A progress to be written, with its new transition; `None` if it only writes an intent."""
+    """A progress to write, with its new transition; `entry` is `None` if the write only records an intent."""
 
     snapshot: SagaProgress
     entry: Transition | None = None
 
 
 def new_progress(service: str, saga: str, version: int) -> SagaProgress:
-    """Return the progress of an unknown saga. `version`: version of the state with which it begins."""
+    """Return the progress of an unknown saga. `version`: version of its initial state."""
     if version > 1:
         return SagaProgress(service=service, saga=saga, version=version, format=VERSIONED)
     return SagaProgress(service=service, saga=saga)
 
 
 def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
-    """Record an intent, new or with its next call. It makes no transition."""
+    """Record an intent: a new one, or one with its next call. This adds no transition."""
     others = tuple(
         i for i in p.intents if not is_intent_of(i, intent.handler, intent.cause, undo=intent.kind == "undo")
     )
@@ -140,9 +141,9 @@ def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
 
 
 def determine_principal(p: SagaProgress, message: Message) -> str | None:
-    """Return the principal that began the saga. It comes with the message that tells when the saga began, or never.
+    """Return the principal that began the saga: the one in the first message that carries the time of the saga's start.
 
-    So nobody whose message arrives later counts as the one who began it.
+    A later message cannot change it, even if that first message named no principal.
     """
     if p.principal is not None or p.started is not None or message.started is None:
         return p.principal
@@ -150,15 +151,18 @@ def determine_principal(p: SagaProgress, message: Message) -> str | None:
 
 
 def is_intent_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
-    """Return True if the intent is of this run. A run and the result that is undone can have the same cause: the event
-    that a handler consumes itself."""
+    """Return True if the intent is of this run.
+
+    A run and the compensation of a result can have the same cause, if the handler consumes its own event: `undo` tells
+    them apart.
+    """
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
 
 def append_transition(
     p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, ended: TransitionDetails
 ) -> Commit:
-    """Return the progress with one more transition: the last change before the write."""
+    """Return the progress with one more transition. This is the last change before the write."""
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trim_inbox(p, hand))
     if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
@@ -168,7 +172,7 @@ def append_transition(
     wake = None
     if hand.roles.deadlines:
         p = timers.touch_deadlines(p, hand.roles, hand.message, ended.events, hand.now_ms)
-    # Of most nothing waits for time, and that is cheap to see.
+    # In most sagas nothing waits for a time, and checking that is cheap.
     if p.deadlines or p.queue or p.compensating or p.later or p.wake is not None:
         if not timers.is_clock_behind(hand.message, hand.now_ms):
             p = timers.limit_delays(p, hand.roles, hand.now_ms)
@@ -191,7 +195,7 @@ def append_transition(
         delta=ended.delta,
         version=p.version,
         changes=integrity.digest_changes(hand.before, p, started, principal) if hand.before is not None else {},
-        # From a list, here and below: what a generator yields takes half as long again.
+        # A tuple made of a list, here and below: from a generator it takes half as long again.
         events=tuple([EmittedEvent(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
         shown=ended.shown,
@@ -219,7 +223,8 @@ def append_transition(
 def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
     """Return the inbox without entries older than the retention.
 
-    Entries of messages that another handler still holds stay: they would be taken for new messages later.
+    Entries of messages that are still stored for another handler stay; otherwise those messages would later be taken
+    for new ones.
     """
     oldest = hand.forgotten_s
     if all(at >= oldest for at in p.inbox.values()):
@@ -233,7 +238,7 @@ def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
 
 
 def iterate_messages(p: SagaProgress) -> Iterator[Message]:
-    """Yield all messages that are stored in the progress, whatever for."""
+    """Yield every message that is stored in the progress, for whatever purpose."""
     yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
     yield from (own.event for own in p.own)
     yield from (part for intent in p.intents for part in intent.parts)
@@ -241,7 +246,7 @@ def iterate_messages(p: SagaProgress) -> Iterator[Message]:
 
 
 def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
-    """Return the inbox with these messages."""
+    """Return the inbox with entries of these messages for the handler."""
     inbox, at = dict(p.inbox), hand.entered_s
     for message in messages:
         inbox[ids.inbox_entry(message, handler)] = at
@@ -251,7 +256,7 @@ def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: It
 def remove_messages(
     kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]
 ) -> tuple[PendingMessage, ...]:
-    """Return the stored messages without these of this handler."""
+    """Return the stored messages except these messages of this handler."""
     if not kept:
         return kept
     gone = set(messages)
@@ -267,7 +272,7 @@ def ignore_message(p: SagaProgress, hand: WriteContext, role: HandlerRole, messa
 def reject_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, remedy: str
 ) -> Commit:
-    """Record a dead letter that does not block the saga: what never had to run cannot block it."""
+    """Record a dead letter that does not block the saga: a message that need not be handled cannot block others."""
     letter = DeadLetterRecord(
         id=ids.dead_letter_id(p.service, p.saga, role.name, message.id, p.replays),
         what="dead letter",
@@ -284,7 +289,7 @@ def reject_message(
 
 
 def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
-    """Record that the message is pending until the other events are there."""
+    """Record that the message is pending until the other events have arrived."""
     before = find_order_number(p, role.name, message)
     kept = PendingMessage(handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides)
     waiting = (*remove_messages(p.waiting, role.name, [message.id]), kept)
@@ -299,7 +304,7 @@ def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message
 def enqueue_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, bad: str | None
 ) -> Commit:
-    """Record that the message is queued behind what blocks the saga, in order."""
+    """Record that the message is queued, in order, behind the run or dead letter that blocks the saga."""
     kept = PendingMessage(handler=role.name, message=message, n=p.n, bad=bad)
     p = replace(
         p,
@@ -310,7 +315,7 @@ def enqueue_message(
 
 
 def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails) -> Commit:
-    """Record the end of a handler: state, inbox, events and results in one transition."""
+    """Record the end of a handler's run: state, inbox, events and results in one transition."""
     parts, delta = ended.parts, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
     ran = p.ran
@@ -344,7 +349,7 @@ def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: 
 
 
 def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) -> tuple[Intent, ...]:
-    """Return the open intents without the one of this run."""
+    """Return the open intents except that of this run."""
     if not p.intents:
         return ()
     return tuple(i for i in p.intents if not is_intent_of(i, role.name, ended.cause, undo=False))
@@ -353,7 +358,7 @@ def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) 
 def add_results(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails
 ) -> tuple[CompensableResult, ...]:
-    """Return the results with those of this run that can be undone."""
+    """Return the results together with this run's events that can be undone."""
     if role.undo is None:
         return p.results
     own, undo = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo
@@ -367,7 +372,7 @@ def add_results(
 
 
 def remove_suspended_runs(p: SagaProgress, handler: str, messages: Iterable[str]) -> SagaProgress:
-    """Return the progress without this handler's suspended runs that one of these messages started."""
+    """Return the progress without the suspended runs of this handler that were started by one of these messages."""
     gone = set(messages)
     later = tuple(c for c in p.later if c.handler != handler or c.parts[0].id not in gone)
     return (
@@ -378,13 +383,13 @@ def remove_suspended_runs(p: SagaProgress, handler: str, messages: Iterable[str]
 
 
 def find_suspended_ids(p: SagaProgress, handler: str, messages: Iterable[str]) -> list[str]:
-    """Return the ids of all messages of the suspended runs that one of these messages started."""
+    """Return the ids of all messages of the handler's suspended runs that were started by one of these messages."""
     wanted = set(messages)
     return [m.id for c in p.later if c.handler == handler and c.parts[0].id in wanted for m in c.parts]
 
 
 def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
-    """Return the progress with what emitted events change: self-consumed parts, the outcome, compensations that
+    """Return the progress with the effects of emitted events: self-consumed events, the outcome, compensations that
     begin."""
     if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
@@ -428,7 +433,7 @@ def _finish_messages(p: SagaProgress, hand: WriteContext, role: HandlerRole, mes
 
 
 def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfConsumedEvent) -> Iterator[HandlerRole]:
-    """Return the handlers that may still consume this event of the service itself."""
+    """Yield the handlers that may still consume this self-consumed event."""
     for role in roles.by_type.get(own.event.type, ()):
         had = not own.is_for(role.name) or ids.inbox_entry(own.event.id, role.name) in p.inbox
         if not had and (role.many or not any(ran.handler == role.name for ran in p.ran)):
@@ -436,8 +441,8 @@ def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfCons
 
 
 def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
-    """Return the inbox after the compensation of `role` has ended: with the outcome, and the originals that never
-    run."""
+    """Return the inbox after the compensation of `role` has ended: with entries of the outcome, and of the stored
+    messages that the handler will never handle."""
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
     dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
     return {
@@ -446,11 +451,12 @@ def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome:
     }
 
 
-# -------------------------------------------------------------------- going on
+# -------------------------------------------------------------------- suspended runs
 
 
 CALLS_MAX = 64
-"""Most calls of its turns that a run which goes on lists for a person: a job may have a hundred thousand turns."""
+"""Largest number of calls from earlier turns that a suspended run lists for people: a job may have a hundred thousand
+turns."""
 
 
 def suspend_run(
@@ -465,7 +471,9 @@ def suspend_run(
     results = add_results(p, hand, role, ended)
     calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[AbortAction, ...] = ()
-    if role.undo is not None and len(results) == len(p.results):  # else a result covers all that was done
+    if role.undo is not None and len(results) == len(
+        p.results
+    ):  # otherwise the compensation of a result covers all calls
         said = next_turn.undo_with
         earlier = [c for c in p.later if c.handler == role.name and c.parts[0].id == needed[0].id]
         # Without arguments: the digests of a history count these calls, and an older toolkit would leave them out.
@@ -487,9 +495,10 @@ def suspend_run(
 
 
 def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """Return the newest of very many calls, after one without a name whose number counts the others.
+    """Return the newest of very many calls, after one call without a name whose number is the count of the omitted
+    ones.
 
-    The transitions have all of them.
+    The transitions contain all calls.
     """
     counted = calls[0].number if calls and not calls[0].name else 0
     named = calls[1:] if counted else calls
@@ -500,7 +509,7 @@ def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
 
 
 def find_uncovered_calls(calls: tuple[StepRecord, ...], said: tuple[AbortAction, ...]) -> tuple[StepRecord, ...]:
-    """Return the calls of a turn that had an effect and that nothing undoes, without their results."""
+    """Return the calls of a turn that had an effect and that no abort action undoes, without their results."""
     return tuple(
         [
             replace(call, value=Raw(b"null"), claim="")
@@ -519,14 +528,15 @@ def _has_side_effect(call: StepRecord) -> bool:
 
 
 FREE = 4
-"""One part in so many of what the store takes is left free by runs: for dead letters, and what queues behind them."""
+"""Runs leave one part in this many of the store's maximum document size free, for dead letters and queued messages."""
 _GROWING = ("state", "inbox", "results", "own", "intents", "queue", "waiting", "compensating", "later", "transitions")
 
 
 def check_room(written: Commit, p: SagaProgress, content_bytes: int, bytes_max: int) -> None:
-    """Raise `TooLarge` for a run that would leave no room in the progress document, naming what takes the room.
+    """Raise `TooLarge` for a run that would leave too little room in the progress, and name the largest fields.
 
-    `p`: the progress to be written, of `content_bytes`; `bytes_max`: what the store accepts.
+    `p`: the progress to be written, which has `content_bytes` bytes; `bytes_max`: the largest document that the store
+    accepts.
     """
     if content_bytes <= bytes_max - bytes_max // FREE or not _is_written_by_handler(written):
         return
@@ -537,7 +547,7 @@ def check_room(written: Commit, p: SagaProgress, content_bytes: int, bytes_max: 
 
 
 def _is_written_by_handler(written: Commit) -> bool:
-    """Return True if a handler causes this write. A compensation may use the room that is left."""
+    """Return True if a handler causes this write. A compensation may use the room that handlers leave free."""
     if written.entry is None:
         return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
     return written.entry.outcome in ("handled", "later")
