@@ -1,27 +1,29 @@
 """Move what does not fit in a progress to overflow segments, and read it back. Pure.
 
-A segment is an immutable document of its own. Its name is the number of the transition whose write lists it first, and
-the digest of its content. So two workers that move the same items write the same segment; a crash between the two
-writes leaves a segment that is found again or that no progress lists; and a progress always refers to exactly the
-segments that it was written with.
+A segment is an immutable document of its own. Its name consists of the number of the transition whose write lists it
+first, and the digest of its content. So two workers that move the same items write the same segment. A crash between
+the write of the segment and that of the progress leaves a segment that is written again under the same name, or that no
+progress lists. And a progress always refers to exactly the segments that it was written with.
 
-Four kinds of list may grow with the number of messages: the overflow lists. All are in the order of the transitions
-that stored their items, and share one mechanism. `move_out` cuts what may move into full segments, `restore` puts the
-items of a segment back into their places, and `index_segments` replaces very many segments of one list by one index
-segment, in up to two levels. A subclass of `ListKind` says what is particular to a kind:
+Four kinds of list may grow with the number of messages: the overflow lists. Each list is in the order of the
+transitions that stored its items. All kinds share one mechanism: `move_out` moves items that are not needed soon into
+full segments, `restore` returns the items of a segment to their positions in the list, and `index_segments` replaces
+very many segments of one list by one index segment, in up to two levels. Each kind is a subclass of `ListKind`:
 
-- queued messages: one list. Its first messages stay, because decisions look at them, and a segment is read back when
+- queued messages: one list. Its first messages stay, because decisions depend on them, and a segment is read back when
   its first message is the next one.
-- pending messages: a list for each handler with `repeats`, and for each optional parameter; else as queued messages.
-- self-consumed events: a list for each type and handlers that may take it. The first ones of each parameter stay, and a
-  segment is read back when it may have the next one, or a withdrawn one.
-- results: a list for each handler. The newest runs stay, because they are compensated first, and a segment is read back
-  when the handler has no other result.
+- pending messages: one list for each handler with `repeats`, and for each optional parameter; otherwise like queued
+  messages.
+- self-consumed events: one list for each type and set of handlers that may still consume it. The first events of each
+  parameter stay, and a segment is read back when it may contain the next one, or one that was withdrawn.
+- results: one list for each handler. Those of the newest runs stay, because they are compensated first, and a segment
+  is read back when the handler has no other result.
 
-Segments of results link to the one below, so that a progress lists only the newest of each handler.
+A segment of results refers to the segment with the next older results, so a progress lists only the newest segment of
+each handler.
 
-Inbox entries are no list and have functions of their own: an entry is looked up by its digest in any segment and is
-never read back, a segment of them expires with the retention, and small segments are merged into one.
+Inbox entries are not a list and have functions of their own: an entry is looked up by its digest in any segment and is
+never read back, their segments expire with the retention, and small segments are merged into one.
 """
 
 from abc import ABC, abstractmethod
@@ -53,57 +55,58 @@ from saga.progress.document import (
 from saga.progress.handlers import HandlerRole, HandlerRoles
 
 ENTRY_BYTES = 12
-"""Bytes of an inbox entry, as segments hold it."""
+"""Size of an inbox entry in a segment, in bytes."""
 YEAR_S = 365 * 86_400
-"""Segments of stored messages and events outlive their progress by up to so much, and by half of it at least."""
+"""Segments of stored messages and events outlive their progress by this time at most, and by half of it at least."""
 INDEX_LEVEL_MAX = 2
-"""Levels of index segments: a third one would have more inbox entries than a document may."""
+"""Maximum level of index segments: a third level would have more inbox entries than fit in a document."""
 DROPPED_MAX = 16
-"""Segments that no handler needs any more, removed by one write at most: each is read first, and there may be very
-many."""
+"""Largest number of unneeded segments that one write removes: each is read first, and there may be very many."""
 
 Item = TypeVar("Item", PendingMessage, SelfConsumedEvent, CompensableResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowBounds:
-    """Limits on what stays in a progress of everything that grows with the number of messages."""
+    """Limits on the parts of a progress that grow with the number of messages: beyond them, items move to segments."""
 
     inbox_max: int = 256
-    """With more entries than this, the oldest go to a segment."""
+    """With more inbox entries than this, the oldest move to a segment."""
     inbox_kept: int = 64
-    """Number of entries that stay then."""
+    """Number of inbox entries that then stay in the progress."""
     small_segments_max: int = 16
-    """So many small segments of inbox entries become one: it takes few reads to know a saga's whole inbox."""
+    """Number of small inbox segments at which they are merged into one, so that few reads find all inbox entries of a
+    saga."""
     head_max: int = 16
     head_bytes_max: int = 128 * 1024
-    """So many items, or bytes of them, stay at the head of a list; one always does."""
+    """Maximum number of items, and of their bytes, that stay at the head of a list; one item always stays."""
     segment_max: int = 64
     segment_bytes: int = 256 * 1024
-    """So many more items, or bytes of them, are a segment."""
+    """Number of further items, or of their bytes, that fill one segment."""
     index_max: int = 32
-    """So many segments of one list become an index segment."""
+    """Number of segments of one list that one index segment replaces."""
     value_bytes_max: int = 64 * 1024
-    """A larger result of a step, or document that a handler reads, is a document of its own: see
-    `saga.engine.persistence.overflow_store`."""
+    """Largest step result, or document that a handler reads, that is stored in the progress. A larger one becomes a
+    claim check: see `saga.engine.persistence.overflow_store`."""
 
 
 BOUNDS = OverflowBounds()
-"""Bounds of every service. Tests put others here."""
+"""Limits of every service. Tests replace them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowContext:
-    """What a write of a progress knows besides the progress."""
+    """Everything that moving and restoring depend on besides the progress."""
 
     roles: HandlerRoles
     bounds: OverflowBounds
     message: Message
-    """Message that is being processed: what decisions about it look at stays in the progress."""
+    """The message that is being processed: items that decisions about it depend on stay in the progress."""
     now_s: int
     retention_s: int
     before: Sequence[CompensableResult] = ()
-    """Results before the transition that is about to be written: events of those that are undone are withdrawn."""
+    """Results before the transition that is about to be written. Of results that are no longer there, the self-consumed
+    events are withdrawn."""
 
 
 class SegmentDocument(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -115,18 +118,18 @@ class SegmentDocument(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     newest: int
     until: int = 0
     entries: bytes
-    """The inbox entries of what it holds, each of `ENTRY_BYTES`, sorted."""
+    """The inbox entries of the messages in the segment, each of `ENTRY_BYTES`, sorted."""
     kept: tuple[PendingMessage, ...] = ()
     results: tuple[CompensableResult, ...] = ()
     own: tuple[SelfConsumedEvent, ...] = ()
     pages: tuple[OverflowSegment, ...] = ()
-    """Segments that it lists, if it is an index segment."""
+    """The segments that it lists, if it is an index segment."""
     below: OverflowSegment | None = None
-    """The segment with the results that are older than these."""
+    """For results: the segment with the next older results of the same handler."""
 
 
 class NewSegment(Struct, frozen=True, gc=False):
-    """A segment to insert before the write of the progress that lists it."""
+    """A segment that must be inserted before the write of the progress that lists it."""
 
     segment: OverflowSegment
     content: bytes
@@ -136,13 +139,15 @@ _documents = msgspec.json.Decoder(SegmentDocument)
 
 
 def decode_segment(content: bytes) -> SegmentDocument:
-    """Decode a segment as read from a store. Raises what `saga.progress.document.UNREADABLE` lists."""
+    """Decode a segment as read from a store. Raises the errors in `saga.progress.document.UNREADABLE`."""
     return _documents.decode(content)
 
 
 def segment_key(service: str, saga: str, segment: OverflowSegment) -> str:
-    """Return a segment's key in collection `saga-archive`. No service name has a `|`, so it is never the key of an
-    archive."""
+    """Return a segment's key in collection `saga-archive`.
+
+    It is never equal to the key of an archive, because service names contain no `|`.
+    """
     return f"{service}|page::{saga}::{segment.name}"
 
 
@@ -152,33 +157,33 @@ def claim_key(service: str, saga: str, claim: str) -> str:
 
 
 def parse_saga(key: str) -> str:
-    """Return the saga of a key in collection `saga-archive`: of a segment, a claim or an archive."""
+    """Return the saga from the key of a segment, a claim check or an archive in collection `saga-archive`."""
     return key.partition("::")[2].rpartition("::")[0]
 
 
 def is_segment(key: str) -> bool:
-    """Return True if a key in collection `saga-archive` is that of a segment."""
+    """Return True if a key in collection `saga-archive` belongs to a segment."""
     return key.partition("::")[0].endswith("|page")
 
 
 def is_archive(key: str) -> bool:
-    """Return True if a key in collection `saga-archive` is that of an archive: all others have a `|` in their first
-    part."""
+    """Return True if a key in collection `saga-archive` belongs to an archive: only then its first part contains no
+    `|`."""
     return "|" not in key.partition("::")[0]
 
 
 def is_claim(key: str) -> bool:
-    """Return True if a key in collection `saga-archive` is that of a claim check."""
+    """Return True if a key in collection `saga-archive` belongs to a claim check."""
     return key.partition("::")[0].endswith("|claim")
 
 
 def digest_content(content: bytes) -> str:
-    """Return the digest of a content: the end of a segment's name, and the name of a claim check."""
+    """Return the digest of a document's content: the end of a segment's name, or the name of a claim check."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
 def _make_segment(p: SagaProgress, segment: OverflowSegment, **content: Any) -> NewSegment:
-    """Encode a segment, and name it as the write of `p` will list it. `content`: fields of `SegmentDocument`."""
+    """Encode a segment, and name it for the write of `p` that will list it. `content`: fields of `SegmentDocument`."""
     document = SegmentDocument(
         service=p.service,
         saga=p.saga,
@@ -196,7 +201,7 @@ def _with_segments(p: SagaProgress, segments: tuple[OverflowSegment, ...]) -> Sa
 
 
 def _replace_segment(p: SagaProgress, segment: OverflowSegment, *others: OverflowSegment) -> SagaProgress:
-    """Return the progress with other segments, or none, in the place of this one."""
+    """Return the progress with this segment replaced by other segments, or by none."""
     at = p.pages.index(segment)
     return _with_segments(p, (*p.pages[:at], *others, *p.pages[at + 1 :]))
 
@@ -205,7 +210,7 @@ def _replace_segment(p: SagaProgress, segment: OverflowSegment, *others: Overflo
 
 
 def move_out(p: SagaProgress, context: OverflowContext) -> tuple[SagaProgress, Sequence[NewSegment]]:
-    """Return the progress with the tails of its lists in new, full segments, where the lists are too long."""
+    """Return the progress with the ends of lists that are too long moved to new, full segments."""
     new: list[NewSegment] = []
     until = compute_expiry(p, context)
     for kind in LIST_KINDS.values():
@@ -223,7 +228,8 @@ def move_out(p: SagaProgress, context: OverflowContext) -> tuple[SagaProgress, S
 
 
 def find_segment_to_restore(p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
-    """Return a segment with something that decisions look at, or that was withdrawn: it has to be read back."""
+    """Return a segment that has to be read back, because it has items that decisions depend on, or that were
+    withdrawn."""
     found = (kind.find_segment_to_restore(p, context) for kind in LIST_KINDS.values()) if p.pages else ()
     return next((segment for segment in found if segment is not None), None)
 
@@ -231,7 +237,8 @@ def find_segment_to_restore(p: SagaProgress, context: OverflowContext) -> Overfl
 def restore(
     p: SagaProgress, segment: OverflowSegment, document: SegmentDocument, before: Sequence[CompensableResult] = ()
 ) -> SagaProgress:
-    """Return the progress with what a segment holds in its place: its items, or the segments that an index lists.
+    """Return the progress with a segment replaced by its contents: its items, or the segments that an index segment
+    lists.
 
     `before`: see `OverflowContext`.
     """
@@ -243,7 +250,10 @@ def restore(
 
 
 def drop(p: SagaProgress, segment: OverflowSegment, document: SegmentDocument) -> SagaProgress:
-    """Return the progress without this segment; without an index, whose segments have to be removed first."""
+    """Return the progress without this segment.
+
+    An index segment is replaced by the segments that it lists, which have to be dropped one by one.
+    """
     return open_index(p, segment, document) if segment.level else _replace_segment(p, segment)
 
 
@@ -260,7 +270,7 @@ def find_segments_to_index(p: SagaProgress, bounds: OverflowBounds) -> Sequence[
         place = 0
         for level, alike in groupby(segments, key=lambda segment: segment.level):
             run = list(alike)
-            # The first ones are read back next.
+            # The first segments are read back next.
             run, place = run[0 if place else bounds.index_max :], place + len(run)
             if len(run) >= bounds.index_max and level < INDEX_LEVEL_MAX:
                 return run[: bounds.index_max]
@@ -270,7 +280,8 @@ def find_segments_to_index(p: SagaProgress, bounds: OverflowBounds) -> Sequence[
 def index_segments(
     p: SagaProgress, segments: Sequence[OverflowSegment], entries: Sequence[bytes]
 ) -> tuple[SagaProgress, NewSegment]:
-    """Return the progress with an index segment in place of these segments. `entries`: the inbox entries of each."""
+    """Return the progress with these segments replaced by one index segment. `entries`: the inbox entries of each
+    segment."""
     first = segments[0]
     index = OverflowSegment(
         of=first.of,
@@ -294,30 +305,32 @@ def index_segments(
 
 
 def open_index(p: SagaProgress, index: OverflowSegment, document: SegmentDocument) -> SagaProgress:
-    """Return the progress with the segments that an index lists in its place."""
+    """Return the progress with an index segment replaced by the segments that it lists."""
     return _replace_segment(p, index, *document.pages)
 
 
 def _sum_digests(bounds: Sequence[str]) -> str:
-    """Return the sum of the segments' digests. Segments of self-consumed events have none."""
+    """Return the sum of the segments' digests. Segments of self-consumed events have no digest."""
     return integrity.format_sum(sum(int(bound, 16) for bound in bounds)) if any(bounds) else ""
 
 
 def compute_expiry(p: SagaProgress, context: OverflowContext) -> int:
-    """Return the time from which on new segments may expire; 0 for never, as a progress that may stand.
+    """Return the time from which new segments may expire; 0 for never, if the saga may stay open until an operator
+    acts.
 
-    Otherwise they outlive the progress by so much that they are seldom renewed, and that a run which was begun and left
-    finds them after months.
+    Otherwise segments outlive the progress by so much that they seldom have to be renewed, and that a run which began
+    and was left finds them after months.
     """
     return 0 if p.may_stand else context.now_s + context.retention_s + YEAR_S
 
 
 def find_wrong_expiries(p: SagaProgress, context: OverflowContext) -> Sequence[OverflowSegment]:
-    """Return segments that expire too soon or never, although they should: a copy replaces each."""
+    """Return segments that expire too soon, or that never expire although they should. Each is to be replaced by a
+    copy."""
     soon = context.now_s + context.retention_s + YEAR_S // 2
 
     def is_wrong(segment: OverflowSegment) -> bool:
-        if segment.of == "results":  # as archives, they never do
+        if segment.of == "results":  # like archives, they never expire
             return False
         if segment.of == "inbox" or not p.may_stand:
             return not segment.until or (segment.of != "inbox" and segment.until < soon)
@@ -329,8 +342,10 @@ def find_wrong_expiries(p: SagaProgress, context: OverflowContext) -> Sequence[O
 def copy_segment(
     p: SagaProgress, segment: OverflowSegment, document: SegmentDocument, until: int
 ) -> tuple[SagaProgress, NewSegment]:
-    """Return the progress with a copy of the segment that expires then. Of a segment whose messages are all in the
-    inbox only the entries are copied."""
+    """Return the progress with the segment replaced by a copy that expires at `until`.
+
+    Of an inbox segment, only the entries are copied: all its messages count as handled.
+    """
     if segment.of == "inbox":
         new = make_inbox_segment(p, _split_entries(document.entries), newest=segment.newest, until=until)
     else:
@@ -339,43 +354,43 @@ def copy_segment(
     return replace(p, pages=tuple(new.segment if other is segment else other for other in p.pages)), new
 
 
-# -------------------------------------------------------------------- what is particular to a kind of list
+# -------------------------------------------------------------------- the kinds of list
 
 
 class Tail(NamedTuple, Generic[Item]):
-    """Items of one list that may move to segments, in order."""
+    """Items at the end of one list that may move to segments, in order."""
 
     of: SegmentKind
     items: Sequence[Item]
     handlers: tuple[str, ...] = ()
-    """Handlers of the list, if the items do not say so themselves."""
+    """Handlers of the list, if the items do not name them."""
     has_types: bool = False
-    """True if segments have to name the types of their messages, because their handler does not say which."""
+    """True if segments have to name the types of their messages, because the handler alone does not determine them."""
 
 
 class ListKind(ABC, Generic[Item]):
     """One kind of overflow list: which items may move, how a segment describes them, and when they are needed."""
 
     field: str
-    """Field of the progress that has the items."""
+    """Field of the progress that contains the items."""
     stored: str
-    """Field of a segment's document that has the items."""
+    """Field of a segment's document that contains the items."""
     expires = True
 
     @abstractmethod
     def find_tails(self, p: SagaProgress, context: OverflowContext) -> Iterable[Tail[Item]]:
-        """Return what may move of each list."""
+        """Return the items of each list that may move."""
 
     @abstractmethod
     def find_segment_to_restore(self, p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
-        """Return a segment with an item that decisions look at."""
+        """Return a segment with an item that decisions depend on."""
 
     def describe(
         self, tail: Tail[Item], items: tuple[Item, ...], below: OverflowSegment | None
     ) -> tuple[OverflowSegment, dict[str, Any]]:
-        """Return a segment of these items of a tail, as yet without name and times, and the fields of its document.
+        """Return a segment for these items of a tail, still without name and times, and the fields of its document.
 
-        `below`: the segment that it links to, of a linked list.
+        `below`: the segment with the next older items, if this kind links its segments.
         """
         first, last, names = items[0].n, items[-1].n, tail.handlers
         segment = OverflowSegment(
@@ -385,18 +400,18 @@ class ListKind(ABC, Generic[Item]):
 
     @abstractmethod
     def get_size(self, item: Item) -> int:
-        """Return the bytes of an item that count."""
+        """Return the size of an item in bytes, as counted against the limits."""
 
     def get_group(self, item: Item) -> Hashable:
-        """Return the same value for items that follow each other and must be in one segment."""
+        """Return a group key: successive items with the same key must be in the same segment."""
         return id(item)
 
     def find_below(self, p: SagaProgress, tail: Tail[Item]) -> OverflowSegment | None:
-        """Return the segment that the next one of this list links to, of a linked list."""
+        """Return the segment that the next segment of this list refers to, if this kind links its segments."""
         return None
 
     def cut(self, items: Iterable[Item], bounds: OverflowBounds) -> Iterator[tuple[Item, ...]]:
-        """Return the items of as many full segments as these fill."""
+        """Yield the items of each full segment; items that fill no further segment are left out."""
         part: list[Item] = []
         size = 0
         for _, group in groupby(items, key=self.get_group):
@@ -413,7 +428,7 @@ class ListKind(ABC, Generic[Item]):
         return replace(p, **{self.field: tuple([item for item in getattr(p, self.field) if id(item) not in gone])})
 
     def put_back(self, p: SagaProgress, items: Sequence[Item], before: Sequence[CompensableResult]) -> SagaProgress:
-        """Return the progress with the items of a segment in their places. `before`: see `OverflowContext`."""
+        """Return the progress with the items of a segment at their positions. `before`: see `OverflowContext`."""
         return replace(p, **{self.field: _sort_items((*getattr(p, self.field), *items))})
 
 
@@ -425,10 +440,10 @@ def _sort_items(items: Iterable[Item]) -> tuple[Item, ...]:
 
 
 class MessageList(NamedTuple):
-    """Messages that are stored in one order: the queue, or those that are pending for one parameter of a handler."""
+    """One ordered list of stored messages: the queue, or the messages pending for one parameter of a handler."""
 
     here: tuple[PendingMessage, ...]
-    """Messages of the list that are in the progress, in order, less dead letters."""
+    """Messages of the list that are in the progress, in order, without dead letters."""
     segments: tuple[OverflowSegment, ...]
     has_types: bool = False
 
@@ -436,7 +451,7 @@ class MessageList(NamedTuple):
 class Messages(ListKind[PendingMessage]):
     """Messages in the queue, or in `waiting`: pending for a handler with `repeats`, or for an optional parameter.
 
-    For every required parameter other than the first one of a handler with `repeats`, at most one message is pending.
+    Other pending messages need no segments: for every other required parameter at most one message is pending.
     """
 
     stored = "kept"
@@ -446,7 +461,7 @@ class Messages(ListKind[PendingMessage]):
         self.field = of
 
     def iterate_lists(self, p: SagaProgress, roles: HandlerRoles) -> Iterator[MessageList]:
-        """Iterate over the lists of this kind that may grow without limit."""
+        """Yield the lists of this kind that may grow without limit."""
         segments = tuple(segment for segment in p.pages if segment.of == self.of)
         if self.of == "queue":
             if p.queue or segments:
@@ -466,10 +481,11 @@ class Messages(ListKind[PendingMessage]):
                 yield MessageList(here, tuple(s for s in mine if not types.isdisjoint(s.types)), has_types=True)
 
     def find_tails(self, p: SagaProgress, context: OverflowContext) -> Iterator[Tail[PendingMessage]]:
-        """Return what may move: all behind the last segment of a list; of a list without segments all but the head.
+        """Yield the messages of each list that may move: those after its last segment or, if it has no segments, after
+        its head.
 
-        The message that is being processed and the messages of open runs stay, and what follows them: what is settled
-        next is found without a segment.
+        The message that is being processed and the messages of open runs stay, and so do all messages behind them. So
+        the next message of the list is found without reading a segment.
         """
         staying = {context.message.id} | {part.id for intent in p.intents for part in intent.parts}
         for messages in self.iterate_lists(p, context.roles):
@@ -477,7 +493,7 @@ class Messages(ListKind[PendingMessage]):
             yield Tail(self.of, list(tail), has_types=messages.has_types)
 
     def find_segment_to_restore(self, p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
-        """Return a segment that has the first message of its list."""
+        """Return a segment that contains the first message of its list."""
         for here, segments, _ in self.iterate_lists(p, context.roles):
             if segments and (not here or here[0].n > segments[0].first):
                 return segments[0]
@@ -526,9 +542,9 @@ def _find_message_tail(messages: MessageList, bounds: OverflowBounds, staying: s
 
 
 class Results(ListKind[CompensableResult]):
-    """Results of each handler, in a linked list of segments. Those of one run are never parted.
+    """Results of each handler, in a linked list of segments. The results of one run stay together in one place.
 
-    They never expire, as archives.
+    Like archives, these segments never expire.
     """
 
     field = stored = "results"
@@ -540,8 +556,10 @@ class Results(ListKind[CompensableResult]):
             yield Tail("results", self.find_older(mine, context.bounds), (handler,))
 
     def find_older(self, mine: Sequence[CompensableResult], bounds: OverflowBounds) -> Sequence[CompensableResult]:
-        """Return the results of a handler that may move: all but those of the newest run, and of others for which there
-        is room."""
+        """Return the results of a handler that may move.
+
+        The results of the newest run stay, and those of earlier runs as far as the limits of the head allow.
+        """
         runs = [tuple(run) for _, run in groupby(mine, key=self.get_group)]
         count = size = 0
         for place in range(len(runs) - 1, -1, -1):
@@ -551,7 +569,7 @@ class Results(ListKind[CompensableResult]):
         return ()
 
     def find_segment_to_restore(self, p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
-        """Return the newest segment of a handler whose results are all in segments."""
+        """Return the newest segment of a handler that has no results outside segments."""
         here = {result.handler for result in p.results}
         return next((s for s in p.pages if s.of == "results" and s.handlers[0] not in here), None)
 
@@ -577,7 +595,7 @@ class Results(ListKind[CompensableResult]):
     def put_back(
         self, p: SagaProgress, items: Sequence[CompensableResult], before: Sequence[CompensableResult]
     ) -> SagaProgress:
-        # Where two are of one transition, or of a version that did not say of which, those of the segment are older.
+        # If two are of the same transition, or of an unknown one, those of the segment are older.
         return replace(p, results=_sort_items((*items, *p.results)))
 
 
@@ -585,21 +603,22 @@ class Results(ListKind[CompensableResult]):
 
 
 _Parameter = tuple[str, frozenset[str]]
-"""Handler, and the types that one of its parameters takes."""
+"""A handler, and the types that one of its parameters accepts."""
 
 
 class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
-    """Events that the service itself consumes. Those of one transition are never parted.
+    """Events that the service itself consumes. Events of one transition stay together.
 
-    In a segment an event names the handlers that may still take it.
+    In a segment, an event names the handlers that may still consume it.
     """
 
     field = stored = "own"
 
     def find_tails(self, p: SagaProgress, context: OverflowContext) -> Sequence[Tail[SelfConsumedEvent]]:
-        """Return what is behind the first events of each parameter, by type and handlers.
+        """Return the events after the first ones of each parameter, grouped by type and handlers.
 
-        Events that are being processed, stored for a handler, or part of a run under way stay: decisions look at them.
+        Events that are being processed, stored for a handler, or part of an open or suspended run stay, because
+        decisions depend on them.
         """
         bounds = context.bounds
         if len(p.own) < bounds.segment_max and sum(map(self.get_size, p.own)) < bounds.segment_bytes:
@@ -610,24 +629,25 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
         tails: defaultdict[tuple[str, tuple[str, ...]], list[SelfConsumedEvent]] = defaultdict(list)
         for own in p.own:
             takers = list(journal.find_remaining_consumers(p, context.roles, own))
-            # Asked of every one: each counts.
+            # A list, not a generator: `is_full` has to count the event for every handler.
             beyond = [heads[_find_parameter(role, own.event.type)].is_full(own, bounds) for role in takers]
             if takers and all(beyond) and own.event.id not in staying:
                 tails[own.event.type, tuple(sorted(role.name for role in takers))].append(own)
         return [Tail("own", events, names) for (_, names), events in tails.items()]
 
     def find_segment_to_restore(self, p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
-        """Return a segment that may have withdrawn events, or the first event for a parameter."""
+        """Return a segment that may contain withdrawn events, or the first event for a parameter."""
         segments = sorted((s for s in p.pages if s.of == "own"), key=lambda segment: segment.first)
         if not segments:
             return None
         return self.find_withdrawn(p, context.before) or self.find_first(p, context.roles, segments)
 
     def find_withdrawn(self, p: SagaProgress, before: Sequence[CompensableResult]) -> OverflowSegment | None:
-        """Return a segment that may have events withdrawn because results were undone."""
+        """Return a segment that may contain events of results that were undone, so those events are withdrawn; `None`
+        if there is none."""
         undone = _find_undone(p, before)
         for segment in p.pages:
-            # A result of a version that did not tell its transition may be of any.
+            # A result without the number of its transition, from an older version, may be of any.
             if segment.of == "own" and any(not r.n or segment.first <= r.n <= segment.last for r in undone):
                 return segment
         return None
@@ -635,7 +655,7 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
     def find_first(
         self, p: SagaProgress, roles: HandlerRoles, segments: Iterable[OverflowSegment]
     ) -> OverflowSegment | None:
-        """Return a segment that may have the first event for a parameter."""
+        """Return a segment that may contain the first event for a parameter."""
         first: dict[_Parameter, int] = {}
         for own in p.own:
             for role in journal.find_remaining_consumers(p, roles, own):
@@ -671,13 +691,13 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
 
 
 def find_unneeded_segments(p: SagaProgress, roles: HandlerRoles) -> Sequence[OverflowSegment]:
-    """Return segments of self-consumed events that no handler will ever take, at most `DROPPED_MAX`."""
+    """Return segments of self-consumed events that no handler will ever consume: up to `DROPPED_MAX` of them."""
     gone = [s for s in p.pages if s.of == "own" and not any(True for _ in _find_consumers(p, roles, s))]
     return gone[:DROPPED_MAX]
 
 
 class _Head:
-    """Counts the first self-consumed events of one parameter. Events of one transition are never parted."""
+    """Counter of the first self-consumed events of one parameter. Events of one transition stay together."""
 
     def __init__(self) -> None:
         self.count = self.size = self.last = 0
@@ -692,19 +712,19 @@ class _Head:
 
 
 def _find_consumers(p: SagaProgress, roles: HandlerRoles, segment: OverflowSegment) -> Iterator[HandlerRole]:
-    """Return the handlers that may take the events in a segment."""
+    """Yield the handlers that may consume the events in a segment."""
     for role in roles.by_type.get(segment.types[0], ()):
         if role.name in segment.handlers and (role.many or not any(ran.handler == role.name for ran in p.ran)):
             yield role
 
 
 def _find_parameter(role: HandlerRole, type_: str) -> _Parameter:
-    """Return the parameter of a handler that takes this type."""
+    """Return the handler's parameter that accepts this type."""
     return role.name, next(types for types in (*role.takes, *role.optional) if type_ in types)
 
 
 def _find_undone(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[CompensableResult]:
-    """Return the results that were there before and are gone."""
+    """Return the results that are in `before` and no longer in the progress."""
     here = {(result.handler, result.event.id) for result in p.results}
     return [result for result in before if (result.handler, result.event.id) not in here]
 
@@ -715,20 +735,22 @@ LIST_KINDS: Mapping[SegmentKind, ListKind[Any]] = {
     "results": Results(),
     "own": SelfConsumedEvents(),
 }
-"""All kinds, in the order in which they move and are read back."""
+"""All kinds of list, in the order in which they move and are read back."""
 
 
 # -------------------------------------------------------------------- inbox entries
 
 
 def has_entries(segment: OverflowSegment) -> bool:
-    """Return True if a segment says which messages were processed, or are stored in it: else it need not be asked."""
+    """Return True if the segment lists inbox entries. Otherwise it need not be searched for a message."""
     return segment.of not in ("results", "own")
 
 
 def contains_entry(entries: bytes, entry: str) -> bool:
-    """Return True if a segment's entries, which are sorted, contain this one. Each message of a saga asks all its
-    segments."""
+    """Return True if a segment's sorted entries contain this entry.
+
+    This is a binary search, because each message of a saga is looked up in all its segments.
+    """
     wanted, count = bytes.fromhex(entry), len(entries) // ENTRY_BYTES
     at = bisect_left(range(count), wanted, key=lambda i: entries[i * ENTRY_BYTES : (i + 1) * ENTRY_BYTES])
     return entries[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES] == wanted
@@ -739,7 +761,7 @@ def _split_entries(packed: bytes) -> Iterator[bytes]:
 
 
 def find_segments_to_merge(p: SagaProgress, bounds: OverflowBounds) -> tuple[OverflowSegment, ...]:
-    """Return the small inbox segments that the next one replaces, once there are many."""
+    """Return the small inbox segments that the next inbox segment replaces, once there are many of them."""
     large = bounds.small_segments_max * (bounds.inbox_max - bounds.inbox_kept)
     small = tuple(segment for segment in p.pages if segment.of == "inbox" and segment.count < large)
     return small if len(small) >= bounds.small_segments_max else ()
@@ -748,11 +770,11 @@ def find_segments_to_merge(p: SagaProgress, bounds: OverflowBounds) -> tuple[Ove
 def move_inbox_entries(
     p: SagaProgress, context: OverflowContext, merged: Sequence[tuple[OverflowSegment, bytes]] = ()
 ) -> tuple[SagaProgress, NewSegment] | None:
-    """Return the progress with its oldest inbox entries in a segment; `None` while too few of them may move.
+    """Return the progress with its oldest inbox entries moved to a segment; `None` while too few of them may move.
 
-    Entries of the message that is being processed and of stored ones stay, so that decisions about them need no
-    segment; so do entries without a time, which `saga.progress.takeover` makes. `merged`: segments to merge into the
-    new one, with their entries.
+    Entries of the message that is being processed and of stored messages stay, so that decisions about them need no
+    segment. Entries without a time, which `saga.progress.takeover` makes, stay too. `merged`: segments to merge into
+    the new one, with their entries.
     """
     bounds = context.bounds
     if len(p.inbox) <= bounds.inbox_max:
@@ -776,7 +798,7 @@ def move_inbox_entries(
 
 
 def make_inbox_segment(p: SagaProgress, entries: Iterable[bytes], *, newest: int, until: int) -> NewSegment:
-    """Make a segment of these inbox entries, as the write of `p` will list it."""
+    """Make a segment of these inbox entries, named for the write of `p` that will list it."""
     entries = sorted(entries)
     bound = integrity.sum_entry_digests(entry.hex() for entry in entries)
     segment = OverflowSegment(of="inbox", name="", count=len(entries), newest=newest, until=until, bound=bound)
@@ -787,18 +809,19 @@ def make_inbox_segment(p: SagaProgress, entries: Iterable[bytes], *, newest: int
 
 
 def list_segments(segment: OverflowSegment, content: bytes) -> tuple[OverflowSegment, ...]:
-    """Return the segments that a segment refers to. Raises what `saga.progress.document.UNREADABLE` lists."""
-    if segment.of == "inbox":  # of one that was an index before, only the entries count
+    """Return the segments that a segment refers to. Raises the errors in `saga.progress.document.UNREADABLE`."""
+    if segment.of == "inbox":  # of a former index segment, only the entries count
         return ()
     document = decode_segment(content)
     return document.pages if document.below is None else (document.below,)
 
 
 def restore_all(p: SagaProgress, documents: Mapping[str, bytes], *, now_s: int = 0) -> SagaProgress:
-    """Return the progress with everything that its segments hold, as if it had no bounds.
+    """Return the progress with the contents of all its segments, as if it had no limits.
 
     Args:
-        documents: the segments' contents, by key. Segments that may have expired by `now_s` and are missing stay.
+        documents: the segments' contents, by key. A missing segment that may have expired by `now_s` stays
+            listed.
 
     Raises:
         SagaError: a segment is missing, or was changed since it was written.
@@ -824,7 +847,7 @@ def restore_all(p: SagaProgress, documents: Mapping[str, bytes], *, now_s: int =
         else:
             found[segment.of].append(getattr(decode_segment(content), LIST_KINDS[segment.of].stored))
             left += list_segments(segment, content)
-    found["results"].reverse()  # a segment below has the older ones
+    found["results"].reverse()  # a segment below has older results
     for of, kind in LIST_KINDS.items():
         p = kind.put_back(p, [item for items in found[of] for item in items], ())
     return integrity.update_format(_with_segments(replace(p, inbox={**p.inbox, **inbox}), tuple(unread)))
