@@ -1,7 +1,8 @@
-"""Check a contracts folder: compatibility, style and released versions, each problem with its file and a remedy.
+"""Check the compatibility, the style and the released versions of a contracts folder. Each problem names its file and a
+remedy.
 
-`saga contracts check` reports what breaks readers, `saga contracts lint` what breaks rules of style. Both print
-problems as text, as JSON, or as SARIF 2.1.0, which code review tools display.
+`saga contracts check` reports changes that break readers; `saga contracts lint` reports violations of style rules. Both
+print problems as text, as JSON, or as SARIF 2.1.0, which code review tools display.
 """
 
 import json
@@ -59,7 +60,7 @@ REASON: Final = (
     "topics, queues and archives keep messages of all versions, and services are deployed, and rolled back, "
     "independently of each other"
 )
-"""Reason for the default compatibility mode."""
+"""Reason for the default compatibility mode, as `describe_modes` prints it."""
 LINT_RULES: Final[Mapping[str, str]] = {
     "contract": "A file of contracts/ cannot be used.",
     "type-case": "Events, records and enums are called in CamelCase: OrderPlaced.",
@@ -96,13 +97,13 @@ class ContractProblem:
     file: str
     """Path of the file, with `/` as separator."""
     at: str = ""
-    """Path of the field in it, such as `items[].price`; empty for the whole file."""
+    """Path of the field in that file, such as `items[].price`; empty for a problem of the whole file."""
     line: int = 1
     """Line on which the field is defined; 1 for the whole file."""
     says: str
-    """What is wrong, in words that are complete without `at`."""
+    """What is wrong, worded so that it can be understood without `at`."""
     remedy: str = ""
-    """What to do about it."""
+    """How to fix the problem."""
     lines: tuple[str, ...] = ()
     """Lines that show the problem, such as those of a diff."""
 
@@ -121,7 +122,7 @@ def problems_to_sarif(problems: Iterable[ContractProblem], rules: Mapping[str, s
 
     Args:
         problems: the problems.
-        rules: a description of each rule.
+        rules: descriptions of the rules, by name.
         version: version of this library.
     """
     found = list(problems)
@@ -163,9 +164,10 @@ def _sarif_result(problem: ContractProblem, rule: int) -> dict[str, Any]:
 
 
 def find_incompatible(contracts: Collection[Contract]) -> list[ContractProblem]:
-    """Report versions that break what their modes promise, and fields that are sensitive in an earlier version only.
+    """Report versions that violate their compatibility mode, and fields that only an earlier version marks as
+    sensitive.
 
-    The same finding of one version against several others is reported once.
+    If one version has the same finding against several other versions, it is reported once.
     """
     groups: dict[tuple[object, ...], list[CompatibilityBreak]] = defaultdict(list)
     for contract in contracts:
@@ -175,9 +177,9 @@ def find_incompatible(contracts: Collection[Contract]) -> list[ContractProblem]:
 
 
 def _find_unmarked(contract: Contract) -> Iterator[ContractProblem]:
-    """Report fields that an earlier version marks as sensitive and a later one does not.
+    """Report fields that an earlier version marks as sensitive and a later version does not mark.
 
-    They stay sensitive, although the later file does not show it.
+    Such fields are treated as sensitive in all versions, but a reader of the later file would not know this.
     """
     earlier: list[RecordType] = []
     for version in contract.versions:
@@ -194,7 +196,8 @@ def _find_unmarked(contract: Contract) -> Iterator[ContractProblem]:
 
 
 def describe_modes(contracts: Iterable[Contract]) -> list[str]:
-    """Describe the modes of the contracts' newest versions, a line for each; the default mode with its reason."""
+    """Describe the compatibility modes of the contracts' newest versions, one line for each mode. The line of the
+    default mode also gives its reason."""
     names: dict[Mode, list[str]] = {DEFAULT_MODE: []}
     for contract in contracts:
         names.setdefault(contract.compatible, []).append(contract.name)
@@ -238,9 +241,10 @@ _SENSITIVE: Final = _words("""
     address bic birth birthday birthdate card cvc cvv email fax firstname gender iban income lastname mail mobile
     nationality pan passport password phone pin religion salary secret ssn street surname taxid tel telephone token vat
 """)
-"""Words in names of fields that sound like personal data or a secret."""
+"""Words that, in the name of a field, suggest personal data or a secret."""
 _NOT_SENSITIVE: Final = _words("id ids count counts kind type")
-"""Last words of names that only count such data or refer to it: `card_count`, `address_id`."""
+"""Last words of field names that only count sensitive data or refer to it, such as `card_count` and `address_id`. Such
+fields are not reported."""
 _MONEY: Final = _words("amount balance charge cost fee price refund salary tax total")
 _MEASURES: Final = _MONEY | _words("""
     age delay depth distance duration height interval latency length limit memory period size speed temperature timeout
@@ -253,37 +257,38 @@ _UNITS: Final = _words("""
     kelvin fahrenheit kmh mph c f k eur euro euros usd dollar dollars gbp chf jpy yen cent cents pence currency pieces
     items units
 """)
-"""Words that are units in the name of a field."""
+"""Words that name a unit of measure when they occur in the name of a field."""
 _UNITS_IN_TEXT: Final = _UNITS - _words("a b c d f g h k l m s t in")
-"""Words that are units in a description."""
+"""Words that name a unit of measure when they occur in a description, without those that are also ordinary words."""
 _TIMES: Final = _words("at on date time timestamp until since")
 
 
 def lint(contracts: Iterable[Contract]) -> list[ContractProblem]:
-    """Report problems of style in the newest version of each contract. Older versions cannot change any more."""
+    """Report style problems in the newest version of each contract. Older versions are released and cannot change any
+    more."""
     return [problem for contract in contracts for problem in lint_version(contract.newest)]
 
 
 def lint_version(version: Version) -> list[ContractProblem]:
-    """Report problems of style in one version, in the order of its file."""
+    """Report style problems in one version, in the order of its file."""
     return _Linter(version).find_problems()
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A record, enum or field in a file: its path, and the rules that are silenced there."""
+    """The position of a record, enum or field in a file: its path, and the lint rules that are silenced there."""
 
     at: str
     silenced: frozenset[str]
 
     def inside(self, name: str, given: Mapping[str, Any]) -> "_Place":
-        """Return the place of a part; rules that are silenced here are silenced there, too."""
+        """Return the place of a part of this one. Rules that are silenced here are silenced in the part, too."""
         path = f"{self.at}.{name}" if self.at and name else self.at or name
         return _Place(path, self.silenced | _find_silenced(given))
 
 
 class _Linter:
-    """Linter of one version, which collects its problems."""
+    """Linter of one contract version. It collects the problems in `found`."""
 
     def __init__(self, version: Version) -> None:
         self.version = version
@@ -369,7 +374,7 @@ class _Linter:
         self.report(place, "unit", "is a measure without a unit", f"say it in its name ({example}){where}")
 
     def check_type(self, given: Any, type_: Type, place: _Place) -> None:
-        """Check the records and enums that are defined in a type."""
+        """Check the records and enums that are defined inside a type."""
         match type_:
             case OptionalType(inner) if isinstance(given, list):
                 self.check_type(
@@ -402,7 +407,7 @@ def _find_silenced(given: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _inmost(type_: Type) -> Type:
-    """Return the type of the values inside of optional types, arrays and maps."""
+    """Return the type of the innermost values of nested optional types, arrays and maps."""
     while isinstance(type_, OptionalType | ArrayType | MapType):
         match type_:
             case OptionalType(inner) | ArrayType(inner) | MapType(inner):
@@ -425,7 +430,8 @@ def _sounds_sensitive(name: str) -> bool:
 
 
 def read_released(folder: Path) -> dict[str, str] | None:
-    """Read the digests of released versions, by path; `None` if there is no such file. Raises `ContractError`."""
+    """Read the digests of released versions, by path; `None` if the folder has no file of released versions. Raises
+    `ContractError`."""
     path = folder / RELEASED_FILE
     if not path.exists():
         return None
@@ -442,7 +448,12 @@ def read_released(folder: Path) -> dict[str, str] | None:
 
 
 def check_released(versions: Mapping[str, Version], digests: Mapping[str, str]) -> list[ContractProblem]:
-    """Report released versions that have changed or are missing. `versions` are the existing ones, by path."""
+    """Report released versions that have changed or are missing.
+
+    Args:
+        versions: the versions that exist now, by path.
+        digests: the digests of the released versions, by path.
+    """
     problems = []
     for path, known in digests.items():
         file = f"{path}.avsc"
@@ -457,9 +468,10 @@ def check_released(versions: Mapping[str, Version], digests: Mapping[str, str]) 
 
 
 def release(folder: Path, versions: Iterable[Version]) -> list[str]:
-    """Add versions to the file of released versions. Return the paths of those that are new in it.
+    """Add versions to the file of released versions. Return the paths of the added versions that it did not contain
+    before.
 
-    The digests of versions that are in it already are replaced.
+    For a version that the file already contains, the digest is replaced.
     """
     known = read_released(folder) or {}
     digests = known | {version.path: version_digest(version) for version in versions}
@@ -469,7 +481,8 @@ def release(folder: Path, versions: Iterable[Version]) -> list[str]:
 
 
 def version_digest(version: Version) -> str:
-    """Return the SHA-256 of all that others may rely on in a version: also logical types and contract attributes."""
+    """Return a SHA-256 digest of everything in a version that other services may rely on. Unlike the fingerprint, it
+    covers logical types and contract attributes, too."""
     text = json.dumps(_without_descriptions(version.schema), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -510,7 +523,7 @@ def find_line(text: str, at: str) -> int:
     if field is None:
         return 1
     name = field["name"]
-    # Objects are in the order of the text, so the n-th object of that name has the n-th occurrence of the name.
+    # Objects are in the order of the text, so the n-th object with that name belongs to its n-th occurrence.
     number = next(i for i, part in enumerate(part for other, part in named if other == name) if part is field)
     places = [match.start() for match in re.finditer(rf'"name"\s*:\s*"{re.escape(name)}"', text)]
     return text.count("\n", 0, places[number]) + 1 if number < len(places) else 1

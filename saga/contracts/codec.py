@@ -1,14 +1,14 @@
 """Encode events to bytes and decode them: Avro's single-object encoding (C3 01, the schema's fingerprint, the record).
 
-No registry is needed, because the fingerprint of every version is in `contracts/`. A value of one version is read as
-another by Avro's schema resolution. fastavro reads and writes the bytes; `saga.contracts.conversion` applies logical
-types.
+No registry is needed, because the fingerprint of every version is in `contracts/`. Avro's schema resolution reads a
+value of one version as another version. fastavro reads and writes the bytes; `saga.contracts.conversion` applies
+logical types.
 
 The values in a message are counted before it is decoded, because in some schemas a few bytes can stand for very many
-values. In contracts a value takes at least one byte (they have no empty records and no fields of type null), so
-messages of at most `VALUES_MAX` bytes are not counted. The depth needs no limit: types are not recursive, and the
-schema parser limits how deep they nest. Foreign schemas guarantee none of this: their values are always counted, and
-may nest as deep as Python's recursion limit allows.
+values. In a contract every value takes at least one byte, because empty records and fields of type null are not
+allowed. So the values in messages of at most `VALUES_MAX` bytes need not be counted. The nesting depth needs no limit,
+because types are not recursive and the schema parser limits how deep they nest. Foreign schemas guarantee none of this:
+values of a foreign schema are always counted, and they may nest as deep as Python's recursion limit allows.
 """
 
 import json
@@ -47,17 +47,17 @@ _HINTS = {
     b"\0": "; it looks like a schema registry's wire format: set SAGA_REGISTRY",
     b"{": "; it looks like JSON: its content type has to say application/json",
 }
-"""Hints about values that are not single objects, by their first byte."""
+"""Hints that explain why a value is not a single object, by the first byte of the value."""
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 Read: TypeAlias = Callable[[bytes], Any]
-"""A function that decodes a single object to its raw record."""
+"""Function that decodes a single object to its raw record."""
 # What fastavro raises for bytes that do not match the schema. Any other exception would be a bug in this module.
 _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
 
 VALUES_MAX = 100_000
-"""Most values in one message: texts, numbers, records and lists together. Twenty times as many blocked the event loop
-for seconds and took 100 MB."""
+"""Largest number of values in one message: texts, numbers, records and lists together. Twenty times as many values
+blocked the event loop for seconds and took 100 MB."""
 _Walk: TypeAlias = Callable[["_Cursor"], None]
 _LONG_BYTES_MAX = 10
 TOO_DEEP = "its values are nested too deeply"
@@ -67,8 +67,8 @@ _NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
 def encode(event: Event) -> bytes:
     """Encode an event as an Avro single object.
 
-    Raises `BadInput` with the path of a field that its contract does not allow, or at which the message exceeds
-    `VALUES_MAX`.
+    Raises `BadInput` with the path of the first field whose value the contract does not allow, or at which the message
+    exceeds `VALUES_MAX` values.
     """
     codec = _codec(type(event))
     out = BytesIO()
@@ -88,16 +88,17 @@ def encode(event: Event) -> bytes:
 
 
 def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
-    """Decode an event as the class `to`, whichever version of its contract wrote `value`.
+    """Decode an event to the class `to`, whichever version of its contract encoded `value`.
 
-    Other versions are read by schema resolution, and older ones by an upcaster where the version of the class says so.
+    A value of another version is converted by schema resolution, or by an upcaster if the version of the class declares
+    one for that older version.
 
     Raises:
-        BadInput: the value is empty, partial, no single object or of another contract; its bytes do not match the
-            schema, or some are left over; a field has a value that its type does not allow; or there are more than
-            `VALUES_MAX` values. The following are kinds of it.
+        BadInput: the value is empty, truncated, not a single object, or of another contract; its bytes do not match the
+            schema, or bytes are left over; a field has a value that its type does not allow; or there are more than
+            `VALUES_MAX` values. The errors below are subclasses of it.
         UnknownSchema: the fingerprint is not in the library.
-        NewerVersion: a newer version wrote the value, and the version of the class cannot read it.
+        NewerVersion: a newer version encoded the value, and the version of the class cannot read it.
         UpcasterFailed: an upcaster raised, or returned something unusable.
     """
     codec = _codec(to)
@@ -109,14 +110,14 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
         raise BadInput(f"{codec.name}: {why}") from None
     except (BadInput, MemoryError):
         raise
-    except Exception as why:  # the sender may be anybody: whatever the value causes, a retry would cause it again
+    except Exception as why:  # the sender may be anybody: any error that the value causes would occur again in a retry
         reason = type(why).__name__ if codec.has_sensitive else why  # the text may contain a sensitive value
         raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {reason}") from why
     return event
 
 
 def _make_other_reader(codec: "_Codec", to: type[Event], value: bytes, library: Library) -> Read:
-    """Return the reader for a version other than the class's own, and cache it in the library."""
+    """Return the reader for values of a version other than the class's own, and cache it in the library."""
     known = library.readers.get((to, value[:HEADER_SIZE]))
     if known is not None:
         return known
@@ -141,7 +142,7 @@ def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> R
         upcaster = upcaster_of(to, old.number)
         if (
             upcaster is None
-        ):  # only for classes that no service consumes: see `saga.contracts.upcasters.find_missing_upcasters`
+        ):  # happens only for classes that no service consumes: see `saga.contracts.upcasters.find_missing_upcasters`
             raise BadInput(
                 f"it is of {old.path}, which {own.version.path} reads by an upcaster, and {to.__module__}."
                 f"{to.__qualname__} has none: declare it, @upcast({to.__name__}, {old.number})"
@@ -157,7 +158,8 @@ def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> R
 
 
 def identify(value: bytes | None, library: Library) -> Version:
-    """Find the version that wrote `value`, from its header. Raises `BadInput` and `UnknownSchema` as `decode` does."""
+    """Find the version that encoded `value`, from its header. Raises `BadInput` and `UnknownSchema` as
+    `decode` does."""
     if not value:
         raise BadInput("the message is empty: it has no value to decode")
     if value[:2] != MARKER[: len(value)]:
@@ -175,9 +177,10 @@ def identify(value: bytes | None, library: Library) -> Version:
 
 
 def find_class(events: Iterable[type[Event]], value: bytes, library: Library) -> type[Event]:
-    """Find the class as which a value is to be decoded: preferably that of the value's own version.
+    """Find the class to which a value is to be decoded: preferably the class of the value's own version.
 
-    Raises `BadInput` and `UnknownSchema` as `decode` does, and `LookupError` if no class has the value's contract.
+    Raises `BadInput` and `UnknownSchema` as `decode` does, and `LookupError` if none of the classes belongs to the
+    value's contract.
 
     Args:
         events: classes of one contract or of several.
@@ -193,8 +196,8 @@ def find_class(events: Iterable[type[Event]], value: bytes, library: Library) ->
 def content(event: type[Event], value: bytes) -> bytes:
     """Return bytes that are the same for equal events: the contract name and the decoded fields.
 
-    The ids of a Client's events are derived from them. The version is not part of it, and fields that equal their
-    default are left out, so that a new version with an additional field gives the same bytes.
+    The message ids of a Client's events are derived from these bytes. They do not contain the version, and fields that
+    equal their default are left out, so that a new version with an additional field gives the same bytes.
 
     Args:
         event: the class of the event.
@@ -207,7 +210,7 @@ def content(event: type[Event], value: bytes) -> bytes:
 
 def to_json(event: Event) -> dict[str, object]:
     """Return the fields of an event as JSON. Raises `BadInput` for a field that its contract does not allow."""
-    encode(event)  # checks the fields
+    encode(event)  # encoding checks the fields
     fields: dict[str, object] = _codec(type(event)).to_json(event)
     return fields
 
@@ -254,7 +257,7 @@ class _Codec:
         self.check_values = check_values(self.schema)
 
     def reader_of(self, writer: Version) -> Read:
-        """Make a reader that reads values of another version as the class's own version."""
+        """Make a function that reads values of another version as values of the class's own version."""
         read = make_reader(parse_schema(without_logical_types(writer.schema)), self.version)
         if writer.number < self.version.number:
             return read
@@ -270,7 +273,7 @@ class _Codec:
         return read_newer
 
     def refuse_newer(self, writer: Version, why: str) -> NewerVersion:
-        """Make the error for a value of a newer version that this one cannot read."""
+        """Make the error for a value of a newer version that the class's own version cannot read."""
         return NewerVersion(
             writer.fingerprint,
             f"it is of {writer.path}, and this release of the service, which knows {self.version.path}, cannot read "
@@ -290,12 +293,13 @@ _codec = _Codecs().__getitem__
 
 
 def make_reader(writer: Any, version: Version, *, uncounted_bytes_max: int = VALUES_MAX) -> Read:
-    """Make a function that reads values of a writer's schema as a version. The function raises `BadInput`.
+    """Make a function that decodes values of a writer's schema to raw records of a version. The function raises
+    `BadInput`.
 
     Args:
         writer: the writer's schema, parsed by fastavro.
-        version: the version as which values are read.
-        uncounted_bytes_max: size in bytes up to which the values in a message are not counted; 0 for a foreign schema.
+        version: the reader's version, whose fields the raw records have.
+        uncounted_bytes_max: largest size in bytes of a message whose values are not counted; 0 for a foreign schema.
     """
     reader = parse_schema(without_logical_types(version.schema))
     _set_defaults(reader, version.record)
@@ -303,7 +307,7 @@ def make_reader(writer: Any, version: Version, *, uncounted_bytes_max: int = VAL
 
 
 def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> Read:
-    """Make a function that decodes a value, after its header, to the raw record."""
+    """Make a function that skips a value's header and decodes the rest to the raw record."""
 
     values = check_values(writer)
 
@@ -342,9 +346,9 @@ def _describe_mismatch(why: SchemaResolutionError) -> str:
 
 
 def _set_defaults(schema: Any, type_: Type) -> None:
-    """Replace the defaults in a parsed reader's schema by raw ones.
+    """Replace the defaults in a parsed reader's schema by raw values.
 
-    fastavro returns defaults as they are in the schema, and JSON has no bytes.
+    fastavro returns defaults as they stand in the schema's JSON, where bytes are text.
     """
     match type_:
         case RecordType(fields=fields) if isinstance(schema, dict):
@@ -367,7 +371,7 @@ def _set_defaults(schema: Any, type_: Type) -> None:
 def _find_unwritable(raw: Any, type_: Type) -> str | None:
     """Find the path of a text that cannot be encoded as UTF-8; `None` if there is none.
 
-    The path ends at the first sensitive field, because map keys inside of it are sensitive, too.
+    The path stops at the first sensitive field, because map keys inside of that field are sensitive, too.
     """
     while isinstance(type_, OptionalType):
         type_ = type_.inner
@@ -398,8 +402,8 @@ def _find_unwritable(raw: Any, type_: Type) -> str | None:
 def check_values(schema: Any) -> Callable[[bytes, int], None]:
     """Make a function that counts the values in an encoded record, which begins at a given offset.
 
-    The function raises `InvalidValue` with the path if there are more than `VALUES_MAX`, or if the bytes do not match
-    the schema. `schema` must have been parsed by fastavro.
+    The function raises `InvalidValue` with the path if there are more than `VALUES_MAX` values, or if the bytes do not
+    match the schema. `schema` must have been parsed by fastavro.
     """
     walk = _walk(schema, dict(_PRIMITIVES))
 
@@ -433,7 +437,7 @@ def check_json(data: object) -> None:
 
 
 class _Cursor:
-    """The current position in the bytes, and how many more values are allowed."""
+    """Position in the bytes of a value, and how many more values are allowed."""
 
     __slots__ = ("at", "left", "value")
 
@@ -467,14 +471,15 @@ def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
 
     Args:
         schema: the type of the value.
-        named: such functions for primitives and for the named types defined so far; types in `schema` are added.
+        named: the functions for primitives and for the named types defined so far; functions for named types in
+            `schema` are added.
     """
     if isinstance(schema, list):
         return _union([_walk(branch, named) for branch in schema])
     if isinstance(schema, str):
         return named.get(schema) or (
             lambda cursor: named[schema](cursor)
-        )  # a type that contains itself is not complete yet
+        )  # for a type that contains itself, the function does not exist yet
     match schema["type"]:
         case "record":
             walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])

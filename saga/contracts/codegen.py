@@ -1,4 +1,4 @@
-"""Generate event classes from schemas: one module per service, deterministic, and formatted as ruff would format it."""
+"""Generate event classes from schemas: one module per service, deterministic and formatted as ruff would format it."""
 
 import ast
 import keyword
@@ -40,7 +40,7 @@ _HOMES: Final = {
     "Event": "saga",
     **dict.fromkeys(("bool", "bytes", "dict", "float", "int", "str", "tuple"), "builtins"),
 }
-"""Module of each name that a generated module may import; `builtins` need no import."""
+"""Module from which a generated module imports each name; `builtins` need no import."""
 
 _NAMED = re.compile(r"(?P<name>.*)\.v(?P<number>[1-9][0-9]{0,8})", re.DOTALL)
 LINE_LENGTH = 120
@@ -75,7 +75,7 @@ def is_generated(source: str) -> bool:
 
 
 def list_classes(source: str) -> list[str]:
-    """Return the names that `generate` was given for a generated module, in order. Raises `SyntaxError`."""
+    """Return the names from which `generate` made the classes of a generated module, in order. Raises `SyntaxError`."""
     found = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
@@ -108,7 +108,7 @@ def make_event_class(contract: Contract, library: Library, number: int | None = 
 
     Args:
         contract: the contract.
-        library: the library that has it.
+        library: the library that has the contract.
         number: number of the version; `None` for the newest one.
     """
     asked, name = contract.name, contract.name
@@ -131,28 +131,28 @@ def _begins_generated(path: Path) -> bool:
 
 
 class _Module:
-    """The source of a generated module while it is written."""
+    """Builder of the source of a generated module."""
 
     def __init__(self, versions: Sequence[Version]) -> None:
         self.versions = versions
         self.classes: dict[str, str] = {}
-        """Source of each class, by name, in an order in which no class uses a later one."""
+        """Source of each class, by name. No class uses one that comes later."""
         self.events = {version.record.name for version in versions}
         """Names of the event classes."""
         self.used: set[str] = set()
-        """Imported names that the classes use."""
+        """Names that the classes use and the module must import."""
         self.problems: dict[str, None] = {}
         parts = [part for version in versions for part in list_types(version.record)]
         self.types = {part.name for part in parts}
         fields = {field.name for part in parts if isinstance(part, schema.RecordType) for field in part.fields}
         self.hidden = fields | self.types
-        """Names of fields and types. In a class body a field hides anything else with its name, and type checkers then
-        refuse that name as a type."""
+        """Names of fields and types. In a class body, a field hides any type of the same name, and type checkers then
+        reject that name as a type."""
         taken = set(self.hidden)
         self.names = {name: _take_free_name(name, taken) for name in _HOMES}
-        """Name under which the module imports each name."""
+        """Name or alias under which the module imports each name."""
         self.again = {name: _take_free_name(name, taken) for name in sorted(self.types & fields)}
-        """Second name of each type that has the name of a field; classes use the type by it."""
+        """Alias of each type whose name is also the name of a field. Classes refer to the type by this alias."""
 
     def source(self) -> str:
         for version in self.versions:
@@ -179,13 +179,13 @@ class _Module:
     # Names
 
     def use(self, name: str) -> str:
-        """Note that the module uses an imported name, and return the name under which it is imported."""
+        """Record that the module uses an imported name, and return the name under which it is imported."""
         if _HOMES[name] != "builtins" or name in self.hidden:
             self.used.add(name)
         return self.names[name]
 
     def of(self, type_: schema.RecordType | schema.EnumType) -> str:
-        """Return the name by which a class uses a type: a second name if a field has the name of the type."""
+        """Return the name by which classes refer to a type: its alias if a field has the name of the type."""
         return self.again.get(type_.name, type_.name)
 
     def imports(self) -> str:
@@ -265,14 +265,14 @@ class _Module:
         return f"{self.use('field')}(default_factory={factory})"
 
     def unshown(self, field: schema.Field) -> str:
-        """Write the right-hand side of a sensitive field, which `repr` must not show."""
+        """Return the source after `name: type` for a sensitive field, which `repr` must not show."""
         named = "" if field.default is schema.MISSING else f"default={self.default(field)}, "
         if named.startswith(factory := f"default={self.use('field')}("):
             named = f"{named.removeprefix(factory).removesuffix('), ')}, "
         return f"{self.use('field')}({named}repr=False)"
 
     def value(self, type_: schema.Type, raw: Any) -> str:
-        """Write a raw default as an expression."""
+        """Return a raw default as the source of an expression."""
         match type_:
             case schema.ScalarType(kind):
                 return self.scalar(type_, kind, raw)
@@ -310,7 +310,7 @@ class _Module:
 
 
 def _name_members(enum: schema.EnumType) -> dict[str, str]:
-    """Return a member name for each symbol. A member must not hide an attribute of `str`."""
+    """Return a member name for each symbol. A member must not hide an attribute of `str`, such as `title`."""
     members: dict[str, str] = {}
     taken = set(enum.symbols)
     for symbol in enum.symbols:
@@ -333,7 +333,7 @@ def _import_order(name: str) -> tuple[int, str]:
 
 
 def _take_free_name(name: str, taken: set[str]) -> str:
-    """Return the name, with underscores appended until it is free, and add it to `taken`."""
+    """Return the name, with underscores appended until it is not in `taken`, and add it to `taken`."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -341,7 +341,8 @@ def _take_free_name(name: str, taken: set[str]) -> str:
 
 
 def _line(text: str, indent: str = INDENT) -> str:
-    """Write a line. One that is too long is excluded from formatting and linting."""
+    """Return an indented line of source. A line that is too long gets comments that exclude it from formatting and
+    linting."""
     fits = len(indent + text) <= LINE_LENGTH
     return indent + text + ("" if fits else "  # fmt: skip  # noqa: E501")
 
@@ -350,7 +351,7 @@ def _line(text: str, indent: str = INDENT) -> str:
 
 
 def why_unknown(library: Library, name: str) -> str | None:
-    """Return the reason why no class can be generated for a name; `None` if one can."""
+    """Return the reason why no class can be generated for a name, or `None` if a class can be generated."""
     if name in library.contracts:
         return None
     named = _NAMED.fullmatch(name)
@@ -367,10 +368,10 @@ def why_unknown(library: Library, name: str) -> str | None:
 
 
 def find_versions(library: Library, names: Sequence[str]) -> list[Version]:
-    """Return the versions to which names refer, all of which must be known: see `why_unknown`.
+    """Return the versions to which names refer. All names must be known: check them with `why_unknown` before.
 
-    In a version that was requested by its number, the names of types end in that number, except for nested types that
-    are identical in one of the newest versions requested.
+    If a version was requested by its number, the names of its types end in that number. Nested types that are identical
+    in one of the requested newest versions keep their names, so that they are shared.
     """
     newest = [library.contracts[name].newest for name in names if name in library.contracts]
     known = [part for version in newest for part in list_types(version.record)]
@@ -385,13 +386,13 @@ def _find_version(library: Library, name: str, known: Sequence[schema.Type]) -> 
     version = library.contracts[named["name"]].versions[int(named["number"]) - 1]
     record = _number_types(version.record, version.number, lambda part: part in known)
     assert isinstance(record, schema.RecordType)
-    if record.name == version.name:  # it is identical to the newest version
+    if record.name == version.name:  # its record is identical to that of the newest version
         record = replace(record, name=versioned_name(version.name, version.number))
     return replace(version, record=record)
 
 
 def requested_name(cls: str, path: ast.expr | None) -> str:
-    """Return the name for which `generate` wrote a class: with the version's number if the class name has it.
+    """Return the name from which `generate` made a class: with the version's number if the class name ends in it.
 
     `path` is the expression that is assigned to `__contract__`.
     """
@@ -402,7 +403,7 @@ def requested_name(cls: str, path: ast.expr | None) -> str:
 
 
 def list_types(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumType]:
-    """Yield the records and enums in a type, nested ones first."""
+    """Yield the records and enums in a type, nested ones before those that contain them."""
     match type_:
         case schema.ArrayType(inner) | schema.MapType(inner) | schema.OptionalType(inner):
             yield from list_types(inner)
@@ -417,7 +418,7 @@ def list_types(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumTy
 
 
 def _number_types(type_: schema.Type, number: int, is_shared: Callable[[schema.Type], bool]) -> schema.Type:
-    """Append the number of a version to the names of all records and enums in a type that are not shared."""
+    """Append the number of a version to the names of all records and enums in a type, except for shared ones."""
     match type_:
         case schema.ArrayType(items):
             return schema.ArrayType(_number_types(items, number, is_shared))
@@ -438,7 +439,8 @@ def _number_types(type_: schema.Type, number: int, is_shared: Callable[[schema.T
 
 
 def quote_literal(value: str | bytes) -> str:
-    """Write a literal with the quotes that the formatter uses: double ones, unless single ones need fewer escapes."""
+    """Return a literal with the quotes that the formatter uses: double quotes, unless single quotes need fewer
+    escapes."""
     quote = "'" if _count(value, '"') > _count(value, "'") else '"'
     if isinstance(value, bytes):
         body = "".join(_escape_character(chr(byte), quote) if byte < 0x80 else f"\\x{byte:02x}" for byte in value)
@@ -447,12 +449,12 @@ def quote_literal(value: str | bytes) -> str:
 
 
 def number_literal(value: float) -> str:
-    """Write a number as a literal of the same value and type."""
+    """Return a number as a literal of the same value and type."""
     return repr(value).replace("e+", "e")
 
 
 def format_docstring(doc: str) -> list[str]:
-    """Write the lines of a class's docstring. Characters that are not printable are escaped."""
+    """Return the lines of a class's docstring. Characters that are not printable are escaped."""
     said = [line.split() for line in doc.strip().splitlines()]
     first, last = (0, 0), (len(said) - 1, len(said[-1]) - 1)
     safe = [
@@ -480,7 +482,7 @@ def _wrap_lines(text: list[str], width: int) -> list[str]:
 
 
 def _escape_word(word: str, first: bool, last: bool) -> str:
-    """Escape the quotes in a word that could end the docstring, or be taken for its opening quotes."""
+    """Escape the quotes in a word that could end the docstring, or be mistaken for its opening quotes."""
     quotes = "|".join(['"{3,}', *(['^"'] if first else []), *(['"$'] if last else [])])
     made, end = "", 0
     for run in re.finditer(quotes, word):

@@ -1,11 +1,11 @@
-"""Compare two versions of a contract: which messages of one version the other cannot read, or would misread.
+"""Compare two versions of a contract, to find messages of one version that the other cannot read, or would misread.
 
-Avro's resolution decides what can be read, but not what bytes mean. So this comparison also covers logical types,
-digits, rounding and changed defaults. Everything here is a pure function of two record types or versions.
-`tests/contracts/changes.py` has a table of changes, in which each verdict is proved by writing with one version and
-reading with the other.
+Avro's schema resolution only decides whether bytes can be read. This comparison also finds changes of their meaning:
+logical types, digits, rounding and changed defaults. Everything here is a pure function of two record types or
+versions. `tests/contracts/changes.py` has a table of changes, in which each verdict is proved by writing with one
+version and reading with the other.
 
-`list_changes` lists all changes from one version to the next, and `find_concerns` the services that they affect.
+`list_changes` lists all changes from one version to the next, and `find_concerns` finds the services that they affect.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,9 +47,9 @@ _PROMOTED: Final = {
     ("string", "bytes"),
     ("bytes", "string"),
 }
-"""Pairs of primitive types that Avro promotes: the written type and the type as which it may be read."""
+"""Pairs of primitive types that Avro promotes: the writer's type, and the reader's type to which it is converted."""
 FOREIGN: Final = "foreign-type"
-"""Rule about types in foreign schemas that contracts do not support."""
+"""Name of the rule about types in foreign schemas that contracts do not support."""
 _ROUNDED: Final = {("int", "float"), ("long", "float"), ("long", "double")}
 
 Kind: TypeAlias = Literal[
@@ -62,7 +62,8 @@ _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "default-changed": ("default", "type"),
     "alias": ("renamed", "aliases", "added", "removed"),
 }
-"""Kinds of change to which the findings of a rule may belong. Findings of all other rules belong to `type`."""
+"""Kinds of change to which findings of a rule may belong, by rule. Findings of all other rules belong to a change of
+kind `type`."""
 _ATTRIBUTES: Final = (
     "topic",
     "key",
@@ -82,7 +83,7 @@ _ATTRIBUTES: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompatibilityFinding:
-    """The effect on one field if its message is read with another version."""
+    """The effect on one field when a message of one version is read with another."""
 
     rule: str
     """Name of the rule, such as `no-default`."""
@@ -90,13 +91,13 @@ class CompatibilityFinding:
     """Path of the field in the reader's version, such as `items[].price`."""
     effect: Effect
     says: str
-    """Rest of a sentence that begins with the path."""
+    """What is wrong. It completes a sentence whose subject is the path."""
     remedy: str = ""
-    """How to change the newer version instead; empty if there is no usual way."""
+    """How to change the newer version instead; empty if there is no usual remedy."""
 
     @property
     def breaks(self) -> bool:
-        """True if messages cannot be read, or are misread."""
+        """True if some messages cannot be read, or are misread."""
         return self.effect != "default"
 
 
@@ -111,12 +112,13 @@ class CompatibilityBreak:
 
 
 def compare_schemas(writer: RecordType, reader: RecordType) -> tuple[CompatibilityFinding, ...]:
-    """Return the effects of reading one version's messages with another; none if each value is read as written."""
+    """Return the effects of reading one version's messages with another version; none if each value is read as it was
+    written."""
     return tuple(_compare_records(writer, reader, ""))
 
 
 def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
-    """Yield the findings that the modes of a contract's versions forbid.
+    """Yield the findings that the compatibility modes of a contract's versions forbid.
 
     Each version is compared with the version before it, or with all earlier ones if its mode is transitive.
     """
@@ -134,7 +136,7 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
 
 
 def promised_directions(mode: Mode) -> tuple[Direction, ...]:
-    """Return the directions in which a mode promises that messages can be read."""
+    """Return the directions of reading that a compatibility mode promises."""
     match mode.removesuffix("_transitive"):
         case "full":
             return ("backward", "forward")
@@ -180,9 +182,9 @@ def _compare_types(writer: Type, reader: Type, at: str) -> Iterator[Compatibilit
 
 
 def _compare_foreign(writer: ForeignType, reader: Type, at: str) -> Iterator[CompatibilityFinding]:
-    """Report a value of an unsupported type that is read as something that it may not be.
+    """Report a value of an unsupported type if the reader's type could misread it.
 
-    Text may always be read as text, whatever it means to the sender.
+    Text can always be read as text, whatever it means to the sender.
     """
     if writer.is_plain or writer.kind == "string":
         found = list(_compare_types(ScalarType(writer.kind), reader, at))
@@ -228,9 +230,9 @@ def _compare_records(writer: RecordType, reader: RecordType, at: str) -> Iterato
 
 
 def _check_aliases(field: Field, writer: RecordType, path: str, effect: Effect) -> Iterator[CompatibilityFinding]:
-    """Report aliases that leave open from which field of the writer a field is read.
+    """Report a field whose aliases leave open which field of the writer it is read from.
 
-    In a contract no alias is the name of another field, but in a writer's foreign schema it may be.
+    In a contract an alias never is the name of another field, but in a foreign schema it may be.
 
     Args:
         field: the field of the reader.
@@ -256,8 +258,8 @@ def _check_aliases(field: Field, writer: RecordType, path: str, effect: Effect) 
 def _resolve_fields(writer: RecordType, reader: RecordType) -> tuple[dict[str, Field], set[str]]:
     """Match the reader's fields with the writer's, as fastavro does.
 
-    Return the writer's field for each name of a reader's field, and the names of those that match twice, which
-    fastavro reports as an error.
+    Return the writer's field for the name of each reader's field, and the names of reader's fields that match two
+    fields of the writer, which fastavro reports as an error.
     """
     aliases = {alias: field for field in reader.fields for alias in field.aliases}
     left = {field.name: field for field in reader.fields}
@@ -287,7 +289,8 @@ def _default_changed(writer: Field, reader: Field) -> bool:
 
 
 def _equal(writer: Type, one: object, reader: Type, other: object) -> bool:
-    """Return whether raw values of two versions are equal in all fields that both versions have."""
+    """Return whether raw values of two versions are equal. In records only fields that both versions have are
+    compared."""
     match writer, one, reader, other:
         case OptionalType(inner), _, _, _:
             return _equal(inner, one, reader, other)
@@ -340,7 +343,7 @@ def _report_ambiguous(sources: list[Field], path: str, effect: Effect) -> Compat
 def _compare_names(
     writer: RecordType | EnumType, reader: RecordType | EnumType, at: str
 ) -> Iterator[CompatibilityFinding]:
-    """Report a named type whose name differs in the reader, which has no alias for the written name."""
+    """Report a named type that has another name in the reader's version, without an alias for the writer's name."""
     known = {full_name(alias, reader.namespace) for alias in reader.aliases}
     if writer.name != reader.name and full_name(writer.name, writer.namespace) not in known:
         yield CompatibilityFinding(
@@ -411,7 +414,7 @@ def _compare_scalars(
 
 
 def primitive(type_: ScalarType | DecimalType) -> str:
-    """Return the primitive type as which Avro writes a value."""
+    """Return the primitive type in which Avro encodes a value of a type."""
     match type_:
         case DecimalType():
             return "bytes"
@@ -450,8 +453,8 @@ class SchemaChange:
     old: str | None
     """Path of the field in the older version; `None` if the field is new."""
     new: str | None
-    """Path of the field in the newer version; `None` if it was removed. Both paths are empty for changes of the record
-    itself and of its attributes."""
+    """Path of the field in the newer version; `None` if it was removed. Both paths are empty for a change of the record
+    itself or of a contract attribute."""
     says: str
     backward: tuple[CompatibilityFinding, ...] = ()
     """Effects of reading messages of the older version with the newer one."""
@@ -460,7 +463,7 @@ class SchemaChange:
 
     @property
     def path(self) -> str:
-        """Path to show: that in the newer version, or in the older one if the field was removed."""
+        """Path to show: the path in the newer version, or in the older one if the field was removed."""
         return (self.old if self.new is None else self.new) or ""
 
 
@@ -470,7 +473,8 @@ class Consumer:
 
     service: str
     fields: frozenset[str] | None
-    """Paths of the fields that its code may read, such as `total` or `address.street`; `None` for all fields."""
+    """Paths of the fields that the service's code may read, such as `total` or `address.street`; `None` for all fields.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -480,14 +484,15 @@ class Concern:
     service: str
     change: SchemaChange
     direction: Direction
-    """`forward`: the effect lasts until the service is deployed with the newer version; `backward`: it begins then."""
+    """When the effect occurs. `forward`: until the service is deployed with the newer version, because it reads newer
+    messages with the older one; `backward`: from then on, while older messages remain."""
     effect: Literal["fails", "misread", "default", "gone"]
-    """Effect of a `CompatibilityFinding`, or `gone`: the code may read a field that the newer version does not have."""
+    """As in `CompatibilityFinding`; or `gone`: the code may read a field that the newer version does not have."""
     says: str
 
 
 def list_changes(old: Version, new: Version) -> tuple[SchemaChange, ...]:
-    """List the changes from an older version to a newer one, each with its effects."""
+    """List the changes from an older version to a newer one, each with its effects in both directions."""
     changes = [*_compare_attributes(old.schema, new.schema), *_changes_of_record(old.written, new.written, "", "")]
     for finding in compare_schemas(old.record, new.record):
         place = _find_change(finding, [change.new for change in changes], changes)
@@ -502,7 +507,7 @@ def find_concerns(changes: Iterable[SchemaChange], consumers: Iterable[Consumer]
     """Yield the effects of changes on consumers.
 
     A message that cannot be read concerns every consumer. A value that is misread or replaced by a default, and a field
-    that was removed or renamed, concern only those whose code may read the field.
+    that was removed or renamed, concern only consumers whose code may read the field.
     """
     for consumer in consumers:
         for change in changes:
@@ -528,7 +533,7 @@ def find_concerns(changes: Iterable[SchemaChange], consumers: Iterable[Consumer]
 
 
 def _reads(consumer: Consumer, path: str) -> bool:
-    """Return whether a consumer's code may read this field, a part of it, or a field that contains it."""
+    """Return whether a consumer's code may read a field, a part of it, or a field that contains it."""
     if consumer.fields is None:
         return True
     plain = path.replace("[]", "").replace("{}", "")
@@ -538,7 +543,7 @@ def _reads(consumer: Consumer, path: str) -> bool:
 def _find_change(finding: CompatibilityFinding, paths: list[str | None], changes: list[SchemaChange]) -> int:
     """Return the index of the change to which a finding belongs.
 
-    There always is one, as `tests/contracts/test_any_change.py` shows.
+    Each finding belongs to a change: `tests/contracts/test_any_change.py` tests this.
     """
     kinds = _KINDS.get(finding.rule, ("type",))
     return next(i for i, path in enumerate(paths) if path == finding.path and changes[i].kind in kinds)
@@ -559,7 +564,7 @@ def _show_value(value: object) -> str:
 
 
 def _changes_of_record(old: RecordType, new: RecordType, at: str, there: str) -> Iterator[SchemaChange]:
-    """Yield the changes in a record. `at` is its path in the older version, `there` in the newer one."""
+    """Yield the changes inside a record. `at` is its path in the older version, `there` its path in the newer one."""
     if old.doc != new.doc:
         yield SchemaChange(kind="doc", old=at, new=there, says="its description")
     if old.aliases != new.aliases:
@@ -592,7 +597,7 @@ def _changes_of_record(old: RecordType, new: RecordType, at: str, there: str) ->
 
 
 def _match_fields(old: RecordType, new: RecordType) -> dict[str, Field]:
-    """Match each field of the newer record with its field in the older record, by alias or else by name."""
+    """Pair each field of the newer record with the same field of the older record, found by alias or else by name."""
     before = {field.name: field for field in old.fields}
     renamed = {
         alias: field.name

@@ -1,4 +1,4 @@
-"""Contracts, their versions, and the fingerprint by which a reader knows which version wrote a message."""
+"""Define contracts, their versions, and the fingerprint by which a reader knows which version wrote a message."""
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -24,7 +24,8 @@ MODES: Final[tuple[Mode, ...]] = (
     "full_transitive",
 )
 """Compatibility modes that a version may declare. `backward`: it can read messages of the previous version; `forward`:
-the previous version can read its messages; `full`: both. The transitive modes promise this for all earlier versions."""
+the previous version can read its messages; `full`: both. The transitive modes promise this for all earlier versions,
+not only the previous one."""
 DEFAULT_MODE: Final[Mode] = "full_transitive"
 """Mode of a version that declares none. It is the strictest because topics, queues and archives keep messages of all
 versions, and services are deployed and rolled back independently of each other."""
@@ -49,17 +50,18 @@ class Version:
     """Name of the record, without namespace: `PaymentReserved`."""
     number: int
     path: str
-    """Path relative to the contracts folder, without `.avsc`: `payments/PaymentReserved.v1`."""
+    """Path of the version's file relative to the contracts folder, without `.avsc`: `payments/PaymentReserved.v1`."""
     schema: dict[str, Any] = field(hash=False, repr=False)
-    """JSON of the schema, as it is in the file."""
+    """JSON of the schema, as it stands in the file."""
     fingerprint: bytes
     """CRC-64-AVRO of the parsing canonical form: 8 bytes, little-endian, as in the header of a single object."""
     record: RecordType = field(hash=False, repr=False)
-    """Record in which a field is sensitive if any version of the contract marks it."""
+    """Parsed record. A field is sensitive if any version of the contract marks it."""
     written: RecordType = field(hash=False, repr=False)
-    """Record in which a field is sensitive only if this version's file marks it."""
+    """Parsed record. A field is sensitive only if this version's file marks it."""
     upcasts: frozenset[int] = frozenset()
-    """Numbers of the older versions that an upcaster turns into this one, because schema resolution cannot."""
+    """Numbers of the older versions whose events an upcaster converts to this version, because schema resolution
+    cannot."""
 
     @property
     def compatible(self) -> Mode:
@@ -68,7 +70,8 @@ class Version:
 
     @property
     def subject(self) -> str:
-        """Name of the field that identifies the subject, whose key encrypts the event's sensitive fields."""
+        """Name of the field that identifies the subject of an event, whose key encrypts the event's sensitive
+        fields."""
         return cast(str, self.schema.get("subject", self.schema["key"]))
 
 
@@ -76,8 +79,9 @@ class Version:
 class Contract:
     """Agreement between services about one kind of event.
 
-    Topic, key, owner, start, outcome, external parties and namespace are the same in all versions. The description,
-    the place of the message id and what `principal_header` and `trusts_time` return are those of the newest version.
+    Topic, key, owner, start, outcome, external producers and consumers, and namespace are the same in all versions. The
+    description, the declared header or field of the message id, `principal_header` and `trusts_time` are taken from the
+    newest version.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Contract:
     key: str
     """Name of the field that holds the saga id. It also names the kind of the saga."""
     owner: str
-    """The only service that may emit the event, unless it is `produced_externally`."""
+    """Name of the only service that may emit the event, unless it is `produced_externally`."""
     starts: bool
     """True if the event starts a saga."""
     outcome: Literal["success", "failure"] | None
@@ -93,20 +97,21 @@ class Contract:
     produced_externally: bool
     """True if Clients, and services other than the owner, may publish the event."""
     consumed_externally: bool
-    """True if the event has consumers outside of the known services."""
+    """True if services outside of the known ones consume the event."""
     doc: str
-    """Description in the newest version."""
+    """Description of the event, from the newest version."""
     namespace: str = ""
-    """Namespace of its record; empty if it has none."""
+    """Namespace of the contract's record; empty if the record has none."""
     schemas: str = URN
-    """Prefix of the absolute URIs of its schemas."""
+    """Prefix of the absolute URIs of the contract's schemas."""
     wire: str = "single-object"
-    """Wire format in which its events are published; the topic decides it, see `Topic.wire`."""
+    """Wire format in which the events are published, as configured for the topic: see `Topic.wire`."""
     id_header: str | None = None
-    """Header that holds the message id of senders that write no `ce_id`, as the newest version or the topic
-    declares."""
+    """Header that holds the message id if a sender writes no `ce_id`, as declared by the newest version or the topic.
+    """
     id_field: str | None = None
-    """Field that holds the message id of such senders; at most one of the two is set."""
+    """Field that holds the message id if a sender writes no `ce_id`. At most one of `id_header` and `id_field` is set.
+    """
     versions: tuple[Version, ...] = field(repr=False)
     """All versions, oldest first."""
 
@@ -119,24 +124,26 @@ class Contract:
     def subject(self) -> str:
         """Subject under which a schema registry holds the contract's versions: the topic and the record's full name.
 
-        Registry clients call this `TopicRecordNameStrategy`. Empty if the contract is not published in the wire format
-        of a registry.
+        Registry clients call this naming `TopicRecordNameStrategy`. Empty if the contract is not published in the wire
+        format of a registry.
         """
         return f"{self.topic}-{self.full_name}" if self.wire == "registry" else ""
 
     @property
     def newest(self) -> Version:
-        """The newest version, from which new classes are generated."""
+        """The newest version, from which the event class without a version number is generated."""
         return self.versions[-1]
 
     @cached_property
     def principal_header(self) -> str | None:
-        """Header in which external senders name the principal who starts the saga, as the newest version declares."""
+        """Header in which an external sender names the principal who starts the saga, as declared by the newest
+        version."""
         return cast("str | None", self.newest.schema.get("principal"))
 
     @cached_property
     def trusts_time(self) -> bool:
-        """True if a deadline counts from the event's own time even if its publisher is external (newest version)."""
+        """True if a deadline counts from the event's own time even if its publisher is external, as declared by the
+        newest version."""
         return bool(self.newest.schema.get("trusted_time", False))
 
     @property
@@ -153,6 +160,6 @@ def fingerprint_of(canonical: str) -> bytes:
     """Return the CRC-64-AVRO fingerprint of a schema in parsing canonical form, in the byte order of the header.
 
     Results are cached: fastavro computes a fingerprint byte by byte in Python, which takes three quarters of the time
-    of loading a contracts folder, and a worker that waits for an unknown schema loads the folder repeatedly.
+    to load a contracts folder, and a worker that waits for an unknown schema loads the folder repeatedly.
     """
     return bytes.fromhex(fingerprint(canonical, _ALGORITHM))

@@ -1,8 +1,9 @@
-"""Convert between typed and raw values, by functions compiled once per class, because every message needs them.
+"""Convert between typed and raw values, with functions that are compiled once per class, because every message needs
+them.
 
-The function for a record is generated as source, with a line or two per field, so that it looks nothing up at run time.
-`tests/contracts/test_roundtrip.py` tests it with every kind of schema. Errors name the path of the field and never its
-value, which may be sensitive.
+The function for a record is generated as source, with one or two lines per field, so that nothing has to be looked up
+at run time. `tests/contracts/test_roundtrip.py` tests it with every kind of schema. Errors name the path of the field
+and never its value, which may be sensitive.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from saga.contracts import schema
 from saga.contracts.schema import BOUNDS, FLOAT_MAX, DecimalType, ScalarKind
 
 Classes: TypeAlias = Mapping[str, type[Any]]
-"""Classes of records and enums, by the type's name."""
+"""Classes of records and enums, by the name of the schema type."""
 
 Convert: TypeAlias = Callable[[Any], Any]
 PYTHON_TYPES: Final[Mapping[ScalarKind, type]] = {
@@ -50,7 +51,8 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 def to_raw(type_: schema.Type, classes: Classes) -> Convert:
-    """Make a function that converts typed values to raw ones. It raises `InvalidValue` for values not allowed."""
+    """Make a function that converts typed values to raw ones. It raises `InvalidValue` for values that the type does
+    not allow."""
     match type_:
         case schema.ScalarType(kind):
             return TO_RAW[kind]
@@ -69,9 +71,10 @@ def to_raw(type_: schema.Type, classes: Classes) -> Convert:
 
 
 def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
-    """Make a function that converts raw values, as Avro reads them, to typed ones; `None` if they are the same.
+    """Make a function that converts raw values, as Avro reads them, to typed ones; `None` if typed and raw values are
+    the same.
 
-    The function raises `InvalidValue` for what Avro accepts and the type does not.
+    The function raises `InvalidValue` for values that Avro accepts and the type does not allow.
     """
     match type_:
         case schema.ScalarType(kind):
@@ -94,12 +97,12 @@ def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
 
 
 def to_typed(type_: schema.Type, raw: Any, classes: Classes) -> Any:
-    """Convert one raw value, such as a default, to a typed one."""
+    """Convert a single raw value, such as a default, to a typed one."""
     convert = from_raw(type_, classes)
     return raw if convert is None else convert(raw)
 
 
-# Records are compiled from source. Field names are safe in it: `saga.contracts.schema_parser` accepts only identifiers.
+# Records are compiled from source. Field names are safe in that source: `schema_parser` accepts only identifiers.
 
 
 def _record_to_raw(record: schema.RecordType, classes: Classes) -> Convert:
@@ -124,7 +127,7 @@ def _record_to_raw(record: schema.RecordType, classes: Classes) -> Convert:
 
 
 def _raw_check(type_: schema.Type, value: str) -> str | None:
-    """Return an expression that is false only if the value is raw already; `None` if it always has to be converted."""
+    """Return the source of a condition under which a value must be converted to a raw one; `None` if it always must."""
     match type_:
         case schema.ScalarType("int" | "long" as kind):
             least, most = schema.BOUNDS[kind]
@@ -164,7 +167,8 @@ def _record_from_raw(record: schema.RecordType, classes: Classes) -> Convert:
 
 
 def _error_lines(record: schema.RecordType, names: dict[str, Any]) -> list[str]:
-    """Return the lines that add the field to the path of an error, and drop the path inside of a sensitive field."""
+    """Return the lines of source that put the field's name in front of the path of an error. For a sensitive field they
+    drop the path inside of it."""
     names["hides"] = frozenset(field.name for field in record.fields if field.sensitive)
     under = "(why.inside(at) if at in hides else why.under(at))" if names["hides"] else "why.under(at)"
     return ["    except InvalidValue as why:", f"        raise {under} from None"]
@@ -177,11 +181,11 @@ def _compile(lines: list[str], names: dict[str, Any]) -> Convert:
     return made
 
 
-# Parts that hold others
+# Types that contain other types
 
 
 def convert_optional(inside: Convert) -> Convert:
-    """Make a conversion that passes `None` through."""
+    """Make a conversion that leaves `None` as it is and converts any other value."""
 
     def convert(value: Any) -> Any:
         return None if value is None else inside(value)
@@ -206,7 +210,7 @@ def _array_from_raw(each: Convert) -> Convert:
 
 
 def convert_items(each: Convert, values: Any) -> list[Any]:
-    """Convert all values; the path of an error has the index of the value."""
+    """Convert all values. An error has the index of its value in its path."""
     made: list[Any] = []
     try:
         for value in values:
@@ -231,7 +235,7 @@ def _map_to_raw(each: Convert) -> Convert:
 
 
 def convert_values(each: Convert) -> Convert:
-    """Make a conversion of all values of a mapping; the path of an error has the key."""
+    """Make a conversion of all values of a mapping. An error has the key of its value in its path."""
 
     def convert(value: Any) -> Any:
         made = {}
@@ -265,7 +269,8 @@ def _enum_from_raw(cls: type[StrEnum]) -> Convert:
 
 
 class InvalidValue(Exception):
-    """A value that its type does not allow. Each enclosing record, array or map adds its part in front of the path."""
+    """Error for a value that its type does not allow. Each enclosing record, array or map adds its part to the front of
+    the path."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -277,7 +282,8 @@ class InvalidValue(Exception):
         return type(self)(self.reason, f"{part}{between}{self.path}")
 
     def inside(self, part: str) -> "InvalidValue":
-        """Return the error for a sensitive part: without the path inside of it, because map keys are values, too."""
+        """Return the error for a value inside of a sensitive field: without the path inside of the field, because it
+        may contain map keys, which are sensitive, too."""
         return type(self)(self.reason, part)
 
     def __str__(self) -> str:
@@ -285,15 +291,15 @@ class InvalidValue(Exception):
 
 
 class NoSuchField(InvalidValue):
-    """A field that the record does not have. A newer version of its contract may have it."""
+    """Error for a field that the record does not have. A newer version of its contract may have it."""
 
 
 class MalformedBytes(InvalidValue):
-    """Bytes that do not match their schema."""
+    """Error for bytes that do not match their schema."""
 
 
 def wrong_type(value: object, wanted: type) -> InvalidValue:
-    """Make the error for a value of a wrong type. It names the types and never the value."""
+    """Make the error for a value of the wrong type. Its text names the types and never the value."""
     found = _WORDS.get(type(value), type(value).__name__)
     return InvalidValue(f"is {found}, not {_WORDS.get(wanted, wanted.__name__)}")
 
@@ -304,7 +310,7 @@ def exact_context(precision: int) -> Context:
 
 
 def decimal_to_raw(type_: DecimalType) -> Convert:
-    """Make a function that converts `Decimal` to bytes. It refuses what it would have to round."""
+    """Make a function that converts `Decimal` to bytes. The function refuses values that it would have to round."""
     limit, scale = 10**type_.precision, type_.scale
     before = type_.precision - scale
     scaleb = exact_context(type_.precision + 400).scaleb
@@ -329,9 +335,9 @@ def decimal_to_raw(type_: DecimalType) -> Convert:
 
 
 def decimal_from_raw(type_: DecimalType) -> Convert:
-    """Make a function that converts bytes to `Decimal`, with all digits of the scale.
+    """Make a function that converts bytes to `Decimal`, with as many decimal places as the scale.
 
-    It refuses numbers with more digits than the precision.
+    The function refuses numbers with more digits than the precision.
     """
     limit, scale = 10**type_.precision, type_.scale
     scaleb = exact_context(type_.precision).scaleb

@@ -1,14 +1,15 @@
-"""Encrypt and decrypt the sensitive fields of encoded events. A ciphertext is text in place of text or bytes, so that
-an encrypted event stays valid for its schema.
+"""Encrypt and decrypt the sensitive fields of encoded events. A ciphertext is text that replaces a text or bytes, so an
+encrypted event stays valid for its schema.
 
-This works on encoded bytes, with the schema of the version that encoded them. Bytes are decrypted before they are
-decoded, so encoding, decoding, schema resolution and upcasters know nothing of keys.
+The functions work on encoded bytes, with the schema of the version that encoded them. Bytes are decrypted before they
+are decoded, so encoding, decoding, schema resolution and upcasters do not deal with keys.
 
-A ciphertext is bound to the contract, the saga and the path of its field, as `payers[1].iban`: if two ciphertexts of
-one event are swapped, neither can be decrypted.
+A ciphertext is bound to the contract, the saga and the path of its field, such as `payers[1].iban`: if two ciphertexts
+of one event are swapped, neither can be decrypted.
 
-JSON that could not be made into an event is encrypted, too (`encrypt_json`). It is stored, in a dead letter or until a
-version that can read it is deployed. Ciphertexts replace its values, so that such a version can read it.
+JSON that could not be converted to an event is encrypted, too (`encrypt_json`), because it is stored in a dead letter,
+or until a version that can read it is deployed. Ciphertexts replace the single values, so such a version can read the
+JSON.
 """
 
 import base64
@@ -57,9 +58,10 @@ if TYPE_CHECKING:
 
 
 Change: TypeAlias = Callable[[str, bytes], bytes]
-"""A function from the path and the bytes of a value to the bytes that replace it."""
+"""Function from the path and the bytes of a value to the bytes that replace the value."""
 WHOLE = "*"
-"""Path to which a value is bound that is encrypted as a whole: it is no event, or its schema is not known here."""
+"""Path to which a ciphertext is bound if a value is encrypted as a whole, because the value is no event, or its schema
+is not known here."""
 _PREFIX = ENCRYPTED_PREFIX.encode()
 NO_KEYS = (
     "it holds encrypted values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services "
@@ -72,7 +74,8 @@ OTHER_SECRET = (
 ENCRYPTABLE = (ScalarType("string"), ScalarType("bytes"))
 
 EncryptText: TypeAlias = Callable[[str, bytes], str]
-"""A function that encrypts the bytes of a value at a path. It does not change what is encrypted already."""
+"""Function that encrypts the bytes of a value at a path and returns the ciphertext. Values that are already encrypted
+stay as they are."""
 
 
 def encrypt_fields(
@@ -86,9 +89,9 @@ def encrypt_fields(
         value: the encoded event.
         version: the version that encoded it.
         saga: the saga id, to which ciphertexts are bound.
-        key: key of the subject; `None` if it was erased: the values are then replaced by `erased`, for good.
-        arrived: true if the event comes from the log, where its sender may have encrypted it. Encrypted values are
-            then left as they are.
+        key: key of the subject; `None` if it was erased: the values are then replaced by `erased`, and are lost.
+        arrived: true if the event comes from the log. Its sender may have encrypted it already, so encrypted values are
+            left as they are.
     """
 
     def change(path: str, plain: bytes) -> bytes:
@@ -106,11 +109,11 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
         value: the encoded event.
         library: the library that knows its version.
         saga: the saga id, to which the ciphertexts are bound.
-        keys: returns the key of a name; `None` if the key was erased, and the value becomes `erased`; or raises
-            `KeyMissing`.
+        keys: function that returns the key of a name, or `None` if the key was erased, whose values become `erased`; it
+            raises `KeyMissing` if the key is missing.
 
     Raises:
-        KeyMissing: `keys` raised it, or the value was encrypted with another secret of the same subject.
+        KeyMissing: `keys` raised it, or a value was encrypted with another secret of the same subject.
         BadInput: a ciphertext was made for another field or saga, or has been changed.
     """
     version = identify(value, library)
@@ -136,7 +139,7 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
 
 
 def is_encoded_event(value: bytes, version: Version) -> bool:
-    """Return whether a value is an encoded event of that version, without bytes left over."""
+    """Return whether a value is a complete encoded event of that version, without further bytes after it."""
     try:
         return not _read(value, version)[1]
     except Exception:  # noqa: BLE001 - the bytes may be anything
@@ -144,7 +147,8 @@ def is_encoded_event(value: bytes, version: Version) -> bool:
 
 
 def unencrypted_subject(value: bytes, version: Version) -> str | None:
-    """Return the subject of an encoded event if any sensitive field is not encrypted; otherwise `None`."""
+    """Return the subject of an encoded event if at least one of its sensitive fields is not encrypted; otherwise
+    `None`."""
     found: list[str] = []
 
     def note(path: str, plain: bytes) -> bytes:
@@ -174,9 +178,9 @@ def key_names_in(value: bytes, library: Library) -> set[str]:
 
 
 def unknown_header(value: bytes, library: Library) -> bytes:
-    """Return the header of a value that names a schema which is not known here; empty for any other value.
+    """Return the header of a value if it names a schema that is not known here; otherwise empty bytes.
 
-    For a value in the wire format of a registry, the schema is never known here.
+    The schema of a value in the wire format of a registry never counts as known.
     """
     if value[:2] == MARKER and len(value) >= HEADER_SIZE:
         return b"" if value[2:HEADER_SIZE] in library.by_fingerprint else value[:HEADER_SIZE]
@@ -199,7 +203,8 @@ def encrypt_value(value: bytes, header: bytes, name: str, saga: str, key: "Subje
 
 
 def split_encrypted(value: bytes) -> tuple[bytes, str] | None:
-    """Split a value that is encrypted as a whole into its header and the ciphertext; return `None` for any other."""
+    """Split a value that is encrypted as a whole into its header and its ciphertext; return `None` for any
+    other value."""
     size = HEADER_SIZE if value[:2] == MARKER else FRAME_SIZE if value[:1] == FRAME else 0
     if not value.startswith(_PREFIX, size):
         return None
@@ -208,9 +213,9 @@ def split_encrypted(value: bytes) -> tuple[bytes, str] | None:
 
 
 def decrypt_value(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
-    """Decrypt a value that was encrypted as a whole. Return any other value as it is.
+    """Decrypt a value that was encrypted as a whole. Any other value is returned unchanged.
 
-    `keys` and the errors are those of `decrypt_fields`; `name` is the name of the contract.
+    `name` is the name of the contract. `keys` and the errors are the same as in `decrypt_fields`.
     """
     parts = split_encrypted(value)
     if parts is None:
@@ -232,7 +237,7 @@ def _place_of_whole(name: str, header: bytes, saga: str) -> str:
 
 
 def subject_of_event(event: Event) -> str:
-    """Return the subject of an event: what it is about, and whose key encrypts it."""
+    """Return the subject of an event: the person or thing that it is about, whose key encrypts its sensitive fields."""
     return str(getattr(event, binding_of(type(event)).version.subject))
 
 
@@ -258,7 +263,7 @@ def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
 
 
 def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes:
-    """Return an encoded event with its sensitive values changed. Bytes that cannot be read are returned as they are."""
+    """Return an encoded event with its sensitive values changed. Bytes that cannot be read are returned unchanged."""
     if not has_sensitive(version.record):
         return value
     try:
@@ -276,7 +281,7 @@ def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults:
 
 
 def _read(value: bytes, version: Version) -> tuple[Any, bytes]:
-    """Read the raw record of an encoded event, and the bytes after it."""
+    """Return the raw record of an encoded event, and the bytes that follow it."""
     body = BytesIO(value)
     body.seek(HEADER_SIZE)
     raw: Any = schemaless_reader(body, _schema(version), None)
@@ -321,7 +326,7 @@ def _schema(version: Version) -> Any:
 
 
 def subject_in_json(value: bytes, field: str) -> str | None:
-    """Return the subject in JSON that is no event: the text in `field`; `None` if there is none."""
+    """Return the subject from JSON that is not a valid event: the text in `field`; `None` if there is none."""
     try:
         read, _ = read_json(value)
     except (ValueError, RecursionError):
@@ -331,9 +336,11 @@ def subject_in_json(value: bytes, field: str) -> str | None:
 
 
 def encrypt_json(value: bytes, record: RecordType, encrypt: EncryptText) -> bytes | None:
-    """Encrypt the sensitive fields in JSON, and all fields that the contract does not know: a name may be misspelt.
+    """Encrypt the sensitive fields in JSON, and all fields that the contract does not have, because the name of a
+    sensitive field may be misspelt.
 
-    Return `None` if the value is no JSON object, or would lose something when it is written again.
+    Return `None` if the value is not a JSON object, or if rewriting it would lose data, because a name occurs twice in
+    one object.
     """
     try:
         read, twice = read_json(value)
@@ -369,8 +376,8 @@ def _encrypt_part(data: Any, type_: Type, path: str, encrypt: EncryptText) -> An
 def _encrypt_whole(data: Any, type_: Type | None, path: str, encrypt: EncryptText) -> Any:
     """Encrypt a whole JSON value.
 
-    Text in a field that takes text becomes text. Other values, which the contract would refuse, become a
-    list or an object, which it refuses, too.
+    Text in a field that takes text becomes text. Any other value, which the contract refuses, becomes a list or an
+    object, which the contract refuses, too, so encryption never makes an invalid event valid.
     """
     while isinstance(type_, OptionalType):
         type_ = type_.inner
@@ -383,12 +390,12 @@ def _encrypt_whole(data: Any, type_: Type | None, path: str, encrypt: EncryptTex
         return encrypt(path, data.encode("utf-8", "surrogatepass"))
     try:
         return base64.b64encode(encrypt(path, base64.b64decode(data, validate=True)).encode()).decode()
-    except ValueError:  # not base64: the contract refuses the value in any form
+    except ValueError:  # not base64, so the contract refuses the value whether it is encrypted or not
         return {MARK: encrypt(path, data.encode("utf-8", "surrogatepass"))}
 
 
 def _is_encrypted(data: Any) -> bool:
-    """Return whether this is the result of `_encrypt_whole` for an object or a list."""
+    """Return whether a value is the result of `_encrypt_whole` for an object or a list."""
     return (isinstance(data, dict) and data.keys() == {MARK}) or (
         isinstance(data, list) and len(data) == 1 and is_encrypted(data[0])
     )

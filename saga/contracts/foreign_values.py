@@ -1,9 +1,9 @@
-"""Read and write values of external senders: the wire format of a schema registry, or plain JSON.
+"""Read and write the formats of external senders: a schema registry's wire format and plain JSON.
 
-The wire format is a byte 0, the schema's id in four bytes, and the Avro record. The record is the same as in a
-single object; only what precedes it differs. The consumer asks the registry for the schema of an id and passes its
-answer along as a `Writer`: nothing here calls the registry. Plain JSON is read as a version of its contract, with
-classes that are made in memory.
+The wire format is a byte 0, the schema's id in four bytes, and the Avro record. The record is the same as in a single
+object; only the header before it differs. The consumer asks the registry for the schema of an id and passes the answer
+as a `Writer`: nothing here calls the registry. Plain JSON is read as a version of its contract, with classes that are
+made in memory.
 """
 
 import json
@@ -45,7 +45,7 @@ from saga.support.printable import quote_text
 FRAME = b"\x00"
 FRAME_SIZE = 5
 LONG_FRAME_SIZE = 9
-"""Size of the header of a value that is written with an id of 8 bytes."""
+"""Size in bytes of the header that some serializers write, with a schema id of 8 bytes."""
 TRIED_AGAIN = "have it tried again: saga dead replay"
 _ELSEWHERE = {
     "__value_schema_id": "have its sender write it before the value (Confluent: PrefixSchemaIdSerializer)",
@@ -54,9 +54,10 @@ _ELSEWHERE = {
         "have its sender write it before the value (Apicurio: apicurio.registry.as-confluent set to true)",
     ),
 }
-"""Headers in which other serializers write the schema id, in lower case, each with what to do."""
+"""Headers in which some serializers write the schema id, in lower case. Each has a hint what its sender should
+change."""
 UNWRITTEN = "default-changed"
-"""Rule of `saga.contracts.compatibility` about differing defaults."""
+"""Name of the rule of `saga.contracts.compatibility` about fields whose defaults differ."""
 SCHEMA_BYTES_MAX = 1 << 20
 """Size in bytes of the largest schema that is accepted from a registry."""
 _AVROS = (
@@ -76,10 +77,11 @@ _AVROS = (
     ),
     *("logicalType", "precision", "scale"),
 )
-"""Attributes that Avro defines. All others in our files belong to the contract, and are not registered."""
+"""Schema attributes that Avro defines. All other attributes in contract files belong to the contract, and are not
+registered."""
 
 PROBLEMS_MAX = 5
-"""Most problems of one event that an error lists."""
+"""Largest number of problems of one event that an error lists."""
 
 
 def schema_id_in(value: bytes | None) -> int | None:
@@ -94,7 +96,7 @@ def schema_id_in(value: bytes | None) -> int | None:
 
 
 def schema_id_of(record: Record) -> int | None:
-    """Return the schema id in a record's value; `None` if there is none, or a header has the id instead."""
+    """Return the schema id in a record's value; `None` if there is none, or if a header holds the id instead."""
     id_ = schema_id_in(record.value)
     return None if id_ is None or why_id_elsewhere(record.headers) is not None else id_
 
@@ -105,7 +107,8 @@ def frame(id_: int, value: bytes) -> bytes:
 
 
 def to_registered_schema(schema: Any) -> Any:
-    """Return a schema as it is registered: with logical types, defaults and docs, without the contract's attributes."""
+    """Return a schema in the form in which it is registered: with logical types, defaults and docs, but without the
+    attributes of the contract."""
     if isinstance(schema, list):
         return [to_registered_schema(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -120,19 +123,20 @@ def to_registered_schema(schema: Any) -> Any:
 
 
 def registered_text(version: Version) -> str:
-    """Return the text under which a version's schema is registered."""
+    """Return the schema text under which a version is registered."""
     return json.dumps(to_registered_schema(version.schema), ensure_ascii=False)
 
 
 def inline_references(schema: str, others: Iterable[str]) -> str:
-    """Replace references to other schemas by the definitions of their types, each where it is used first.
+    """Replace references to types of other schemas by the definitions of these types. Each definition is inserted where
+    its type is used first.
 
-    Avro requires this of a complete schema. Text that is no JSON, and names that no schema defines, stay as they are:
-    parsing reports them.
+    Avro requires this order. Text that is not JSON, and names that no schema defines, stay as they are: parsing reports
+    them.
 
     Args:
         schema: text of the schema.
-        others: texts of the schemas that it refers to.
+        others: texts of the schemas that define the referenced types.
     """
     try:
         types = dict[str, Any]()
@@ -195,9 +199,9 @@ def _inline_field(field: Any, around: str, types: Mapping[str, Any], defined: se
 
 
 def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool:
-    """Return whether a registered schema has this fingerprint, and means the same as `version`, if that is known.
+    """Return whether a registered schema has this fingerprint and means the same as `version`, unless that is `None`.
 
-    A fingerprint does not cover logical types.
+    The fingerprint alone is not enough, because it does not cover logical types.
     """
     try:
         known = _parse_foreign(schema)
@@ -209,7 +213,7 @@ def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool
 
 
 def contract_name_in(value: bytes | None, writer: Writer | None, library: Library) -> str | None:
-    """Return the name of the contract that wrote a value; empty if it is not in the library.
+    """Return the name of the contract to which a value's schema belongs; empty if the contract is not in the library.
 
     `None` if the value is not in the wire format of a registry, or its schema is unknown. Raises `BadInput` for an
     invalid schema.
@@ -222,12 +226,13 @@ def contract_name_in(value: bytes | None, writer: Writer | None, library: Librar
 
 
 def record_name_of(writer: Writer) -> str:
-    """Return the full record name of a schema, for messages. Raises `BadInput` for an invalid schema."""
+    """Return the full record name in a writer's schema, for messages to people. Raises `BadInput` for an invalid
+    schema."""
     return quote_text(_parse_foreign(writer.schema).full_name)
 
 
 def writer_without_registry(id_: int) -> Writer:
-    """Make the `Writer` of an id for which there is no registry to ask."""
+    """Make the `Writer` for a schema id if no registry is configured to look it up."""
     return Writer(
         id_,
         "",
@@ -238,7 +243,7 @@ def writer_without_registry(id_: int) -> Writer:
 
 
 def why_id_elsewhere(headers: Headers) -> str | None:
-    """Return the reason why a value cannot be read whose schema id is in a header; `None` if no header has it."""
+    """Return the reason why a value cannot be read if a header holds its schema id; `None` if no header does."""
     name = next((name for name, _ in headers if name.lower() in _ELSEWHERE), None)
     if name is None:
         return None
@@ -252,8 +257,8 @@ def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIE
 
     Args:
         value: the value.
-        writer: what the registry knows of its schema id; `None` if no registry was asked.
-        again: words for what to do after the cause has been fixed.
+        writer: what the registry knows about the value's schema id; `None` if no registry was asked.
+        again: text that says what to do after the cause has been fixed.
     """
     if value is None or value[:1] != FRAME or (id_ := schema_id_in(value)) is None:
         return None
@@ -275,14 +280,18 @@ def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIE
 
 
 def to_single_object(value: bytes, writer: Writer, type_: str, library: Library) -> bytes:
-    """Convert a value in the wire format of a registry to a single object.
+    """Convert a value from the schema registry's wire format to Avro single-object encoding.
 
-    If the schema is that of a known version, the result is of that version. A foreign schema that can be read as the
-    newest version gives a value of the newest version. With any other schema, the result has an unknown fingerprint:
-    the schema may be of a version that has not been deployed here yet.
+    The schema decides the result:
 
-    Raises `BadInput` if the schema is unknown, is of another record, would be misread because its logical types
-    differ, or could be no version of a contract.
+    - It is the schema of a known version: the value keeps that version.
+    - It is a foreign schema that can be read as the newest version, and no version of the contract has upcasters: the
+      value is converted to the newest version.
+    - Otherwise the value keeps its own fingerprint, which is unknown here. The schema may belong to a version that is
+      not deployed here yet.
+
+    Raises `BadInput` if the schema is unknown or belongs to another record; if the value would be misread because
+    logical types differ; or if the schema is incompatible and uses features that a contract can never have.
     """
     id_ = writer.id
     if why := why_unreadable(value, writer):
@@ -295,7 +304,7 @@ def to_single_object(value: bytes, writer: Writer, type_: str, library: Library)
     body = value[FRAME_SIZE:]
     version = library.by_fingerprint.get(known.fingerprint)
     nearest = version or contract.newest
-    # Differing defaults do not matter: in a written record every field has a value.
+    # Differing defaults do not matter, because a written record has a value for every field.
     found = [each for each in compare_schemas(known.record, nearest.record) if each.rule != UNWRITTEN]
     if misread := [f"{each.path} {each.says}" for each in found if each.effect == "misread"]:
         raise BadInput(
@@ -309,7 +318,7 @@ def to_single_object(value: bytes, writer: Writer, type_: str, library: Library)
     as_written = MARKER + known.fingerprint + body
     if version is not None or any(each.breaks for each in found):
         return as_written
-    if any(each.upcasts for each in contract.versions):  # it is unknown which version's meaning the sender intends
+    if any(each.upcasts for each in contract.versions):  # unknown which version the sender means
         return as_written
     read, schema = _resolve(writer.schema, contract.newest)
     out = BytesIO()
@@ -324,9 +333,9 @@ class _ForeignSchema:
     full_name: str
     fingerprint: bytes
     record: RecordType
-    """The record, with logical types."""
+    """The record, with its logical types."""
     is_possible: bool
-    """True if a contract could have this schema."""
+    """True if the schema has only features that a contract may have, so that it could be one of its versions."""
     schema: Any
 
 
@@ -347,7 +356,8 @@ def _parse_foreign(schema: str) -> _ForeignSchema:
 
 @lru_cache(maxsize=1024)
 def _resolve(schema: str, version: Version) -> tuple[Read, Any]:
-    """Make a reader of a foreign schema as a version, and parse that version's schema for writing."""
+    """Make a function that reads values of a foreign schema as values of a version, and parse that version's schema for
+    writing."""
     return make_reader(_parse_foreign(schema).schema, version, uncounted_bytes_max=0), parse_schema(
         without_logical_types(version.schema)
     )
@@ -357,13 +367,13 @@ def _resolve(schema: str, version: Version) -> tuple[Read, Any]:
 
 
 class MoreFields(BadInput):
-    """JSON that is invalid only because of unknown fields, which a newer version may have."""
+    """Error for JSON whose only problem is unknown fields. A newer version of the contract may have them."""
 
 
 def from_foreign_json(data: bytes, version: Version) -> bytes:
     """Convert JSON of an external sender to the Avro record of this version, without a header.
 
-    Raises `BadInput` with the problems, each with its path; `MoreFields` if unknown fields are the only problem.
+    Raises `BadInput` with the problems, each with its path, or `MoreFields` if unknown fields are the only problem.
     """
     try:
         read, twice = json_form.read_json(data)
@@ -378,7 +388,7 @@ def from_foreign_json(data: bytes, version: Version) -> bytes:
     except InvalidValue as why:
         problems.append(str(why))
     if not problems:
-        found = list(plain.problems_in(read))  # bounded, because the values have been counted
+        found = list(plain.problems_in(read))  # bounded, because `check_json` has limited the number of values
         problems = [str(each) for each in found[:PROBLEMS_MAX]]
         if found and all(isinstance(each, NoSuchField) for each in found):
             raise MoreFields(f"{version.name}: {'; '.join(problems)}")
@@ -393,9 +403,9 @@ def read_declared_id(value: bytes, contract: Contract, library: Library) -> str 
     """Read the message id from the field that the contract declares; `None` if it cannot be read or is empty.
 
     Args:
-        value: a single object, or JSON.
+        value: the message, as a single object or as JSON.
         contract: a contract that has an `id_field`.
-        library: the library that knows the version of a single object.
+        library: the library in which the version of a single object is looked up.
     """
     assert contract.id_field is not None
     try:
@@ -413,7 +423,7 @@ def _make_plain_reader(version: Version, newest: Version) -> Read:
 
 
 class _PlainCodec:
-    """The conversions of one version for plain JSON, with classes of their own."""
+    """Conversions between plain JSON and Avro for one version, with classes made in memory."""
 
     def __init__(self, version: Version) -> None:
         classes: dict[str, type[Any]] = {}
@@ -430,7 +440,8 @@ def _plain_codec(version: Version) -> _PlainCodec:
 
 
 def _make_classes(type_: Type, made: dict[str, type[Any]]) -> None:
-    """Make a class for each record and enum in a type, unless it has one; nested types first."""
+    """Make a class for each record and enum in a type that is not in `made` yet, and add it there; nested types
+    first."""
     match type_:
         case RecordType(name=name, fields=fields) if name not in made:
             for each in fields:

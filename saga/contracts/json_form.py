@@ -1,11 +1,11 @@
-"""Convert events to and from JSON, for people and for the lines of `saga publish`.
+"""Convert events to JSON and back, to show them to people and to read the lines given to `saga publish`.
 
-Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are untagged, enums are their symbols; NaN and
-the infinities, which JSON does not have, are the text `"NaN"`, `"Infinity"`, `"-Infinity"`.
+Decimals, UUIDs, dates and timestamps are text; bytes are base64 text; unions are untagged; enums are their symbols. NaN
+and the infinities, which JSON does not have, are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
-`make_problem_finder` checks first and finds every problem, in time linear in the size of the JSON; `from_json` converts
-JSON without problems. For external senders (`foreign`) both accept a few more forms: those that common libraries write
-and whose value is unambiguous. A time is truncated to the precision of its type.
+Reading takes two steps: `make_problem_finder` finds every problem, in time linear in the size of the JSON; `from_json`
+converts JSON that has no problems. For external senders (`foreign`) both accept some more forms, which common libraries
+write and which are unambiguous. They truncate a time to the precision of its type.
 """
 
 import base64
@@ -47,20 +47,20 @@ _ANY_TIME = re.compile(
     r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)"
 )
 _WHOLE_FLOAT_MAX = 2**53
-"""The number up to which a float can represent every whole number."""
+"""Largest number up to which a float represents every whole number exactly."""
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 _A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'
 Look: TypeAlias = Callable[[Any], Iterator[InvalidValue]]
-"""A function that yields all problems in JSON, in the order of the JSON."""
+"""Function that yields all problems in JSON, in the order of the JSON."""
 SHOWN_MAX = 60
-"""Most characters that an error shows of a name that the sender chose."""
+"""Largest number of characters that an error shows of a name chosen by the sender."""
 
 
 def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) -> Convert:
     """Make a function that converts typed values to JSON.
 
-    If `essential` is true, it leaves out fields that equal their default.
+    If `essential` is true, the function leaves out fields that equal their default.
     """
     match type_:
         case schema.ScalarType(kind):
@@ -82,10 +82,10 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
 
 
 def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Convert:
-    """Make a function that converts JSON without problems (see `make_problem_finder`) to typed values.
+    """Make a function that converts JSON to typed values, after `make_problem_finder` found no problem in it.
 
-    For a single value it raises `InvalidValue` if the form is wrong. Values that Python and JSON write alike (text,
-    whole numbers, true and false) are passed through unchecked.
+    For a single value the function raises `InvalidValue` if the form is wrong. Values that are the same in Python and
+    JSON (text, whole numbers, true and false) are returned unchecked.
     """
     match type_:
         case schema.ScalarType(kind):
@@ -124,7 +124,7 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
 
 def _parse_with(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> Convert:
     def convert(data: Any) -> Any:
-        with suppress(ValueError, OverflowError):  # a date that does not exist is as wrong as another form
+        with suppress(ValueError, OverflowError):  # a date that does not exist is as wrong as a text of another form
             if isinstance(data, str) and form.fullmatch(data):
                 return parse(data)
         raise InvalidValue(f"must be {wanted}")
@@ -133,16 +133,18 @@ def _parse_with(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str)
 
 
 def read_json(text: bytes | str) -> tuple[Any, list[str]]:
-    """Read JSON, and the names that occur twice in one object, of which the parser silently keeps the last.
+    """Parse JSON. Return it with the names that occur more than once in one object, because the parser silently keeps
+    only the last value of such a name.
 
-    Raises `ValueError`, and `RecursionError`.
+    Raises `ValueError` for invalid JSON, and `RecursionError` if it is nested too deeply.
     """
     read, twice = read_objects(text)
     return read, [name for _, names in twice for name in names]
 
 
 def read_objects(text: bytes | str) -> tuple[Any, list[tuple[dict[str, Any], list[str]]]]:
-    """Read JSON, and the objects in which names occur twice, each with these names. Raises as `read_json` does."""
+    """Parse JSON. Return it with the objects in which names occur more than once, each with these names. Raises as
+    `read_json` does."""
     twice: list[tuple[dict[str, Any], list[str]]] = []
     if isinstance(text, bytes):
         try:
@@ -197,9 +199,9 @@ _timestamp_from_json = _parse_with(_TIME, lambda text: datetime.fromisoformat(te
 
 
 def _whole_from_foreign_json(data: Any) -> Any:
-    """Accept a whole number also as text, as Protobuf and JavaScript write large ones, and as a float such as 7.0.
+    """Convert a whole number given as text, as Protobuf and JavaScript write large ones, or as a float such as 7.0.
 
-    Anything else is returned as it is.
+    Any other value is returned unchanged.
     """
     if isinstance(data, str) and _WHOLE.fullmatch(data):
         return int(data)
@@ -209,7 +211,8 @@ def _whole_from_foreign_json(data: Any) -> Any:
 
 
 def _time_from_foreign_json(digits: int) -> Convert:
-    """Make a function that parses a time of ISO 8601 with a zone, and truncates it to `digits` digits of a second."""
+    """Make a function that parses an ISO 8601 time with a time zone, and truncates it to `digits` decimal places of a
+    second."""
 
     def parse(text: str) -> datetime:
         time = _ANY_TIME.fullmatch(text)
@@ -252,9 +255,9 @@ _SCALARS_FROM_FOREIGN_JSON: Final[dict[schema.ScalarKind, Convert]] = {
 
 
 def make_problem_finder(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Look:
-    """Make a function that yields all reasons for which JSON is no value of the type.
+    """Make a function that yields all reasons why JSON is not a valid value of the type.
 
-    It checks the form, and what `to_raw` would refuse.
+    The function checks the form, and yields the errors that `to_raw` would raise.
     """
     match type_:
         case schema.RecordType():

@@ -1,4 +1,4 @@
-"""The library: all contracts of a folder, how the folder is found, and how event classes are bound to versions."""
+"""Define the library of all contracts in a folder, find that folder, and bind event classes to contract versions."""
 
 import dataclasses
 import os
@@ -30,12 +30,12 @@ class MeantType(NamedTuple):
 
     name: str
     is_exact: bool
-    """True if the header has the contract's name, and no namespace other than the contract's."""
+    """True if the header contains the contract's name with no namespace or the contract's own namespace."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """All contracts of one folder, loaded without problems."""
+    """All contracts of one folder, which was loaded without problems."""
 
     folder: Path
     contracts: Mapping[str, Contract] = dataclasses.field(repr=False)
@@ -43,23 +43,24 @@ class Library:
     topics: Mapping[str, Topic] = dataclasses.field(repr=False)
     """Topics by name."""
     by_path: Mapping[str, Version] = dataclasses.field(repr=False, compare=False)
-    """Versions by path, `payments/PaymentReserved.v1`."""
+    """Versions by path, such as `payments/PaymentReserved.v1`."""
     by_fingerprint: Mapping[bytes, Version] = dataclasses.field(repr=False, compare=False)
-    """Versions by the fingerprint in a value's header. If several versions share one, because they differ only in what
-    Avro ignores, it is the newest of them."""
+    """Versions by the fingerprint in a value's header. If several versions share a fingerprint, because they differ
+    only in parts that Avro ignores, the newest of them."""
     schemas: str = dataclasses.field(default=URN, repr=False, compare=False)
-    """Prefix of the URIs of its schemas."""
+    """Prefix of the URIs of the folder's schemas."""
     readers: dict[tuple[type[Event], bytes], Callable[[bytes], Any]] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
-    """Cached readers of versions other than a class's own, by class and header of the value."""
+    """Cached readers for versions other than a class's own, by the class and the header of the value."""
     types: dict[bytes, "MeantType | None"] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """Cached event types from headers of records, with the contract to which each refers: see
+    """Cached results for event types in record headers: the contract to which each refers. See
     `saga.engine.consumer.record_router`."""
 
     @classmethod
     def load(cls, folder: Path, schemas: str = URN) -> Self:
-        """Load a folder. Raises `ContractError` with all problems, each with its file and the path in it.
+        """Load a contracts folder. Raises `ContractError` with all problems, each with its file and the path in the
+        file.
 
         Args:
             folder: the contracts folder.
@@ -74,7 +75,7 @@ class Library:
     def reload(self) -> "Library":
         """Load the folder again. Raises `ContractError` as `load` does.
 
-        Versions that have been removed from the folder stay known, because their messages may still arrive.
+        Versions that have been removed from the folder since then stay known, because their messages may still arrive.
         """
         now = Library.load(self.folder, self.schemas)
         return replace(
@@ -96,23 +97,25 @@ class Binding:
 
 
 def find_library(start: Path | None = None) -> Library:
-    """Find the library at `SAGA_CONTRACTS`, else at the nearest `contracts/` above `start` that holds schemas.
+    """Load the contracts folder in `SAGA_CONTRACTS` if that is set, else the nearest folder `contracts/` above `start`
+    that contains schemas.
 
     A process loads each folder once. The prefix of the URIs of its schemas is `SAGA_SCHEMA_BASE`, or `urn:saga:` if
     that is not set.
 
     Args:
-        start: a file or folder; `None` for the current folder.
+        start: the file or folder from which the search begins; `None` for the current folder.
 
     Raises:
-        DeclarationError: there is no such folder, or one of the two variables is invalid.
+        DeclarationError: there is no such folder, or one of the two environment variables is invalid.
         ContractError: the contracts in the folder have problems.
     """
     return _load_cached(find_folder(start), _schema_uri_prefix())
 
 
 def find_folder(start: Path | None = None) -> Path:
-    """Find the contracts folder as `find_library` does. Raises `DeclarationError` if there is none."""
+    """Find the contracts folder as `find_library` does, without loading it. Raises `DeclarationError` if there is
+    none."""
     if given := os.environ.get("SAGA_CONTRACTS", "").strip():
         folder = Path(given).resolve()
         if not folder.is_dir():
@@ -121,7 +124,7 @@ def find_folder(start: Path | None = None) -> Path:
     begin = (start or Path.cwd()).resolve()
     for above in (begin, *begin.parents):
         folder = above / "contracts"
-        # A package or a folder of tests may have this name, too. Only schemas show that it is a contracts folder.
+        # A package or a folder of tests may also be called `contracts`, so it must contain schemas.
         if folder.is_dir() and next(folder.glob("*/*.avsc"), None) is not None:
             return folder
     raise DeclarationError(
@@ -131,7 +134,7 @@ def find_folder(start: Path | None = None) -> Path:
 
 
 def contract_of(event: type[Event]) -> Contract:
-    """Return the contract of a generated class. The library is found from the file of the class's module.
+    """Return the contract of a generated class. The contracts folder is searched from the file of the class's module.
 
     Raises `DeclarationError` if the class has no contract, the contract is unknown, or the fields of the class differ
     from the schema.
@@ -154,7 +157,7 @@ def binding_of(event: type[Event]) -> Binding:
 
 
 def bind(event: type[Event], binding: Binding) -> None:
-    """Register the binding of a class that the library itself has made, for which there is no schema file."""
+    """Register the binding of a class that the toolkit itself has made in memory, for which there is no schema file."""
     _bindings[event] = binding
 
 
@@ -192,7 +195,7 @@ def _load_cached(folder: Path, schemas: str) -> Library:
 def _schema_uri_prefix() -> str:
     """Read the prefix of schema URIs from `SAGA_SCHEMA_BASE`, or return the default.
 
-    It must be an absolute URI, because SDKs for CloudEvents refuse others.
+    Raises `DeclarationError` unless it is an absolute URI, because CloudEvents SDKs refuse other values.
     """
     given = os.environ.get("SAGA_SCHEMA_BASE", "").strip()
     if not given:
@@ -214,10 +217,10 @@ def _schema_uri_prefix() -> str:
 
 
 def compare_class(event: type[Any], version: Version) -> tuple[Classes, list[str]]:
-    """Compare an event class with its version.
+    """Compare an event class with the schema of its version.
 
     Return the classes of the record and of its nested types, and all differences. The classes are complete only if
-    there are no differences. The name of a class must be that of its type, with or without the version's number
+    there are no differences. The name of a class must be the name of its type, with or without the version's number
     appended.
     """
     record, comparison = version.record, _ClassComparison(version.number)
@@ -306,7 +309,7 @@ class _ClassComparison:
     def is_new(self, name: str, cls: Any, at: str) -> bool:
         """Return whether this named type occurs for the first time.
 
-        Report a class with a wrong name, and a class other than the one that the type had where it occurred before.
+        Report a class with a wrong name, and a class that differs from the one used for the type before.
         """
         if getattr(cls, "__name__", None) not in (name, versioned_name(name, self.number)):
             self.differs(at, f"is {getattr(cls, '__name__', cls)}, not {name}")

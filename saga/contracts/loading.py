@@ -1,7 +1,9 @@
-"""Load a contracts folder, `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`, and report all its problems at once.
+"""Load a contracts folder with `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json` files, and report all its problems
+at once.
 
-Three rules concern all versions of a contract together: its terms never change, a field that is sensitive in one
-version is sensitive in all, and `"upcasts"` names every older version that resolution cannot bridge.
+Three rules concern all versions of a contract together: attributes such as its topic and key never change (`Terms`); a
+field that is sensitive in one version is sensitive in all; and `"upcasts"` lists every older version that schema
+resolution cannot read.
 """
 
 import math
@@ -53,7 +55,7 @@ ATTRIBUTES = (
     "upcasts",
     "lint",
 )
-"""Attributes of a contract that are not part of Avro's record schema."""
+"""Attributes of a contract file that are not part of Avro's schema of a record."""
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
 _ID_TYPES = tuple(ScalarType(kind) for kind in ("string", "uuid", "int", "long"))
@@ -145,13 +147,14 @@ def make_version(schema: Any, path: str, name: str, number: int) -> Version:
 
 
 def _read_version_file(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
-    """Read a version from a file. Return it, or `None` and the problems."""
+    """Read a version from a file. Return the version, or `None`, together with the problems."""
     schema, wrong = _read_json_file(path)
     return (None, wrong) if wrong else _parse_version(schema, place, name, number, path.parent.name)
 
 
 def _parse_version(schema: Any, place: str, name: str, number: int, topic: str) -> tuple[_File | None, list[str]]:
-    """Make a version from the JSON of a file in the folder of `topic`. Return it, or `None` and the problems."""
+    """Make a version from the JSON of a file in the folder of `topic`. Return the version, or `None`, together with the
+    problems."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None, ['must be an object with "type": "record"']
     problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]
@@ -191,7 +194,7 @@ def _parse_version(schema: Any, place: str, name: str, number: int, topic: str) 
 
 
 def _read_json_file(path: Path) -> tuple[Any, list[str]]:
-    """Read JSON from a file. Return it with its problems; a name that occurs twice in one object is one, too."""
+    """Read JSON from a file. Return it with its problems, such as a name that occurs twice in one object."""
     try:
         read, twice = read_json(path.read_text("utf-8"))
     except (ValueError, OSError, RecursionError) as why:
@@ -228,16 +231,16 @@ def _check_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
 
 
 def _check_parties(schema: dict[str, Any]) -> Iterator[str]:
-    """Check the attributes that admit external producers and consumers."""
+    """Check the attributes that declare external producers and consumers."""
     for name, former in (("produced_by", "said"), ("consumed_by", "heard")):
         if name in schema and schema[name] != "external":
             yield f'"{name}" can only be "external", not {schema[name]!r}'
-        if schema.get(former) == "outside":  # if it were ignored, clients would silently lose the event
+        if schema.get(former) == "outside":  # if the former name were ignored, clients would silently lose the event
             yield f'"{former}": "outside" is called "{name}": "external"'
 
 
 def _check_principal(schema: dict[str, Any]) -> Iterator[str]:
-    """Check the attribute that names the header with the principal who starts a saga."""
+    """Check the attribute that declares the header with the name of the principal who starts a saga."""
     header = schema.get("principal")
     if "principal" not in schema:
         return
@@ -250,7 +253,7 @@ def _check_principal(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
-    """Check the attributes by which a contract or a topic says where its messages have their id."""
+    """Check the attributes with which a contract or a topic declares where its messages carry their id."""
     header = given.get("id_header")
     if "id_header" in given and "id_field" in given:
         yield '"id_header" and "id_field" both say where the id of a message is: keep one of them'
@@ -263,7 +266,7 @@ def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_id_field(name: str, record: RecordType) -> str | None:
-    """Check the field that holds the message id. Return the problem, or `None`."""
+    """Check the field that is declared to hold the message id. Return the problem, or `None`."""
     field = record.field(name)
     if field is None:
         return f'its "id_field" {name!r} is none of its fields'
@@ -284,7 +287,7 @@ def _check_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
 
 
 def _check_numbers(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
-    """Report versions that are missing, and names that occur in two folders."""
+    """Report gaps in the version numbers, and contract names that occur in two folders."""
     for (topic, name), found in numbers.items():
         for number in sorted(set(range(1, max(found))) - set(found)):
             yield f"{topic}/{name}.v{number}.avsc: is missing, though v{max(found)} is there: keep every version"
@@ -297,7 +300,7 @@ def _check_numbers(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str
 
 
 def _check_owners(files: list[_File]) -> Iterator[str]:
-    """Report topics, and outcomes of one kind of saga, that have more than one owner."""
+    """Report topics that have more than one owner, and outcomes of one kind of saga that have more than one owner."""
     of_topic: dict[str, _File] = {}
     of_kind: dict[str, _File] = {}
     for file in files:
@@ -318,7 +321,7 @@ def _check_owners(files: list[_File]) -> Iterator[str]:
 
 
 def _check_agreement(files: list[_File]) -> Iterator[str]:
-    """Report versions of one contract that differ in what must be the same in all of them."""
+    """Report versions of one contract that differ in attributes that must be the same in all of them."""
     for group in _group_by_contract(files):
         places = {file.version.number: file.place for file in group}
         yield from (f"{places[number]}: {why}" for number, why in check_upcast_steps([file.version for file in group]))
@@ -351,7 +354,7 @@ def _group_by_contract(files: list[_File]) -> Collection[list[_File]]:
 
 
 def _read_topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Topic]:
-    """Read the topics of folders that hold contracts. Append the problems of `topic.json` files to `problems`."""
+    """Read the topics of all folders that contain contracts. Append problems of `topic.json` files to `problems`."""
     topics = {name: Topic(name) for name in sorted(named)}
     for path in sorted(folder.rglob("topic.json")):
         place, name = path.relative_to(folder).as_posix(), path.parent.name
@@ -367,7 +370,7 @@ def _read_topics(folder: Path, named: set[str], problems: list[str]) -> dict[str
 
 
 def _check_id_fields(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
-    """Check that each contract of a topic has the field that the topic declares as message id."""
+    """Check that each contract of a topic has the field that the topic declares to hold the message id."""
     for group in _group_by_contract(files):
         newest = group[-1]
         name = topics[newest.terms.topic].id_field
@@ -424,7 +427,7 @@ def _make_contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic
 
 
 def _mark_in_all_versions(versions: list[Version]) -> tuple[Version, ...]:
-    """Return the versions with each field marked as sensitive that any of them marks."""
+    """Return the versions with a field marked as sensitive in all of them if any of them marks it."""
     records = [version.written for version in versions]
     return tuple(replace(version, record=merge_marks(version.written, records)) for version in versions)
 
@@ -433,7 +436,7 @@ def _mark_in_all_versions(versions: list[Version]) -> tuple[Version, ...]:
 
 
 def check_upcasts(schema: Mapping[str, Any], number: int) -> Iterator[str]:
-    """Check the attribute `"upcasts"` in the file of version `number`, without the other versions."""
+    """Check the attribute `"upcasts"` in the file of version `number`. The other versions are not needed for this."""
     given = schema.get("upcasts", [])
     if not isinstance(given, list) or any(type(each) is not int for each in given) or len(set(given)) < len(given):
         yield f'"upcasts" is a list of numbers of older versions, each once, as [1], not {given!r}'
@@ -448,10 +451,11 @@ def _describe_range(number: int) -> str:
 
 
 def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]:
-    """Check `"upcasts"` across all versions of one contract. Yield problems with the number of their version.
+    """Check `"upcasts"` across all versions of one contract. Yield each problem with the number of its version.
 
-    Versions that are read as each other without an upcaster mean the same. So if one of them needs an upcaster, the
-    other one needs it, too. If `"upcasts"` left it out, its messages would silently be misread.
+    If one version reads another without an upcaster, both give their fields the same meaning. So a step between two
+    versions that needs an upcaster in one pair needs it in the other pairs, too. If `"upcasts"` left a version out
+    there, messages of that version would silently be misread.
 
     Args:
         versions: the existing versions, oldest first.
@@ -486,9 +490,9 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
 
 
 def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
-    """Return a record with each field marked that is sensitive in it or in one of the others.
+    """Return a record in which each field is marked as sensitive that is so in this record or in one of the others.
 
-    A nested record that is used in several places gets the same marks in all of them.
+    A nested record that is used in several places gets the same marks in all places.
 
     Args:
         record: the record of one version.
@@ -504,7 +508,7 @@ def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
 
 
 def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[str]:
-    """Yield the paths of the fields that `merge_marks` has marked and the file does not mark."""
+    """Yield the paths of the fields that `merge_marks` marked as sensitive although the file does not mark them."""
     match written, merged:
         case RecordType(), RecordType():
             for field, other in zip(written.fields, merged.fields, strict=True):
@@ -524,7 +528,7 @@ def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[st
 
 
 def _collect(type_: Type, named: dict[str, set[str]]) -> None:
-    """Add the sensitive fields of each record in a type to `named`, by the name of the record."""
+    """Add the names of the sensitive fields in each record of a type to `named`, by the name of the record."""
     match type_:
         case RecordType(name=name, fields=fields):
             for field in fields:

@@ -1,10 +1,11 @@
-"""The types that a contract's schema may consist of. `saga.contracts.schema_parser` makes them from an `.avsc` file and
-refuses everything else.
+"""Define the types that a contract's schema may consist of. `saga.contracts.schema_parser` makes them from an `.avsc`
+file and refuses everything else.
 
-The rest of the toolkit sees `RecordType` and its parts, never the JSON. Values come in three forms:
-- typed: what services see (`Decimal`, `UUID`, tuples, frozen dataclasses);
-- raw: what Avro itself writes (bytes, int, str, lists, dicts), with logical types not yet applied. Defaults are raw;
-- JSON: what people write in the lines that they give to `saga publish` (`saga.contracts.json_form`).
+The rest of the toolkit works with `RecordType` and its parts, never with the JSON. Values have three forms:
+- typed: the values in event classes, which services use (`Decimal`, `UUID`, tuples, frozen dataclasses);
+- raw: the values that Avro itself encodes (bytes, int, str, lists, dicts), before logical types are applied. Defaults
+  are raw;
+- JSON: the form that people read and write, as in the lines given to `saga publish` (`saga.contracts.json_form`).
 """
 
 import math
@@ -38,8 +39,8 @@ LOGICAL: Final[Mapping[str, tuple[str, ScalarKind]]] = {
     "timestamp-millis": ("long", "timestamp-millis"),
     "timestamp-micros": ("long", "timestamp-micros"),
 }
-"""For each logical type, the primitive type that it must annotate and the resulting kind. `decimal` has parameters, and
-a class of its own."""
+"""For each logical type, the primitive type that it must annotate and the resulting kind. `decimal` is not listed,
+because it has parameters and a class of its own."""
 
 BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
     "int": (-(2**31), 2**31 - 1),
@@ -48,7 +49,8 @@ BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
     "timestamp-millis": (-62_135_596_800_000, 253_402_300_799_999),
     "timestamp-micros": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
-"""Smallest and greatest raw value of each kind. Dates and timestamps have the range of Python: years 1 to 9999."""
+"""Smallest and largest raw value of each kind. Dates and timestamps have the range of Python's `datetime`: years 1 to
+9999."""
 FLOAT_MAX = float.fromhex("0x1.fffffep+127")
 NO_TEXT: Final = "half of a surrogate pair is no text"
 
@@ -82,18 +84,21 @@ class ScalarType:
 class ForeignType(ScalarType):
     """A type in a foreign schema that contracts do not support.
 
-    Contracts never hold one. It records what the sender writes, so that the value is not taken for something else.
+    Schemas of contracts never contain one. It records the type that an external sender writes, so that its values are
+    not read as something else.
     """
 
     words: str
     """Description of the type, for messages to people."""
     is_plain: bool = False
-    """True if it is `kind` without a logical type for Avro, and is read as that. Otherwise only text is read."""
+    """True if the type is the primitive `kind` without a logical type known to Avro; its values are then read as that
+    primitive. If false, only text is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """An exact number of at most `precision` digits, `scale` of them after the point. Avro writes it as bytes."""
+    """Type of an exact number with at most `precision` digits, `scale` of them after the decimal point. Avro encodes it
+    as bytes."""
 
     precision: int
     scale: int
@@ -101,7 +106,7 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
-    """An enum: its values are the symbols of a fixed list."""
+    """Type whose values are the symbols of a fixed list."""
 
     name: str
     symbols: tuple[str, ...]
@@ -114,14 +119,14 @@ class EnumType:
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """A list of values of one type."""
+    """Type of a list of values of one type."""
 
     items: "Type"
 
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A mapping from text to values of one type."""
+    """Type of a mapping from text to values of one type."""
 
     values: "Type"
 
@@ -142,19 +147,19 @@ class Field:
     default: object
     aliases: tuple[str, ...]
     sensitive: bool = False
-    """True if people see `***` in place of its value."""
+    """True if people see `***` instead of its value."""
 
 
 @dataclass(frozen=True)
 class RecordType:
-    """A record: an event, or a part of one."""
+    """Type of a record: an event, or a part of one."""
 
     name: str
-    """Name without namespace."""
+    """Name without its namespace."""
     fields: tuple[Field, ...]
     doc: str
     aliases: tuple[str, ...] = ()
-    """Names of the record in earlier versions, as they are written in the file."""
+    """Names of the record in earlier versions, as they stand in the file."""
     namespace: str = ""
 
     def field(self, name: str) -> Field | None:
@@ -166,7 +171,8 @@ Type: TypeAlias = ScalarType | DecimalType | EnumType | ArrayType | MapType | Op
 
 
 def raw_default(type_: Type, default: object) -> object:
-    """Convert a default from the JSON of a file to raw form. Raises `ValueError` if the type does not allow it."""
+    """Convert a default from a file's JSON to its raw form. Raises `ValueError` if the type does not allow the
+    default."""
     match type_:
         case ScalarType(kind):
             return _scalar_default(kind, default)
@@ -214,10 +220,10 @@ def describe_type(type_: Type) -> str:
 
 
 def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
-    """List the fields whose bytes mean different things in two versions, because their logical types differ.
+    """List the fields whose bytes have different meanings in two versions, because their logical types differ.
 
     Avro's resolution ignores logical types, so an amount could silently be read as ten times its value. The precision
-    of a decimal may differ, because it only limits what is written.
+    of a decimal may differ, because it only limits which values can be written.
     """
     match one, other:
         case OptionalType(inner), _:
@@ -238,7 +244,8 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
 
 
 def full_name(name: str, namespace: str) -> str:
-    """Return the name of a type with its namespace, completed by Avro's rules.
+    """Return the name of a type with its namespace. A name without one gets the enclosing namespace, as Avro
+    prescribes.
 
     >>> full_name("Money", "com.shop"), full_name("a.Money", "com.shop"), full_name("Money", "")
     ('com.shop.Money', 'a.Money', 'Money')
@@ -247,14 +254,14 @@ def full_name(name: str, namespace: str) -> str:
 
 
 def without_logical_types(schema: Any, around: str = "") -> Any:
-    """Reduce a schema's JSON to primitive types, and the names, aliases and defaults that resolution needs.
+    """Reduce a schema's JSON to primitive types, with the names, aliases and defaults that schema resolution needs.
 
-    fastavro then reads and writes raw values. Aliases of types get their namespace here, because fastavro does not
-    complete them.
+    With the result, fastavro reads and writes raw values. Aliases of types get their namespace here, because fastavro
+    does not add it.
 
     Args:
         schema: the JSON of a schema, or of a part of one.
-        around: the namespace that encloses it.
+        around: the enclosing namespace.
     """
     if isinstance(schema, list):
         return [without_logical_types(branch, around) for branch in schema]
@@ -277,7 +284,7 @@ def without_logical_types(schema: Any, around: str = "") -> Any:
 def meaning_of(type_: Type) -> object:
     """Return what a logical type adds to the meaning of the bytes; `None` for types without one.
 
-    Two types with different meanings must not be read as each other.
+    Values of one type must not be read as another type with a different meaning.
     """
     match type_:
         case DecimalType(scale=scale):
@@ -291,7 +298,8 @@ def meaning_of(type_: Type) -> object:
 
 
 def is_same_field(one: Field, other: Field) -> bool:
-    """Return whether fields of two versions are the same field, by name or by an alias."""
+    """Return whether fields of two versions are the same field: they have the same name, or one has the other's name as
+    an alias."""
     return one.name == other.name or one.name in other.aliases or other.name in one.aliases
 
 
@@ -313,7 +321,8 @@ def _latin(default: object) -> bytes:
 
 
 def _float_default(kind: ScalarKind, default: float) -> float:
-    """Return a finite default; a `float` is rounded to 32 bits, as it will be when it is read back from a log."""
+    """Return a default if it is a finite number. A `float` is rounded to 32 bits, as the value will be when it is read
+    from the log."""
     with suppress(OverflowError):
         number = float(default)
         if math.isfinite(number):

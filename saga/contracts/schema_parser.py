@@ -1,4 +1,5 @@
-"""Parse the JSON of an `.avsc` file into a `RecordType`, and report all problems at once; also write new schemas."""
+"""Parse the JSON of an `.avsc` file into a `RecordType`, and report all problems at once. Make new schemas for `saga
+contracts`."""
 
 import json
 import keyword
@@ -26,16 +27,17 @@ from saga.support.printable import quote_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
-"""Names that no field can have. Classes have an `mro`, which a dataclass would take for the field's default. The other
-names are those that dataclasses use internally, which a field would hide."""
+"""Names and beginnings of names that no field can have. `mro` is an attribute of every class, which a dataclass would
+take for the field's default. The others are used by dataclasses internally, and a field would hide them."""
 _NULLS = ("null", {"type": "null"})
 DEPTH_MAX = 30
-"""Most levels of nested types; the type of a field is one level below its record."""
+"""Maximum depth of nested types. The type of a field is one level below its record."""
 PARTS_MAX = 2000
-"""Most fields of a record, with those of all nested records. A type that is used twice counts twice."""
+"""Largest number of fields of a record, including those of all nested records. A type that is used twice counts
+twice."""
 
 PRECISION_MAX = 1000
-"""Most digits of a decimal."""
+"""Largest number of digits of a decimal."""
 
 _FIELD = re.compile(r"(?P<name>\w+):(?P<type>[^:]+):(?P<doc>.+)", re.DOTALL)
 _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
@@ -43,7 +45,7 @@ KINDS: Final = f"{', '.join([*PRIMITIVES, *LOGICAL])}, decimal(12,2)"
 
 
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
-    """Parse the record of a file. Return the record, or `None` and all problems."""
+    """Parse the record of a file. Return the record, or `None`, together with all problems."""
     reading = _SchemaParser()
     try:
         record = reading.record(schema, "", "")
@@ -62,31 +64,34 @@ def read_foreign(schema: Mapping[str, Any]) -> RecordType:
 
 
 class _Unusable(Exception):
-    """Raised for a type that is not supported. The parser then continues with the next field."""
+    """Error for a type that is not supported. After it, the parser continues with the next field."""
 
     def __init__(self, at: str, problem: str) -> None:
         super().__init__(f"field {at}: {problem}" if at else problem)
 
 
 class _SchemaParser:
-    """Parser of one file, with the types defined so far and the problems found so far."""
+    """Parser of one file. It collects the types that the file defines, and the problems."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.named: dict[str, Type | None] = {}
-        """Types by full name. `None` for a type with problems, which are not reported again where the type is used."""
+        """Types defined so far, by full name. `None` for a type with problems, so that uses of the type do not report
+        them again."""
         self.aliases: list[tuple[str, str, str]] = []
         """Aliases of types: full name of the alias, full name of its type, path of the type."""
         self.open: set[str] = set()
-        """Records that enclose the current position. A use of one of them would be recursion."""
+        """Full names of the records that enclose the current position. A use of one of them would be recursion."""
         self.extents: dict[int, tuple[int, int]] = {}
-        """Depth and number of fields of each record parsed so far, by its `id()`."""
+        """Depth and number of fields of each record parsed so far, by the `id()` of the record."""
         self.depth = 0
 
     def type_(self, schema: Any, at: str, namespace: str) -> Type:
         self.depth += 1
         try:
-            if self.depth > 2 * DEPTH_MAX:  # JSON levels: {"type": {"type": "int"}} has two for one type
+            if (
+                self.depth > 2 * DEPTH_MAX
+            ):  # depth of the JSON itself: {"type": {"type": "int"}} has two levels of JSON for one type
                 raise _Unusable(at, f"types may nest {DEPTH_MAX} levels deep")
             return self.any_type(schema, at, namespace)
         finally:
@@ -209,7 +214,7 @@ class _SchemaParser:
         return record
 
     def measure(self, type_: Type) -> tuple[int, int]:
-        """Return the depth of a type and the number of its fields, nested ones included."""
+        """Return the depth of a type and the number of its fields, including those of nested records."""
         match type_:
             case ArrayType(inner) | MapType(inner) | OptionalType(inner):
                 depth, parts = self.measure(inner)
@@ -246,7 +251,7 @@ class _SchemaParser:
         return Field(name, type_, default, tuple(aliases), sensitive)
 
     def type_aliases(self, schema: Mapping[str, Any], at: str, full: str) -> tuple[str, ...]:
-        """Read the names that a type had in earlier versions, as they are written in the file."""
+        """Read the names that a type had in earlier versions, as they stand in the file."""
         aliases = schema.get("aliases", [])
         if not isinstance(aliases, list) or not all(
             isinstance(a, str) and all(map(_is_name, a.split("."))) for a in aliases
@@ -290,7 +295,7 @@ class _SchemaParser:
 
 
 class _ForeignSchemaParser(_SchemaParser):
-    """Parser of a foreign schema: what is not supported becomes a `ForeignType` instead of a problem."""
+    """Parser of a foreign schema. An unsupported type becomes a `ForeignType` instead of a problem."""
 
     def type_(self, schema: Any, at: str, namespace: str) -> Type:
         try:
@@ -359,15 +364,15 @@ def _describe_foreign(schema: Any) -> str:
 
 def _doc(schema: Mapping[str, Any]) -> str:
     doc = schema.get("doc")
-    # JSON can contain half of a surrogate pair; the docstring of a class cannot.
+    # JSON can contain half of a surrogate pair, but the docstring of a class cannot.
     return doc.encode("utf-8", "replace").decode() if isinstance(doc, str) else ""
 
 
 def _check_field_aliases(fields: list[Field], at: str) -> list[str]:
-    """Report aliases that are also a name or an alias of another field of the record.
+    """Report aliases of a field that are also the name or an alias of another field of the record.
 
-    What is written under such a name could be read as either field, and Avro libraries differ: Java's refuses it or
-    takes the last alias, fastavro takes the field of that name.
+    A value written under such a name could be read as either field, and Avro libraries differ: Java's library refuses
+    the schema or uses the last alias, fastavro uses the field of that name.
     """
     owners = {field.name: "the name of another field" for field in fields}
     problems = []
@@ -403,7 +408,7 @@ def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Map
 
     Args:
         name: name of the record.
-        terms: the other attributes; those that are `None` or false are left out.
+        terms: the contract attributes; those that are `None` or false are left out.
         fields: JSON of the fields.
     """
     given = {term: value for term, value in terms.items() if value not in (None, False)}

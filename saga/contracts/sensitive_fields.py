@@ -50,7 +50,7 @@ def _redact(value: object, type_: Type) -> object:
 
 
 def has_sensitive(type_: Type) -> bool:
-    """Return whether a type has a sensitive field at any depth."""
+    """Return whether a type contains a sensitive field at any depth."""
     match type_:
         case RecordType(fields=fields):
             return any(field.sensitive or has_sensitive(field.type) for field in fields)
@@ -61,12 +61,14 @@ def has_sensitive(type_: Type) -> bool:
 
 
 def record_with_marks(binding: Binding) -> RecordType:
-    """Return the record of a class, in which a field is sensitive if any version of its contract marks it."""
+    """Return the record type of an event class, in which a field is sensitive if any version of its contract marks
+    it."""
     return binding.version.record
 
 
 def collect_secrets(event: Event) -> list[str]:
-    """Return the texts that would disclose the sensitive fields of an event.
+    """Return the texts that must be redacted wherever they occur, because they would disclose sensitive fields of an
+    event.
 
     A field is sensitive if any version of the contract marks it.
     """
@@ -93,7 +95,7 @@ def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
 
 
 def _collect_all_texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value, including those in the fields of records."""
+    """Yield all texts in a value, including the texts in fields of nested records."""
     if hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from _collect_all_texts(getattr(value, name, None))

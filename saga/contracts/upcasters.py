@@ -1,9 +1,9 @@
-"""Upcasters: plain functions that turn an event of an older version into one of a newer version.
+"""Register and call upcasters: plain functions that convert an event of an older version to one of a newer version.
 
-A contract needs an upcaster where Avro's resolution cannot bridge two versions. Upcasters are registered for a class of
-the newer version, so each release of a service has its own. `saga.upcast` declares them
-(`saga.declarations.migrations`), and `saga.contracts.codec` calls them when it decodes. A result never replaces the
-message: the stored bytes do not change, and are upcast again each time they are read.
+A contract needs an upcaster if Avro's schema resolution cannot read the older version as the newer one. Upcasters are
+registered for a class of the newer version, so each release of a service has its own upcasters. `saga.upcast` declares
+them (`saga.declarations.migrations`), and `saga.contracts.codec` calls them when it decodes. The result is not stored:
+the stored bytes of the message do not change, and are upcast again each time they are read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,14 +20,14 @@ from saga.messages import Event
 from saga.support.printable import shorten
 
 REASON_BYTES_MAX = 500
-"""Most bytes of an upcaster's exception that its failure repeats."""
+"""Maximum size in bytes of the exception text of an upcaster that `UpcasterFailed` repeats."""
 _FORWARD = ("forward", "full")
-"""Prefixes of the compatibility modes in which older versions can read newer ones."""
+"""Beginnings of the compatibility modes which promise that older versions can read newer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upcaster:
-    """An upcaster from one older version."""
+    """An upcaster function from one older version."""
 
     name: str
     version: int
@@ -35,12 +35,13 @@ class Upcaster:
     function: Callable[[Any], object]
     takes: type[Event]
     gives: type[Event]
-    """Class of the result: the class that it is declared for, or a class of a version between the two."""
+    """Class of the result: the class for which the upcaster is declared, or a class of a version between the two."""
 
     def __call__(self, old: Event) -> Event:
         """Convert an event to the newer version.
 
-        Raises `UpcasterFailed`. A `MemoryError` is passed on, because it is no fault of the upcaster.
+        Raises `UpcasterFailed` if the function raises, returns an object of another class, or changes the saga id. A
+        `MemoryError` propagates, because it is not the upcaster's fault.
         """
         try:
             made = self.function(old)
@@ -62,7 +63,8 @@ class Upcaster:
 
 
 def describe_error(why: BaseException, secrets: Iterable[str]) -> str:
-    """Describe the exception of an upcaster: shortened, and with the sensitive values of its event redacted."""
+    """Describe the exception of an upcaster. The text is shortened, and the sensitive values of the event are
+    redacted."""
     try:
         return shorten(redact_text(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
     except Exception as worse:  # noqa: BLE001 - the exception's `__str__` is user code, too
@@ -78,12 +80,12 @@ def register_upcaster(event: type[Event], upcaster: Upcaster) -> None:
 
 
 def upcaster_of(event: type[Event], version: int) -> Upcaster | None:
-    """Return the upcaster from this version to this class, or `None`."""
+    """Return the upcaster from this version to this class; `None` if there is none."""
     return _upcasters.get((event, version))
 
 
 def find_missing_upcasters(event: type[Event]) -> Iterator[str]:
-    """Report each older version for which a consumed class needs an upcaster and has none."""
+    """Report each older version for which a consumed event class needs an upcaster but none is registered."""
     version = binding_of(event).version
     for number in sorted(version.upcasts):
         if upcaster_of(event, number) is None:
@@ -95,10 +97,10 @@ def find_missing_upcasters(event: type[Event]) -> Iterator[str]:
 
 
 def is_closed_to(reader: Version, writer: Version) -> bool:
-    """Return whether code of an older version must not read messages of this newer version.
+    """Return whether code that knows the version `reader` must not read messages of the newer version `writer`.
 
-    That is so if the newer version upcasts the older one, and either its compatibility mode promises nothing to the
-    older version or the same bytes would mean something else to it.
+    This is true if the newer version upcasts the older one and, in addition, its compatibility mode does not promise
+    that the older version can read it, or the older version would give the same bytes another meaning.
     """
     if reader.number not in writer.upcasts:
         return False
