@@ -1,11 +1,11 @@
-"""Exceptions that end the processing of a message or a handler's run from within; and errors as people read them.
+"""Exceptions that end the processing of a message or a handler's run from within, and texts that describe errors.
 
 BaseException
-└─ Halted               processing goes no further; what it did is repeated or found when the message is redelivered
-   ├─ Superseded        the progress is another one by now: reload and decide again
-   └─ Draining          the worker is to stop, or to lose the partition
+└─ Halted               processing stops; what it did is repeated or found when the message is redelivered
+   ├─ Superseded        another worker has changed the progress: reload it and decide again
+   └─ Draining          the worker stops, or loses the partition
 saga.errors.Permanent
-└─ NotDeterministic     a rerun asked for something else than recorded
+└─ NotDeterministic     a rerun asked for something other than what is recorded
 """
 
 import traceback
@@ -19,47 +19,47 @@ from saga.support.printable import shorten
 
 
 class Halted(BaseException):
-    """Ends processing as a crash would. It is no `Exception`, so that no `except Exception` in a handler swallows
+    """Ends processing as a crash would. It is not an `Exception`, so that no `except Exception` in a handler catches
     it."""
 
 
 class Superseded(Halted):
-    """Raised for a write, or an update, of a progress that is another one by now."""
+    """Raised for a write or an update if the progress has been changed by another worker since it was read."""
 
 
 class Draining(Halted):
-    """Raised when nothing new may begin: the worker stops or loses the partition. It counts as no attempt of
-    anything."""
+    """Raised when nothing new may begin, because the worker stops or loses the partition. It does not count as an
+    attempt."""
 
 
 class NotDeterministic(Permanent):
-    """Raised when a rerun asks for another step, or other input, than recorded."""
+    """Raised when a rerun asks for another step, or passes other arguments, than recorded."""
 
     def __init__(self, problem: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
-        """`way`: how the handler may go on if another version of it began the run. `disputed`: name and number of what
-        is recorded, and of what was asked for: see `saga.progress.document.PendingMessage`."""
+        """`way`: how the handler can continue if another version of it began the run. `disputed`: name and number of
+        the recorded call, and of the call that the rerun asked for; see `saga.progress.document.PendingMessage`."""
         self.way, self.disputed = way, disputed
         super().__init__(f"not deterministic: {problem}")
 
 
 def wrap_base_exception(why: BaseException, who: str) -> RuntimeError:
-    """Make the failure of an attempt that ended with what is no `Exception`."""
+    """Make the failure of an attempt that ended with a `BaseException` which is not an `Exception`."""
     return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
 
 
 PACKAGE = str(Path(__file__).parents[1])
-"""Folder of the toolkit's own code: reports name places in the code of the service."""
+"""Folder of the toolkit's own code. Reports leave it out, and name places in the service's code."""
 FRAMES_MAX, CAUSES_MAX, PLACES_MAX = 12, 3, 24
-"""Places that are kept of each exception, exceptions of which some are kept, and places in all, at most."""
+"""Maximum number of places kept of each exception, of exceptions (the first and its causes), and of places in all."""
 PLACE_BYTES_MAX = 300
 REASON_BYTES_MAX = 2000
-"""Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
+"""Largest number of bytes kept of an exception's text, because it is stored in the progress, the log and headers."""
 
 
 def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
-    """Describe an exception as bounded text, whatever its message is made of.
+    """Describe an exception as text of limited length, even if converting the exception to text fails.
 
-    `secrets`: texts that are hidden in it, for a handler may quote any value that it was given.
+    `secrets`: texts to hide, because a handler may quote any value that it was given.
     """
     try:
         text = f"{type(why).__name__}: {why}"
@@ -71,8 +71,7 @@ def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
 
 
 def find_origin(why: Exception) -> str | None:
-    """Return file, line and function that raised an exception: the last of the service's own code, or of what it
-    calls."""
+    """Return file, line and function that raised an exception: the innermost place outside the toolkit's own code."""
     last = None
     for frame, line in traceback.walk_tb(why.__traceback__):
         if not (code := frame.f_code).co_filename.startswith(PACKAGE):
@@ -81,9 +80,9 @@ def find_origin(why: Exception) -> str | None:
 
 
 def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
-    """List the places of the service's code, or of what it calls, that led to an exception, outermost first.
+    """List the places outside the toolkit's own code that led to an exception, outermost first.
 
-    Behind them those of its cause. Of many the innermost. `secrets`: as in `describe_exception`.
+    The places of its causes follow. Of very many places, the innermost are kept. `secrets`: as in `describe_exception`.
     """
     places: list[str] = []
     for _ in range(CAUSES_MAX):
@@ -96,9 +95,9 @@ def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def _theirs(why: Exception) -> list[str]:
-    """List the places that led to an exception, outermost first, without the toolkit's own.
+    """List the places that led to an exception, outermost first, without those in the toolkit.
 
-    No source is read for it: an outage has very many of them.
+    No source file is read for this, because many exceptions are raised during an outage.
     """
     return [
         _place(code, line)

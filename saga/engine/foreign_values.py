@@ -1,6 +1,6 @@
 """Convert values in other formats, JSON or the wire format of a schema registry, to Avro's single-object encoding.
 
-It is done as they arrive, so that everything behind, stored messages too, knows one format.
+Messages are converted when they arrive, so that all later code, and every stored message, uses one format.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from saga.messaging.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, 
 from saga.messaging.message_ids import has_no_id
 
 WriterOf: TypeAlias = Callable[[int], Writer | None]
-"""What a registry says of an id; `None`: it was not asked."""
+"""Function that returns the registry's answer for a schema id; `None` if the registry was not asked."""
 
 
 def to_single_object(message: Message, writer: Writer | None, library: Library) -> Message:
-    """Return the message with its value in single-object encoding, or unchanged if that cannot be made.
+    """Return the message with its value in single-object encoding, or unchanged if it cannot be converted.
 
-    The reason is not kept, but found again whenever the message is looked at: registry, schemas and keys may have
-    changed. `writer`: schema that a registry has for it.
+    The reason is not stored. It is determined again whenever the message is examined, because registry, schemas and
+    keys may have changed by then. `writer`: the schema that a registry has for the message.
     """
     if message.value[:2] == MARKER:
         return message
@@ -40,14 +40,15 @@ def to_single_object(message: Message, writer: Writer | None, library: Library) 
 
 
 def identify_message(message: Message, topic: str, contract: Contract, library: Library) -> Message:
-    """Return the message with an id from the field that its contract names, if nothing else gives it one.
+    """Return the message with an id from the field that its contract names, if it has no other id.
 
-    By its bytes, if that field cannot be read and nothing in them is sensitive. `topic`: from which it came.
+    If that field cannot be read, the id is a digest of the value's bytes, unless the contract has sensitive fields.
+    `topic`: topic of the message.
     """
     if contract.id_field is None or not has_no_id(message.id):
         return message
     id_ = read_declared_id(message.value, contract, library)
-    if id_ is None and is_sensitive(contract):  # who has a digest may find what was digested
+    if id_ is None and is_sensitive(contract):  # from the digest of a sensitive value, the value could be guessed
         return message
     id_ = id_ or f"bytes-{blake2b(message.value, digest_size=16).hexdigest()}"
     source = None if message.source == UNKNOWN_SOURCE else message.source
@@ -57,8 +58,9 @@ def identify_message(message: Message, topic: str, contract: Contract, library: 
 def decode_single_object(message: Message, library: Library, writer_of: WriterOf) -> bytes:
     """Return the value of an accepted message in single-object encoding.
 
-    `writer_of`: what the registry answered for an id, if it was asked. Raises `BadInput`; `UnknownSchema` if a version
-    that is not deployed here may read it; `SchemaUnasked` if the registry has to be asked first.
+    `writer_of`: function that returns the registry's answer for an id. Raises `BadInput` for an invalid value;
+    `UnknownSchema` if a version that is not deployed here may read it; `SchemaUnasked` if the registry has to be asked
+    first.
     """
     if message.value[:2] == MARKER:
         return message.value
@@ -73,12 +75,13 @@ def decode_single_object(message: Message, library: Library, writer_of: WriterOf
             raise SchemaUnasked(id_)
         return foreign_values.to_single_object(message.value, writer, message.type, library)
     if _content_type(message) is None:
-        return message.value  # whatever it is: `codec.decode` says so
+        return message.value  # `codec.decode` reports what is wrong with it
     return _from_json(message, library)
 
 
 def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
-    """Check that the schema in the header of an encrypted value is known. Raises what `decode_single_object` raises."""
+    """Check that the schema in the header of an encrypted value is known. Raises the errors of
+    `decode_single_object`."""
     if header[:2] == MARKER:
         identify(header, library)
     elif (id_ := foreign_values.schema_id_in(header)) is not None:
@@ -90,7 +93,7 @@ def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
 
 
 def _from_json(message: Message, library: Library) -> bytes:
-    """Convert JSON to single-object encoding, of the version that it names, or else of the newest.
+    """Convert JSON to single-object encoding: of the version that the message names, otherwise of the newest version.
 
     Raises `BadInput` and `UnknownSchema`.
     """
@@ -105,7 +108,7 @@ def _from_json(message: Message, library: Library) -> bytes:
             claim = f"it says that it is of {message.schema}, which is not in {library.folder}"
             raise UnknownSchema(b"", f"{why}; {claim}") from None
     said_version = next((each for each in contract.versions if each.path == message.schema), newest)
-    with suppress(foreign_values.MoreFields):  # its sender may have added a field, and go on naming the version before
+    with suppress(foreign_values.MoreFields):  # a sender may add a field and still name the previous version
         return _as_version(message.value, said_version)
     try:
         return _as_version(message.value, newest)
@@ -120,7 +123,7 @@ def _as_version(value: bytes, version: Version) -> bytes:
 
 
 def _content_type(message: Message) -> str | None:
-    """Return the content type of JSON that the sender named; `None` if it named none, or another one."""
+    """Return the JSON content type that the sender named; `None` if it named none or another one."""
     for name, value in message.foreign:
         if name.lower() in ("content-type", f"{FOREIGN}content-type") and is_json(type_ := media_type(value or b"")):
             return type_

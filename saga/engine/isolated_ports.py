@@ -1,4 +1,4 @@
-"""Ports for running decisions beside the service: documents in memory, a log that discards, a clock that is set."""
+"""Ports for running decisions outside a service: documents in memory, a log that discards, a clock that is set."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,17 +18,18 @@ from saga.support.clock import SystemClock
 
 
 class NotIsolated(Halted):
-    """Raised when a run makes a call that leaves it."""
+    """Raised when a run calls anything outside of itself."""
 
 
 class RecordedDocuments:
-    """Store of one saga in memory. It has no business documents: asking for one raises `NotIsolated`."""
+    """Store in memory for one saga. It has no business documents: reading one raises `NotIsolated`."""
 
     def __init__(self, document_bytes_max: int) -> None:
         self.document_bytes_max = document_bytes_max
         self.there: dict[tuple[str, str], tuple[Document, float | None]] = {}
         self.trying = False
-        """True while a run is tried: what it writes before its first step ends it."""
+        """True while a run is tried. A run that writes before it ends, because it makes a call, is stopped by
+        `NotIsolated`."""
 
     async def get(self, collection: str, key: str) -> Document | None:
         if collection not in (PROGRESS, ARCHIVES):
@@ -67,7 +68,7 @@ class RecordedClock(SystemClock):
 
 @dataclass(frozen=True, slots=True)
 class DiscardingPublisher:
-    """Log that discards: what a rebuild publishes is in the log already, or is published later."""
+    """Publisher that discards: the events of a rebuild are in the log already, or are published later."""
 
     record_bytes_max: int
 
@@ -76,7 +77,7 @@ class DiscardingPublisher:
 
 
 class IsolatedAssignment:
-    """Assignment that is never revoked, and whose pauses take no time."""
+    """Assignment that is never revoked, and on which a pause raises `NotIsolated`."""
 
     def is_committed(self, position: Position, /) -> bool:
         return False
@@ -105,9 +106,9 @@ async def asked(*what: object) -> Any:
 def make_isolated_ports(
     service: str, documents: RecordedDocuments, clock: RecordedClock, record_bytes_max: int, keys: Keys | None = None
 ) -> Ports:
-    """Make ports that raise `NotIsolated` for everything that leaves the run."""
+    """Make ports that raise `NotIsolated` for every call outside of the run."""
     return Ports(
-        store=cast(Store, documents),  # what a turn uses of a store
+        store=cast(Store, documents),  # the part of a store that processing uses
         publisher=DiscardingPublisher(record_bytes_max),
         clock=clock,
         outage_watch=OutageWatch(service, clock, lambda moment: None),
@@ -128,7 +129,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class FixedClock:
-    """Clock on which no time passes: what is recorded does not depend on when it runs."""
+    """Clock on which no time passes, so that records do not depend on when they are made."""
 
     now: int = 0
 
@@ -161,7 +162,7 @@ class StaticAssignment:
     is_of_current_log: Callable[[Position], bool] = lambda position: True
 
     handled: Callable[[int], int] = lambda due_ms: due_ms
-    """Time up to which the log has been handled, given the due time of a deadline."""
+    """Function that returns the time up to which the log has been handled, for the due time of a deadline."""
 
     def check_running(self, position: Position) -> None:
         return None
@@ -175,7 +176,7 @@ class StaticAssignment:
 
 @dataclass
 class RecordingPublisher:
-    """Publisher that keeps what is published, in order. See `saga.engine.ports.EventPublisher` for the promises."""
+    """Publisher that keeps the published records, in order. See `saga.engine.ports.EventPublisher` for the promises."""
 
     messages: list[Outgoing] = field(default_factory=list)
     record_bytes_max: int = RECORD_BYTES_MAX

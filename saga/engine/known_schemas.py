@@ -1,4 +1,4 @@
-"""Schemas that a running service knows: those of its start, and those that were deployed since."""
+"""Schemas that a running service knows: those from its start, and those deployed since."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,38 +14,38 @@ from saga.progress.failed_attempts import READ_S_MIN
 from saga.telemetry.events import ContractsUnreadable, SchemasDeployed
 
 READ_S_MAX = 10.0
-"""Longest time that a reading takes: then the contracts count as unreadable."""
+"""Maximum seconds for reloading the contracts; after that they count as unreadable."""
 
 WRITERS_MAX = 1000
-"""Answers of a registry that are remembered, at most: then all are forgotten, and asked for again."""
+"""Largest number of registry answers that are cached. Beyond it, all are dropped and asked for again."""
 
 AskRegistry: TypeAlias = Callable[[int], Awaitable[Writer]]
-"""Way to a schema registry: what it says of an id now. Raises `RegistryUnavailable`."""
+"""Function that asks a schema registry for the schema with an id. Raises `RegistryUnavailable`."""
 ReloadContracts: TypeAlias = Callable[[Library], Awaitable[Library]]
-"""Way to the contracts as they are deployed by now."""
+"""Function that reloads the contracts as currently deployed."""
 
 
 async def reload_now(library: Library) -> Library:
-    """Reload the contracts at once, where there are no threads."""
+    """Reload the contracts at once, in the calling thread."""
     return library.reload()
 
 
 async def reload_in_thread(library: Library) -> Library:
-    """Reload the contracts in a thread, so that other sagas go on."""
+    """Reload the contracts in a thread, so that other sagas are not blocked."""
     return await asyncio.to_thread(library.reload)
 
 
 @dataclass(slots=True)
 class KnownSchemas:
-    """The contracts of a running service; they grow while it runs."""
+    """The contracts of a running service, which may grow while it runs."""
 
     library: Library
     writers: dict[int, Writer] = field(default_factory=dict)
-    """What a schema registry says of ids that messages had which could not be read when they came."""
+    """Answers of a schema registry, by schema id, for messages that could not be read when they arrived."""
     _read_s: float = float("-inf")
-    """Monotonic time of the last reading."""
+    """Monotonic time of the last reload."""
     _error: str = ""
-    """Error of the last reading, reported once."""
+    """Error of the last reload, which is reported once."""
     _gate: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, id_: int, registry: AskRegistry | None) -> None:
@@ -55,13 +55,14 @@ class KnownSchemas:
         self.writers[id_] = writer_without_registry(id_) if registry is None else await registry(id_)
 
     def doubt(self) -> None:
-        """Forget what the registry answered: an operator has corrected something, so it is asked again."""
+        """Drop the registry's answers, so that it is asked again: an operator has corrected something."""
         self.writers.clear()
 
     async def know(self, why: UnknownSchema, read: ReloadContracts, watching: OutageWatch) -> bool:
-        """Return whether the schema is known by now. Concurrent callers wait for one reload.
+        """Return whether the schema is known now, after reloading the contracts if necessary.
 
-        A version that is too new for this release can only be read by another release.
+        Concurrent callers wait for one reload. A version that is too new for this release is never known here: only
+        another release can read it.
         """
         if isinstance(why, NewerVersion):
             return False
@@ -73,11 +74,11 @@ class KnownSchemas:
         return why.fingerprint in self.library.by_fingerprint
 
     async def _read_anew(self, read: ReloadContracts, watching: OutageWatch) -> None:
-        """Reload the contracts. Invalid ones, perhaps in the middle of a deployment, change nothing."""
+        """Reload the contracts. If they are invalid, perhaps in the middle of a deployment, the known ones stay."""
         before, error = self.library, ""
         try:
             self.library = await watching.clock.within(READ_S_MAX, read(before))
-        except Exception as why:  # noqa: BLE001 - whatever is wrong with the folder: what is known stays known
+        except Exception as why:  # noqa: BLE001 - whatever is wrong with the folder, the known contracts stay
             error = f"{type(why).__name__}: {why}"
         new = tuple(sorted(self.library.by_path.keys() - before.by_path.keys()))
         if new:

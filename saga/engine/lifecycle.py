@@ -1,7 +1,8 @@
 """Run a service: open and close everything in order.
 
-Opening: resources, worker, consumer groups. Closing, once `stop` is set: polls, messages in flight (within the limit),
-commits, groups, resources. Store and broker belong to the caller, who closes them last.
+Opened in this order: resources, worker, consumer groups. Once `stop` is set: polling ends, messages in flight finish
+within the time limit, offsets are committed, groups are left, and resources are closed. Store and broker belong to the
+caller, who closes them last.
 """
 
 import asyncio
@@ -46,8 +47,8 @@ from saga.telemetry.events import Misfit, Report, Started, Stopped
 from saga.telemetry.health import Watch
 
 HAND_ON_S_MAX = 1.0
-"""Seconds for which a worker that stops keeps its partitions for what runs: most of it ends, and is not begun again by
-their next owner."""
+"""Maximum seconds for which a worker that stops keeps its partitions while runs finish. Most runs finish in this time,
+so the next owner of the partitions need not start them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,43 +59,44 @@ class ServiceOptions:
     report: Report
     limits: FlowLimits
     stop: asyncio.Event
-    """Ends it: what runs then is drained."""
+    """Event that ends the service: runs in progress are drained."""
     changes_from_beginning: bool = True
-    """True if documents that are there when a service first takes their changes count as new."""
+    """True if documents that already exist when a service first consumes their changes count as new."""
     open_s: float = OPEN_S_MAX
-    """Seconds that each resource may take to open."""
+    """Maximum seconds for opening each resource."""
     call_external: CallExternal = ExternalCall.make
-    """Way of the calls of steps to the outside."""
+    """Function that makes the calls of steps to external systems."""
     compares_logs: bool = True
-    """True if the ids of topics are compared with those that the store knows. False where no broker forgets a position:
-    then positions tell of each topic that was deleted and created again."""
+    """True if the ids of the topics' logs are compared with those in the store, to notice topics that were deleted and
+    created again. False where no broker forgets a committed position: there the positions show it."""
     worker: str = ""
-    """Name of the worker, for people: where an attempt failed."""
+    """Name of the worker, shown to people with failed attempts."""
     reload_contracts: ReloadContracts = reload_in_thread
-    """Way to the contracts as they are deployed by now."""
+    """Function that reloads the contracts as currently deployed."""
     waits_for_schemas: bool = True
-    """False where what is not deployed after ten attempts never will be: a message that waits for it is given up."""
+    """False if a schema that is missing after all attempts will never be deployed: a message that waits for it is given
+    up."""
     gates: CallGates = field(default_factory=CallGates)
-    """Counts of limited calls: those of all services that run with these options, in one process."""
+    """Counters of limited calls, shared by all services that run with these options in one process."""
     keys: Keys | None = None
-    """Keys of sealed values."""
+    """Keys of encrypted values."""
     tracing: Tracing | None = None
-    """Choice of what is traced; `None`: nothing is."""
+    """Decides what is traced; `None` if nothing is."""
     watch: Watch | None = None
-    """Told of the worker, to look at it while it runs."""
+    """Function that is given the worker, to observe it while it runs."""
     record: ServiceRecord | None = None
-    """Record of the service, where it is known: `None`: its store has it."""
+    """Record of the service, if it is known already; `None` if it is in the store."""
     transitions_topic: Topic | None = None
-    """Topic on which its transitions are published; `None`: they are not."""
+    """Topic on which the transitions are published; `None` if they are not published."""
 
 
 async def serve(
     prepared: PreparedService, *, store: Store, broker: Broker, options: ServiceOptions, use: Sequence[object] = ()
 ) -> None:
-    """Run one worker of a service until it is to stop, then drain it. `use`: fakes in place of resources.
+    """Run one worker of a service until `options.stop` is set, then drain it. `use`: fakes in place of resources.
 
-    Raises `ConfigurationError` for a resource that does not open, or a store that expires documents too early: then
-    nothing was taken from the log.
+    Raises `ConfigurationError` for a resource that does not open, or a store that expires documents too early. Nothing
+    has been consumed from the log then.
     """
     clock, report, declared = options.clock, options.report, prepared.declared
     async with AsyncExitStack() as stack:
@@ -135,8 +137,11 @@ async def serve(
 
 
 async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
-    """Check that a log in a file is the one that the store knows. Raises `ConfigurationError`, `SagaError`."""
-    if not broker.creates_topics:  # elsewhere topics are deleted one by one: the others go on
+    """Check that a log in a file is the one that the store knows.
+
+    Raises `ConfigurationError` if it is another one, and `SagaError`.
+    """
+    if not broker.creates_topics:  # in a real broker topics are deleted one by one: the others continue
         return
     known = await known_logs(store, declared.name)
     now = await broker.fetch_log_ids(known)
@@ -154,10 +159,10 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
 
 
 async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options: ServiceOptions) -> ChangeRelay | None:
-    """Return the relay of document changes, if the service's store records them; otherwise a connector writes them.
+    """Return the relay of document changes, if the service's store records them; otherwise a connector publishes them.
 
-    Changes recorded for another release of the service are still recorded. Raises `ConfigurationError` if the relay may
-    not write their topics.
+    Changes that were recorded for another release of the service continue to be recorded. Raises `ConfigurationError`
+    if the relay may not write to their topics.
     """
     if not isinstance(store, ChangeSource):
         return None
@@ -170,11 +175,11 @@ async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options:
 
 
 async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
-    """Let a worker consume from its sources until `stop`; then drain it. Returns how many seconds draining took.
+    """Let a worker consume from its sources until `stop` is set, and drain it. Returns the seconds that draining took.
 
-    Draining begins nothing new, and lets what runs end, in this order: polls, what ends soon, dead letters, commits,
-    groups, what takes longer. So a slow handler holds up no partition: its next owner begins the partition's messages,
-    and of two runs of one message the first that ends counts.
+    Draining starts nothing new, and finishes in this order: polls, runs that end soon, dead letters, commits, groups,
+    longer runs. So a slow handler does not hold a partition back: its next owner begins with the partition's messages,
+    and of two runs of one message the one that ends first counts.
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
     async with worker.executor, AsyncExitStack() as groups:
@@ -209,26 +214,28 @@ async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
             await worker.committer.commit()
             await groups.aclose()
             await worker.executor.drain(max(0, began + drain_s - clock.monotonic_s()))
-            await worker.committer.commit()  # tells what was written since
+            await worker.committer.commit()  # also publishes the transitions written since
         return clock.monotonic_s() - began
 
 
 async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
-    """Stop new work from the very moment on: a poll loop that is polling would notice later."""
+    """Prevent new work from the moment when `stop` is set: a poll loop in the middle of a poll would notice it
+    later."""
     await stop.wait()
     worker.assignment.stop()
     worker.listener.wake_polls()
 
 
 def collections_of(declared: Declared) -> Sequence[str]:
-    """Return the collections of its documents: progress, archives, and business documents."""
+    """Return the collections that the service uses: progress, archives, and business documents."""
     return (PROGRESS, ARCHIVES, *dict.fromkeys(kind.collection for kind in declared.documents))
 
 
 async def open_resources(
     declared: Declared, stack: AsyncExitStack, clock: Clock, open_s: float, use: Sequence[object] = ()
 ) -> Mapping[type, object]:
-    """Open the resources by type: a fake of `use`, or what the opener yields. All problems are reported at once."""
+    """Open the resources, by type: a fake from `use`, or the value that the opener yields. All problems are reported at
+    once."""
     fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
     unused = [fake for fake in use if not any(fake is given for given in fakes.values())]
     if unused:

@@ -1,7 +1,7 @@
 """Limits of a resource, of one call, or of the runs of a handler: breaker, concurrent calls, calls per second.
 
-`saga.policies.breaker` and `saga.policies.concurrency` decide what is admitted, and when; here calls wait. All of it is
-in memory: another process knows nothing of it, and a new one begins with a closed breaker.
+`saga.policies.breaker` and `saga.policies.concurrency` decide which call is admitted and when; here calls wait.
+Everything is in memory: other processes do not see it, and a new process begins with a closed breaker.
 """
 
 import asyncio
@@ -22,27 +22,27 @@ from saga.telemetry.events import BreakerTurned, CallWaited
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""Time after which a call that waits looks whether the worker is to stop."""
+"""Seconds after which a waiting call checks whether the worker is to stop."""
 
 
 class TooManyCalls(SagaError):
-    """Raised for a call that is not admitted in time, because too many calls wait before it."""
+    """Raised for a call that is not admitted in time, because too many other calls wait before it."""
 
 
 class CallNotAdmitted(Exception):
-    """Raised for a call before it begins. It says nothing about handler or message, and is no attempt of anything."""
+    """Raised before a call begins. It says nothing about handler or message, and does not count as an attempt."""
 
     def __init__(self, why: SagaError, left_s: float) -> None:
-        """`left_s`: seconds after which to ask again."""
+        """`left_s`: seconds after which to try again."""
         self.why, self.left_s = why, left_s
         super().__init__(why, left_s)
 
 
 class AdmittedCall(NamedTuple):
-    """A call that was let through."""
+    """A call that was admitted."""
 
     turns: int
-    """Number of times that the breaker had turned."""
+    """Number of changes of the breaker's state up to then."""
     began_s: float
 
 
@@ -57,9 +57,9 @@ class _Waiting:
 
 
 class CallGate:
-    """Counts the calls that are under way, were begun and wait.
+    """Counts calls: those in progress, those begun, and those that wait.
 
-    All services of this process that limit the same in the same way share one: the called system sees the process.
+    All services of the process with the same limit share one gate, because the called system sees one process.
     """
 
     __slots__ = ("line", "waiting")
@@ -70,24 +70,25 @@ class CallGate:
 
 
 class CallGates:
-    """The gates of one process, by what is limited, and how."""
+    """The gates of one process, by what is limited and how."""
 
     def __init__(self) -> None:
         self._known: dict[object, CallGate] = {}
 
     def of(self, *what: object) -> CallGate:
-        """Return the gate of this, and make it if it is new."""
+        """Return the gate for this key; create it if it is new."""
         return self._known.setdefault(what, CallGate())
 
 
 class Limiter:
-    """Admits all calls of steps to one resource in this service, or all of one call that has its own limits."""
+    """Admits all calls of steps to one resource in this service, or all calls of one function that has its own
+    limits."""
 
     def __init__(self, service: str, resource: Resource, ports: Ports, gate: CallGate | None = None) -> None:
         self._service, self._resource, self._ports = service, resource, ports
         self._gate = gate or CallGate()
         self.is_needed = resource.is_limited
-        """False if each call is made at once."""
+        """False if there is no limit, so that each call is made at once."""
         self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
         self._circuit = Circuit()
 
@@ -104,7 +105,8 @@ class Limiter:
         return self._gate.waiting
 
     def limit(self, switch: Switch | None) -> None:
-        """Apply the limits that an operator has set in place of the declared ones; `None` for the declared ones."""
+        """Apply the limits that an operator has set, instead of the declared ones; `None` restores the declared
+        ones."""
         declared = self._resource
         at_once_max = None if switch is None else switch.at_once_max
         rate_per_s = None if switch is None else switch.rate_per_s
@@ -120,10 +122,10 @@ class Limiter:
         latest_s: float,
         is_fault: Callable[[BaseException], bool | None],
     ) -> T:
-        """Make a call once it is admitted. Raises what the call raises, and what `enter` raises.
+        """Make a call once it is admitted. Raises the errors of the call and of `enter`.
 
-        `is_fault`: returns whether an error is the resource's fault; `None` if the call was abandoned, which says
-        nothing.
+        `is_fault`: returns whether an error is the resource's fault; `None` if the call was abandoned, so that nobody
+        knows.
         """
         call = await self.enter(at, latest_s)
         failed: bool | None = False
@@ -142,7 +144,7 @@ class Limiter:
         when the worker stops or loses the partition.
         """
         clock, resource, rate_per_s = self._ports.clock, self._resource, self._rate_per_s
-        self.check_closed()  # who would be refused does not wait
+        self.check_closed()  # a call that would be refused does not wait
         came_s = clock.monotonic_s()
         has_waited = await self._place(at, latest_s)
         try:
@@ -163,7 +165,7 @@ class Limiter:
         return AdmittedCall(circuit.turns, now_s)
 
     def leave(self, call: AdmittedCall, failed: bool | None) -> None:
-        """Record that a call has ended. `failed`: `None` if it was abandoned, which says nothing."""
+        """Record that a call has ended. `failed`: `None` if the call was abandoned, so that its result is unknown."""
         now_s = self._ports.clock.monotonic_s()
         if self._resource.breaker is not None:
             self._turns(breaker.end_call(self._resource.breaker, self._circuit, call.turns, failed, now_s))
@@ -192,7 +194,7 @@ class Limiter:
             )
 
     async def _place(self, at: Position, latest_s: float) -> bool:
-        """Wait for a place among the concurrent calls. Returns whether there was none at once."""
+        """Wait for a place among the concurrent calls. Returns whether it had to wait."""
         if concurrency.has_free_turn(self._line, self._at_once_max):
             self._line = self._line.runs()
             return False
@@ -204,7 +206,7 @@ class Limiter:
         try:
             await self._ports.outage_watch.idling(self._is_next(place, at, latest_s))
         except BaseException:
-            if place.is_next:  # it has its place already, and gives it to the one behind it
+            if place.is_next:  # it has its place already, and gives it to the next call
                 self._frees(None)
             else:
                 self._waiting.remove(place)
@@ -248,12 +250,12 @@ class Limiter:
         )
 
     def _frees(self, lasted_s: float | None) -> None:
-        """Give a free place to the first call that waits."""
+        """Release a place, and give it to the first waiting call."""
         self._line = concurrency.end_turn(self._line, lasted_s)
         self._fill()
 
     def _fill(self) -> None:
-        """Give all free places to calls that wait."""
+        """Give all free places to waiting calls."""
         while self._waiting and (self._at_once_max is None or self._line.running < self._at_once_max):
             place = self._waiting.popleft()
             place.is_next = True

@@ -1,4 +1,4 @@
-"""Watch store and broker: their load, when they cannot be reached, and when that is reported."""
+"""Watch store, broker and schema registry: their load, and when they are unavailable; and report outages."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -16,56 +16,57 @@ WHAT: tuple[What, ...] = ("store", "broker", "registry")
 
 NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
-"""Seconds between two moments that tell people that store or broker cannot be reached."""
+"""Minimum seconds between two reports that store, broker or registry is unavailable."""
 QUIET_S = 60.0
-"""Seconds without a failure after which nothing waits: it counts as reachable."""
+"""Seconds without a new failure after which store, broker or registry counts as reachable again. A message that still
+waited for it would have retried, and failed, more often than that."""
 
 
 class LoadListener(Protocol):
-    """Listens to how store and broker cope with their load."""
+    """Receives how well store and broker cope with their load."""
 
     def took(self, seconds: float, now_s: float) -> None:
-        """Take note that a write, or a publication, was acknowledged just now after so long."""
+        """Record that a write, or a publication, was acknowledged just now, and how many seconds it took."""
 
     def on_failure(self) -> None:
-        """Take note that one was refused as too much, could not be made, or lost its answer."""
+        """Record that a write or publication was refused because of overload, failed, or got no answer."""
 
     def eased(self) -> None:
-        """Take note that one more message waits for something else than store and broker."""
+        """Record that one more message waits for something other than store and broker."""
 
 
 @dataclass(slots=True)
 class OutageWatch:
-    """What one worker knows of the availability of its store and broker."""
+    """The availability of store, broker and registry, as one worker observes it."""
 
     service: str
     clock: Clock
     report: Report
     """Receives telemetry events, for logs and alerts."""
     tracing: Tracing | None = None
-    """Choice of what is traced; `None`: nothing is."""
+    """Decides what is traced; `None` if nothing is."""
     load: LoadListener | None = None
-    """Listener for how long each write to the store took, and to the log."""
+    """Listener for how long each write to store and log takes."""
     outages: int = 0
-    """Count of `unavailable`. What runs out of time meanwhile has not failed."""
+    """Number of calls of `unavailable`. An attempt that times out while it grows does not count as failed."""
     idle: int = 0
-    """Lanes that wait for what is neither store nor log: for the outside, or until they are tried again."""
+    """Number of messages that wait for neither store nor log: for an external system, or for their next attempt."""
     _news: dict[str, None] = field(default_factory=dict)
-    """The dead letters that were reported last, oldest first."""
+    """Ids of what was reported last, dead letters for example, oldest first."""
     _away: dict[str, float] = field(default_factory=dict)
-    """Store or broker -> since when it cannot be reached."""
+    """Maps store, broker or registry to the time since which it is unavailable."""
     _reported: dict[str, float] = field(default_factory=dict)
-    """When each outage was last reported, by what could not be reached."""
+    """Maps store, broker or registry to the time at which its outage was last reported."""
     _failed: dict[str, float] = field(default_factory=dict)
-    """Store or broker -> when it last could not be reached."""
+    """Maps store, broker or registry to the time of its last failure."""
 
     def answer_lost(self) -> None:
-        """Take note of a write whose answer was lost."""
+        """Record that the answer to a write was lost."""
         if self.load is not None:
             self.load.on_failure()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
-        """Take note that store or broker could not be reached. It is reported once a minute."""
+        """Record that store, broker or registry is unavailable. This is reported at most once a minute."""
         self.outages += 1
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
@@ -79,24 +80,25 @@ class OutageWatch:
             )
 
     def recovered(self, why: SagaError) -> None:
-        """Take note that what raised `why` has answered again."""
+        """Record that store, broker or registry, whichever raised `why`, has answered again."""
         self.answered(_what(why))
 
     def answered(self, what: What) -> None:
-        """Take note that it can be reached. It is reported if the outage was."""
+        """Record that `what` is available. The recovery is reported if the outage was."""
         since = self._away.pop(what, None)
         if since is not None and self._reported.get(what, since - 1) >= since:
             self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
 
     def away(self) -> dict[str, float]:
-        """Return for how many seconds store or broker cannot be reached."""
+        """Map each unavailable one of store, broker and registry to the seconds of its outage."""
         now = self.clock.monotonic_s()
         return {what: now - since for what, since in self._away.items()}
 
     def forget_failures(self) -> None:
-        """Forget the failures of messages that are gone, as with their partition.
+        """Drop outages that no message observes any more, for example because its partition was revoked.
 
-        A message that still waits for store or broker tries, and fails, more often than every `QUIET_S` seconds.
+        A message that still waits for store, broker or registry retries, and fails, more often than every `QUIET_S`
+        seconds.
         """
         now = self.clock.monotonic_s()
         for what in WHAT:
@@ -104,7 +106,7 @@ class OutageWatch:
                 self.answered(what)
 
     async def idling(self, what: Awaitable[T]) -> T:
-        """Await something else than store and broker: meanwhile they have one message less in flight."""
+        """Await something other than store and broker: meanwhile they have one message less in flight."""
         self.idle += 1
         if self.load is not None:
             self.load.eased()
@@ -114,7 +116,7 @@ class OutageWatch:
             self.idle -= 1
 
     def is_news(self, id_: str) -> bool:
-        """Return whether this process has not reported this yet; asking counts as reporting."""
+        """Return whether this process has not reported this id yet; asking counts as reporting."""
         if id_ in self._news:
             return False
         self._news[id_] = None
