@@ -1,4 +1,4 @@
-"""Ports of the engine: everything that it asks and awaits. Tests and tools replace single ones, and share the rest."""
+"""Ports of the engine: everything outside the engine that it calls. Tests and tools replace single ports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -23,38 +23,38 @@ Item = TypeVar("Item")
 
 
 class EventPublisher(Protocol):
-    """The part of a broker that the engine uses: it publishes events and dead letters."""
+    """The part of a broker that the engine uses: publishing events and dead letters."""
 
     @property
     def record_bytes_max(self) -> int:
         """Largest record in bytes: see `Broker.record_bytes_max`."""
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[object, object, None]:
-        """Publish records; return when all are durable. Raises `BrokerUnavailable`."""
+        """Publish records, and return when all are durable. Raises `BrokerUnavailable`."""
 
 
 class TransitionListener(Protocol):
-    """Listens to the transitions of progress documents. None of its methods waits."""
+    """Receives the transitions of progress documents. None of its methods waits."""
 
     def published_below(self, p: SagaProgress, /) -> int:
         """Return the number of the first transition that is not known as published on `saga.transitions`."""
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements, /) -> None:
-        """Take note of a transition that has been written, and of the progress with it."""
+        """Record that a transition was written; `p`: the progress that contains it."""
 
     def on_loaded(self, p: SagaProgress, /) -> None:
-        """Take note of a progress that was read from the store."""
+        """Record that a progress was read from the store."""
 
 
 class Heartbeat(Protocol):
-    """Durable records of when the service works."""
+    """Durable record of the times at which the service works."""
 
     @property
     def absences(self) -> tuple[tuple[int, int], ...]:
-        """Times in which no worker has written anything: see `saga.progress.actions.Now`."""
+        """Periods in which no worker wrote anything: see `saga.progress.actions.Now`."""
 
     def is_recent(self) -> bool:
-        """Return True if a progress may be written now."""
+        """Return True if a progress may be written now, because the last record is recent enough."""
 
     def record(self) -> Coroutine[object, object, None]:
         """Record that the service works now. Raises `StoreError`."""
@@ -64,19 +64,19 @@ class Assignment(Protocol):
     """The partitions that this worker owns now, and the permission to begin work on their messages."""
 
     def is_committed(self, position: Position, /) -> bool:
-        """Return True if the offset is committed, in a partition that this worker owns."""
+        """Return True if the offset is committed in a partition that this worker owns."""
 
     def is_of_current_log(self, position: Position, /) -> bool:
-        """Return True if the topic still has the log of this position: then an uncommitted message there is
+        """Return True if the topic still has the log of this position, so that an uncommitted message there will be
         redelivered."""
 
     def check_running(self, position: Position, /) -> None:
-        """Raise `Draining` if nothing new of this partition may begin."""
+        """Raise `Draining` if no new work for messages of this partition may begin."""
 
     def handled_ms(self, saga: str, due_ms: int, /) -> Awaitable[int]:
         """Return the time up to which everything in the log that may concern the saga has been handled.
 
-        At least `due_ms` if that is known now; 0 if nothing is known.
+        At least `due_ms` if it is known now that the log has been handled up to `due_ms`; 0 if nothing is known.
         """
 
     def is_at_home(self, saga: str, position: Position, /) -> bool:
@@ -87,7 +87,7 @@ class Assignment(Protocol):
 
 
 class ExternalCall(Struct, frozen=True):
-    """A call to an external system that a handler makes by `saga.step`."""
+    """A call to an external system that a handler makes with `saga.step`."""
 
     saga: str
     handler: str
@@ -96,9 +96,9 @@ class ExternalCall(Struct, frozen=True):
     args: Sequence[object]
     kwargs: Mapping[str, object]
     secrets: Callable[[], Sequence[str]] = tuple
-    """Function that tells which texts are hidden where people see them."""
+    """Function that returns the texts to hide where people see them."""
     trace: str | None = None
-    """Header `traceparent` below which the outside may go on with the trace; `None`: it is not traced."""
+    """Header `traceparent` with which the external system can continue the trace; `None` if the call is not traced."""
 
     def make(self) -> Awaitable[Any]:
         """Make the call."""
@@ -106,36 +106,38 @@ class ExternalCall(Struct, frozen=True):
 
 
 CallExternal: TypeAlias = Callable[[ExternalCall], Awaitable[Any]]
-"""Way of the calls of steps to the outside: it gives what the call gives. `Step.make` is the straight one."""
+"""Function that makes the call of a step and returns its result. `ExternalCall.make` calls directly."""
 
 
 class Batch(Protocol):
-    """Joins work that several sagas want done to one thing."""
+    """Combines work of several sagas on the same thing."""
 
     def __call__(
         self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], /
     ) -> Awaitable[T]:
-        """Return what `act` returns for `item`. Items of one `what` that arrive while others are under way go
-        together."""
+        """Return the result of `act` for `item`.
+
+        Items with the same `what` that arrive while an earlier `act` runs are passed to the next `act` together.
+        """
 
 
 class RunScope(Protocol):
-    """What one run of a handler needs: steps one after another, and writes that a timeout cannot abandon."""
+    """Support for one run of a handler: steps run one after another, and a timeout cannot abandon a write."""
 
     @property
     def gate(self) -> AbstractAsyncContextManager[object]:
-        """Return the lock that keeps the steps of one handler apart."""
+        """Return the lock that keeps the steps of one run apart."""
 
     def write(self, work: Coroutine[object, object, T]) -> Awaitable[T]:
-        """Begin a write. It goes on to its end when the awaiting handler is cancelled."""
+        """Begin a write. It runs to its end even if the handler that awaits it is cancelled."""
 
     async def wait_for_writes(self) -> None:
-        """Wait until no write is under way."""
+        """Wait until no write is in progress."""
 
 
 @dataclass(slots=True)
 class ShieldedRunScope:
-    """See `RunScope` for the promises. On asyncio."""
+    """A `RunScope` for asyncio."""
 
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: asyncio.Task[object] | None = None
@@ -152,7 +154,7 @@ class ShieldedRunScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything around the engine. Whatever the engine awaits is a call of one of these."""
+    """Everything around the engine. Whatever the engine awaits is a call of one of these ports."""
 
     store: Store
     publisher: EventPublisher
@@ -160,22 +162,24 @@ class Ports:
     outage_watch: OutageWatch
     assignment: Assignment
     batch: Batch
-    """Meeting place of updates of one business document."""
+    """Combines concurrent updates of one business document."""
     overflow_cache: OverflowCache
     worker: str = ""
-    """Name of this worker, for people."""
+    """Name of this worker, shown to people."""
     call_external: CallExternal = ExternalCall.make
     reload_contracts: ReloadContracts = reload_now
-    """Way to the contracts as they are by now, asked for when a message is of a schema that is not known."""
+    """Function that reloads the contracts as currently deployed. It is called for a message whose schema is unknown."""
     ask_registry: AskRegistry | None = None
-    """Way to the schema registry, asked for a message that could not be read when it came; `None`: there is none."""
+    """Function that asks the schema registry about a message that could not be read when it arrived; `None` if there is
+    no registry."""
     waits_for_schemas: bool = True
-    """False in a world in which what is not deployed after ten attempts never will be."""
+    """False in tests in which a schema that is missing after all attempts will never be deployed."""
     keys: Keys | None = None
-    """Keys of sealed values; `None`: nothing is sealed."""
+    """Keys of encrypted values; `None` if nothing is encrypted."""
     transition_listener: TransitionListener | None = None
-    """Receives each transition that is written or loaded; `None`: none is published."""
+    """Receives each transition that is written, and each progress that is loaded; `None` if transitions are not
+    published."""
     heartbeat: Heartbeat | None = None
-    """Notes of when the service works; `None`: its absences are not looked at."""
+    """Records when the service works; `None` if its absences are not considered."""
     make_run_scope: Callable[[], RunScope] = ShieldedRunScope
-    """Makes what one run of a handler needs, at its first step."""
+    """Function that makes the `RunScope` of a run, at its first step."""

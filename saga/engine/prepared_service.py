@@ -33,58 +33,61 @@ from saga.progress.overflow import OverflowBounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedService:
-    """What a service's declarations mean, looked up by what the engine processes. Without any I/O."""
+    """The declarations of a service, arranged for lookup while messages are processed. It does no I/O."""
 
     declared: Declared
     name: str
     commands: str
-    """Topic of the commands for it."""
+    """Topic of the operator commands for the service."""
     wakes: Mapping[str, TimerTier]
-    """Topics of its wakes, each with the time for which they lie there."""
+    """Topics of the service's timers, each with its timer tier."""
     roles: HandlerRoles
     handlers: Mapping[str, Reaction]
-    """Handlers and compensations, by the function's name."""
+    """Handlers and compensations, by the name of the function."""
     classes: Mapping[str, Mapping[str, type[Event]]]
-    """For each handler the class it takes for each type."""
+    """For each handler, the class that it consumes for each type."""
     contracts: Mapping[str, Contract]
-    """By record name: all that is consumed or emitted."""
+    """All consumed and emitted contracts, by record name."""
     changes: Mapping[str, type[Event]]
-    """Topics of changes of documents, each with the class that stands for them."""
+    """Topics of document changes, each with the class that represents them."""
     set_apart: frozenset[str]
-    """Topics on which there are no events: of commands, wakes and changes."""
+    """Topics without events: those of commands, timers and document changes."""
     consumed: frozenset[str]
-    """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
+    """Types to be read from the log: those that a handler or compensation here consumes and that other services may
+    emit."""
     starts: frozenset[str]
-    """Types that begin a saga."""
+    """Types that start a saga."""
     schemas: KnownSchemas
-    """Schemas of its contracts; of a service that runs, those deployed since its start, too."""
+    """Schemas of the consumed contracts; in a running service also those deployed since its start."""
     state: type[Any] | None
     state_marks: SensitiveMarks | None = None
     """Sensitive parts of the state."""
     sensitive: frozenset[str] = frozenset()
     """Types with sensitive fields, in any version."""
     migrations: Sequence[Migration] = ()
-    """Functions that make a state of the next version of one of each older version, oldest first."""
+    """Functions that convert a state to the next version, oldest first."""
     retention_s: int
     documents: Mapping[type, DocumentKind]
     expected_errors: Mapping[str, tuple[type[Exception], ...]]
-    """For each handler the exceptions by which its resources answer."""
+    """For each handler, the declared exceptions of its resources: a call that raises one of them is recorded as
+    answered."""
     bounds: OverflowBounds
     is_all_at_once: bool = False
-    """True if calls that have limits of their own wait for no permit: where no time passes, or nothing is called."""
+    """True if calls with limits of their own do not wait: when no time passes, or nothing is called."""
     version: int = 1
-    """Version of the state: one more than there are migrations."""
+    """Version of the state: the number of migrations plus one."""
     is_private: bool = False
-    """True if it may meet what others have sealed."""
+    """True if an event or the state has sensitive fields, so that stored values may be encrypted."""
 
     @property
     def topics(self) -> frozenset[str]:
-        """Return the topics that it reads."""
+        """Return the topics that the service reads."""
         return frozenset((self.commands, *self.wakes, *(self.contracts[type_].topic for type_ in self.consumed)))
 
     @property
     def event_topics(self) -> frozenset[str]:
-        """Return the topics of events and document changes that it reads: the events that close deadlines lie there."""
+        """Return the topics of events and document changes that the service reads. They contain the events that close
+        deadlines."""
         return self.topics - {self.commands, *self.wakes}
 
     def state_of(self, fields: dict[str, Any]) -> Any:
@@ -94,7 +97,7 @@ class PreparedService:
         return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
 
     def decode(self, handler: str, message: Message) -> Event:
-        """Decode the message as the class that `handler` consumes. Raises `BadInput`; `KeyMissing` if it is
+        """Decode the message as the class that `handler` consumes. Raises `BadInput`; `KeyMissing` if the message is
         encrypted."""
         library = self.schemas.library
         if (parts := split_encrypted(message.value)) is not None and parts[0]:
@@ -112,13 +115,14 @@ class PreparedService:
         return event
 
     def given(self, handler: str, message: Message) -> Event | Change[Any]:
-        """Decode the message as `handler` is given it. Raises `BadInput`."""
+        """Decode the message to the value that is passed to `handler`. Raises `BadInput`."""
         event = self.decode(handler, message)
         kind = kind_of(type(event)) if self.changes else None
         return event if kind is None else make_change(event, kind)
 
     def find_undecodable(self, message: Message) -> Mapping[str, str]:
-        """Return the handlers that would have the message wait and can never decode it, each with the reason."""
+        """Return the handlers for which the message would be pending, but that can never decode it, with the reason for
+        each."""
         if isinstance(message, OperatorCommand) and message.original is not None:
             message = message.original
         takers = self.roles.by_type.get(message.type, ())
@@ -153,7 +157,7 @@ def prepare(declared: Declared) -> PreparedService:
     taken = {e for h in everything for e in h.consumed_events}
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
-    changing = {name_of(e) for e in taken if is_change(e)}  # a document is changed again more often than it is new
+    changing = {name_of(e) for e in taken if is_change(e)}  # most changes of a document do not start a saga
     commands, wakes, changes = command_topic(declared.name), tiers_of(declared.name), _changes_of(taken)
     sensitive = frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions))
     state_marks = None if declared.state is None else find_marks(declared.state)
@@ -185,12 +189,12 @@ def prepare(declared: Declared) -> PreparedService:
 
 
 def _changes_of(taken: Iterable[type[Event]]) -> dict[str, type[Event]]:
-    """Return the topics of document changes, each with the class that stands for them."""
+    """Return the topics of document changes, each with the class that represents them."""
     return {contract_of(e).topic: e for e in taken if is_change(e)}
 
 
 def _library_of(taken: Iterable[type[Event]]) -> Library:
-    """Return the library of all consumed contracts. Document changes have contracts that no folder has."""
+    """Return a library of all consumed contracts. The contracts of document changes are in no contract folder."""
     libraries = [
         binding_of(event).library for event in sorted(taken, key=lambda event: (is_change(event), name_of(event)))
     ]
@@ -208,7 +212,8 @@ def _library_of(taken: Iterable[type[Event]]) -> Library:
 
 
 def _check_upcasts(declared: Declared) -> None:
-    """Check that each older version of consumed events can be read. Raises `DeclarationError` with all that cannot."""
+    """Check that each older version of consumed events can be read. Raises `DeclarationError` that lists all that
+    cannot."""
     taken = sorted(
         {event for h in declared.reactions for event in h.taken_events}, key=lambda event: event.__contract__
     )
@@ -218,19 +223,19 @@ def _check_upcasts(declared: Declared) -> None:
 
 
 def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
-    """Return the types that are read from the log: those that handlers consume and the outcomes on which compensations
-    act.
+    """Return the types that are read from the log: the types that handlers consume, and the outcomes that compensations
+    react to.
 
-    Without events of the service itself that no other service may emit.
+    Events that only the service itself may emit are left out.
     """
     taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.consumed_events)}
     undoing = {n for h in declared.compensations for n in _names(h.taken_events)}
-    taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
+    taken |= {n for n in undoing if contracts[n].outcome is not None}  # results are in the progress
     return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].produced_externally)
 
 
 def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRoles:
-    """Return the handlers and compensations as decisions see them."""
+    """Return the handlers and compensations in the form that decisions use."""
     undo = {}
     for compensation in declared.compensations:
         took = frozenset(n for p in compensation.parameters if p.of_original for n in _names(p.events))
@@ -245,7 +250,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
             expected_errors=_answer_names(declared, compensation),
         )
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
-    # Events that it consumes and alone may emit come from an earlier version of it.
+    # Events that it consumes and that only it may emit: an earlier version of it emitted them.
     reacting = (*declared.handlers, *declared.deadlines)
     own = {n for h in reacting for n in _names(h.taken_events) if contracts[n].owner == declared.name}
     ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
@@ -274,7 +279,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
 
 
 def expected_errors_of(declared: Declared, reaction: Reaction) -> tuple[type[Exception], ...]:
-    """Return the exceptions by which the resources of a handler answer."""
+    """Return the declared exceptions of the resources that a handler uses."""
     by_type = {resource.gives: resource for resource in declared.resources}
     return tuple(a for p in reaction.parameters if p.gives is not None for a in by_type[p.gives].expected_errors)
 
@@ -284,13 +289,13 @@ def _answer_names(declared: Declared, reaction: Reaction) -> frozenset[str]:
 
 
 def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
-    """Return whether a saga surely ends once this deadline is open: see `HandlerRole`."""
+    """Return whether an open deadline of this handler is certain to end the saga: see `HandlerRole.ends_surely`."""
     is_last = handler.kind == "deadline" and not handler.unless
     return is_last and handler.always_emits_one and all(contracts[n].outcome for n in _names(handler.emits))
 
 
 def find_low_priority_types(service: PreparedService) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the types that only low-priority handlers consume, and the topics from which no other type is read."""
+    """Return the types that only low-priority handlers consume, and the topics from which only such types are read."""
     busy = {n for h in service.declared.reactions if not h.low_priority for n in _names(h.consumed_events)}
     types = service.consumed - busy
     read = {service.contracts[n].topic for n in service.consumed - types}
@@ -302,7 +307,7 @@ def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
 
 
 def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
-    """Return the contracts that services emit, each with the version of the class."""
+    """Return the contracts that services emit, each with the version of the declared class."""
     events = dict.fromkeys(event for declared in services for each in declared.reactions for event in each.emits)
     return [(binding.contract, binding.version) for binding in map(binding_of, events)]
 
@@ -316,15 +321,17 @@ def heard_by(services: Iterable[Declared]) -> list[Contract]:
 
 
 def relayed_by(declared: Declared) -> frozenset[str]:
-    """Return the topics of document changes that its workers write if its store records changes. Else a connector
-    writes them."""
+    """Return the topics of the document changes that a service consumes.
+
+    Its workers publish the changes if its store records them; otherwise a connector does.
+    """
     return frozenset(
         contract_of(e).topic for reaction in declared.reactions for e in reaction.taken_events if is_change(e)
     )
 
 
 def topics_of(declared: Declared) -> list[Topic]:
-    """Return the topics that a service reads or writes, with those of its dead letters, commands and timers."""
+    """Return the topics that a service reads or writes, including those of its dead letters, commands and timers."""
     bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.consumed_events)]
     topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
     dead = Topic(dead_letter_topic(declared.name), retention_days=None)
@@ -333,12 +340,12 @@ def topics_of(declared: Declared) -> list[Topic]:
 
 
 def commands_topic(service: str) -> Topic:
-    """Return the topic of the commands for a service: there are few."""
+    """Return the topic of the commands for a service. It has one partition, because commands are rare."""
     return Topic(command_topic(service), partitions=1, retention_days=None)
 
 
 def reads_of(declared: Declared) -> frozenset[str]:
-    """Return the topics that its workers read."""
+    """Return the topics that the service's workers read."""
     contracts = {
         name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.consumed_events
     }
@@ -347,15 +354,15 @@ def reads_of(declared: Declared) -> frozenset[str]:
 
 
 def writes_of(declared: Declared) -> frozenset[str]:
-    """Return the topics that its workers write, those of its dead letters and timers included."""
+    """Return the topics that the service's workers write, including those of its dead letters and timers."""
     emitted = {binding_of(event).contract.topic for reaction in declared.reactions for event in reaction.emits}
     return frozenset({*emitted, dead_letter_topic(declared.name), *tiers_of(declared.name)})
 
 
 def needs_of(services: Iterable[Declared], transition_topic: Topic | None = None) -> BrokerUse:
-    """Return how the workers of these services use the broker, all together.
+    """Return the combined use of the broker by the workers of these services.
 
-    `transition_topic`: topic on which they publish their transitions.
+    `transition_topic`: topic on which they publish their transition events.
     """
     several, more = list(services), {transition_topic.name} if transition_topic else set[str]()
     return BrokerUse(
@@ -373,13 +380,15 @@ DAY_S = 86_400
 
 
 def find_conflicting_times(declared: Declared) -> tuple[str, ...]:
-    """List retries and topics that outlast the retention, for people: nothing is lost here, but a saga may be
-    forgotten."""
+    """Describe retries and topics that last longer than the retention.
+
+    Nothing is lost by them in this service, but a saga may be forgotten while it is still in progress.
+    """
     return (*_long_waits(declared), *_long_topics(declared))
 
 
 def retry_span_s(retry: Retry) -> float:
-    """Return the seconds that all attempts take together, without what each takes.
+    """Return the sum of the delays between all attempts in seconds, without the time of the attempts themselves.
 
     >>> retry_span_s(Retry(attempts_max=4, delay_s_first=1, delay_s_max=2)), retry_span_s(Retry(attempts_max=1))
     (5.0, 0.0)
@@ -389,7 +398,8 @@ def retry_span_s(retry: Retry) -> float:
 
 
 def _long_waits(declared: Declared) -> Iterator[str]:
-    """List handlers whose attempts outlast the retention; a deadline that does is refused where it is declared."""
+    """Yield handlers whose attempts last longer than the retention. A deadline that does so is refused when it is
+    declared."""
     retention = declared.retention
     for handler in declared.reactions:
         wait = timedelta(seconds=sum(retry_span_s(retry) for retry in _rules_of(declared, handler)))
@@ -402,8 +412,10 @@ def _long_waits(declared: Declared) -> Iterator[str]:
 
 
 def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
-    """Return the rules under which its attempts may fail. The attempts under each are counted apart: they can follow
-    one another."""
+    """Yield the rules under which the handler's attempts may fail.
+
+    The attempts under each rule are counted separately, so the rules may apply one after another.
+    """
     rules = [handler.retry or declared.retry or RETRY]
     if handler.retry is None:
         taken = {parameter.gives for parameter in handler.parameters if parameter.role == "resource"}

@@ -1,4 +1,4 @@
-"""The state between two decisions: one immutable value with everything that is known of a message being processed."""
+"""The state between two decisions: one immutable value with everything known about the message being processed."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -13,11 +13,11 @@ from saga.progress.actions import AwaitLog, HeldBack, Trigger
 from saga.progress.document import FailedAttempt, RunKey, SagaProgress, StepRecord, Transition
 
 NOWHERE = Position("(repair)", 0, 0)
-"""Position of a processing that no record triggered."""
+"""Position used for processing that no record triggered."""
 
 
 class Measurements(Struct):
-    """Outcome of one message, and how long each stage took in seconds. For people; decisions never read it."""
+    """Outcome of one message, and the seconds that each stage took. For people to read: decisions never read it."""
 
     received_s: float = 0.0
     begun_s: float = 0.0
@@ -25,51 +25,55 @@ class Measurements(Struct):
     persisted_s: float = 0.0
     published_s: float = 0.0
     outcomes: list[tuple[str, str, str | None]] = []
-    """Handler, outcome and reason of each transition written."""
+    """Handler, outcome and reason of each transition that was written."""
     attempts: int = 0
     spans: TurnSpans | None = None
-    """Spans of the message; `None`: it is not traced."""
+    """Spans of the message; `None` if it is not traced."""
 
     def span(
         self, kind: KindOfSpan, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
     ) -> AbstractContextManager[str]:
-        """Trace what the block does, if the message is traced: see `TurnSpans.of`."""
+        """Record the block as a span, if the message is traced: see `TurnSpans.of`."""
         return UNTRACED if self.spans is None else self.spans.of(kind, name, parts, answers)
 
 
 class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
-    """State of processing one message: the progress that was read, its version, and answers to reuse."""
+    """State of processing one message: the progress as read, its version in the store, and answers that can be
+    reused."""
 
     position: Position
     progress: SagaProgress | None = None
-    """Progress as read or written last; `None`: to be read."""
+    """Progress as last read or written; `None` if it has to be read."""
     cas: int = 0
-    """Version of the progress; 0: the store holds none."""
+    """Version of the progress in the store; 0 if the store has none."""
     is_current: bool = False
-    """True if the progress was read or written for this message; one from a cache may be old."""
+    """True if the progress was read or written while this message is processed; a cached one may be outdated."""
     unpublished: tuple[Transition, ...] = ()
-    """Transitions whose events may be unpublished: other messages publish them, or this one before it writes."""
+    """Transitions whose events may be unpublished. They are published by the processing of their own messages, or here
+    before the next write."""
     recalled: dict[str, int] | None = None
-    """Inbox entries of the message that are in segments of the progress; known together with `paged`."""
+    """Inbox entries of the message that were found in overflow segments; known together with `paged`."""
     deaths: int = 0
-    """Number of times that the process died of this message, if its next run is given up for that; else 0."""
+    """Number of times that the process died on this message, if its next run is to be given up for that reason;
+    otherwise 0."""
     held_back: tuple[HeldBack, ...] = ()
-    """Stored runs that are not ready for this message: it has parked them, or an operator has stopped them."""
+    """Stored runs that must not be tried again while this message is processed: it has parked them, or an operator has
+    stopped them."""
     is_complete: bool = False
-    """True if nothing is left to do."""
+    """True if the message is finished."""
     awaited_log: AwaitLog | None = None
-    """The processing ends here for now: its timer is kept until the log has been handled so far."""
+    """If set, processing ends here for now: the timer is kept until the log has been handled far enough."""
     results: tuple[tuple[RunKey, tuple[StepRecord, ...]], ...] = ()
-    """Results of runs that were refused their write, or failed: not asked for again."""
+    """Results of calls, by run, of runs that failed or whose write was refused: a new attempt reuses them."""
     attempts: tuple[tuple[RunKey, tuple[FailedAttempt, ...]], ...] = ()
-    """Attempts that failed for this message, by run."""
+    """Failed attempts while this message is processed, by run."""
     unsent_escalation: Outgoing | None = None
-    """Dead letter about a failing compensation that the log has refused up to now; dropped when the run ends."""
+    """Escalation of a failing compensation that could not be published yet; dropped when the run ends."""
     measurements: Measurements
 
     @property
     def loaded_progress(self) -> SagaProgress:
-        """Return the progress, once it has been read, with what its segments say about the message."""
+        """Return the progress, once it has been read, with the inbox entries that its segments have of the message."""
         assert self.progress is not None
         if not self.recalled:
             return self.progress
@@ -81,7 +85,7 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
         return self.progress is not None and self.cas > 0 and not self.unpublished
 
     def drop_progress(self) -> "ProcessingState":
-        """Forget the progress: everything is decided again, on the progress as it is by then."""
+        """Drop the progress: everything is decided again after it has been reloaded."""
         return replace(self, progress=None, cas=0, is_current=False, unpublished=(), recalled=None, paged=None)
 
     def results_of(self, run: RunKey) -> tuple[StepRecord, ...]:
@@ -93,7 +97,7 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     def carry(
         self, run: RunKey, calls: tuple[StepRecord, ...], attempts: tuple[FailedAttempt, ...]
     ) -> "ProcessingState":
-        """Keep what an unfinished run has got so far."""
+        """Keep the results and failed attempts of an unfinished run."""
         return replace(
             self,
             results=(*(r for r in self.results if r[0] != run), *(((run, calls),) if calls else ())),
@@ -101,7 +105,7 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
         )
 
     def drop_carried(self, run: RunKey) -> "ProcessingState":
-        """Drop what a run has carried: it has ended."""
+        """Drop the results and failed attempts of a run: it has ended."""
         if not (self.results or self.attempts):
             return self
         return replace(self.carry(run, (), ()), unsent_escalation=None)

@@ -1,4 +1,4 @@
-"""Bounded caches of what the store holds: progress documents, which may be outdated, and overflow segments, which never
+"""Bounded caches of stored documents: progress documents, which may be outdated, and overflow segments, which never
 are."""
 
 from collections import OrderedDict
@@ -8,16 +8,19 @@ from saga.progress.document import SagaProgress
 
 
 class ProgressCache:
-    """Progress documents by saga, each with its version and when it was written."""
+    """Progress documents by saga, each with its version and the time at which it was written."""
 
     def __init__(self, entries_max: int, age_s_max: float = inf) -> None:
-        """`age_s_max`: older ones are not returned: the store may have expired the document, and another worker have
-        begun a saga with the same id, and messages with the same ids."""
+        """`age_s_max`: age in seconds beyond which an entry is not returned.
+
+        By then, the document may have expired in the store, and another worker may have begun a saga with the same id,
+        and with messages of the same ids.
+        """
         self._entries: OrderedDict[str, tuple[SagaProgress, int, float]] = OrderedDict()
         self._entries_max, self._age_s_max = entries_max, age_s_max
 
     def take(self, saga: str, now_s: float = 0.0) -> tuple[SagaProgress, int, float] | None:
-        """Remove and return a saga's progress, with its version and when it was written."""
+        """Remove and return a saga's progress, with its version and the time at which it was written."""
         entry = self._entries.pop(saga, None)
         return None if entry is None or now_s - entry[2] > self._age_s_max else entry
 
@@ -34,13 +37,13 @@ class ProgressCache:
 
 
 BYTES_MAX = 16 * 2**20
-"""Bytes of entries that a worker remembers, at most: those of 1.4 million messages."""
+"""Maximum bytes of entries that a worker caches: enough for 1.4 million messages."""
 ROOM_BYTES = 200
-"""Bytes that a page takes beside its entries."""
+"""Bytes of memory that a segment takes besides its entries."""
 
 
 class OverflowCache:
-    """The entries of overflow segments, by key. Bounded; whatever was dropped is read again."""
+    """The entries of overflow segments, by key. The cache is bounded; dropped entries are read again."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._entries: OrderedDict[str, bytes] = OrderedDict()

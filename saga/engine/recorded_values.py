@@ -1,4 +1,5 @@
-"""Encode what a run records as JSON: state, arguments, results and answers of steps; and migrate older states."""
+"""Encode the values that a run records as JSON: state, arguments, results and answers of steps. Also migrate older
+states."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,9 +28,10 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def fields_of(state: Any) -> dict[str, Any]:
-    """Return all fields of a state, as they are recorded.
+    """Return all fields of a state in the form in which they are recorded.
 
-    msgspec alone leaves out what has its default in an object that it made itself: `__dict__` does not hold it.
+    msgspec alone leaves out fields with their default value in an object that it created itself, because the object's
+    `__dict__` does not contain them.
     """
     values: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
     if len(values) < len(state.__dataclass_fields__):
@@ -40,9 +42,10 @@ def fields_of(state: Any) -> dict[str, Any]:
 
 
 def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Return the fields of a state that were changed, as they are recorded. `read`: makes a state of recorded fields.
+    """Return the changed fields of a state in the form in which they are recorded. `read`: makes a state of recorded
+    fields.
 
-    Raises `Permanent` for one that is not the same when it is read back.
+    Raises `Permanent` for a field that would not be the same when it is read back.
     """
     changed = {name: value for name, value in fields_of(state).items() if before[name] != value}
     if not changed:
@@ -62,8 +65,10 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
 
 
 def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
-    """Encode a value for the record. `type_` says what of it is sensitive. Raises `Permanent` if it cannot be
-    encoded."""
+    """Encode a value to be recorded. `type_` determines which parts are sensitive.
+
+    Raises `Permanent` if the value cannot be encoded.
+    """
     try:
         if type_ is not None and (marks := find_marks(type_)) is not None:
             return Raw(_encoder.encode(marks.change(value, msgspec.json.decode(_encoder.encode(value)), mark)))
@@ -73,7 +78,7 @@ def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> R
 
 
 def record_answer(asked: StepRecord, why: Exception, answers: tuple[type[Exception], ...]) -> StepRecord:
-    """Record an exception that is an answer to a call. Raises `Permanent` if it cannot be encoded."""
+    """Record a declared exception as the answer to a call. Raises `Permanent` if its arguments cannot be encoded."""
     answer = find_declared_error(why, answers)
     value = encode_recorded(why.args, asked.name, "the answer of")
     check_recorded(answer, why, value, asked.name)
@@ -81,7 +86,7 @@ def record_answer(asked: StepRecord, why: Exception, answers: tuple[type[Excepti
 
 
 def replay_result(handler: str, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
-    """Return a recorded result, or raise the recorded answer. Raises `Permanent` if this version cannot read it."""
+    """Return a recorded result, or raise a recorded exception. Raises `Permanent` if this version cannot read it."""
     if call.answer is not None:
         for answer in answers:
             if answer.__name__ == call.answer:
@@ -109,7 +114,8 @@ def replay_result(handler: str, call: StepRecord, type_: Any, answers: tuple[typ
 
 
 def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
-    """Rebuild the exception by which a call answered. Raises `Permanent` if the recorded arguments do not fit."""
+    """Rebuild the recorded exception with which a call answered. Raises `Permanent` if the recorded arguments do not
+    fit."""
     try:
         return answer(*msgspec.json.decode(call.value))
     except Exception as why:  # an `__init__` of the service may raise anything
@@ -121,32 +127,35 @@ def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
 
 
 def identify_call(call: StepRecord) -> tuple[str, str, int]:
-    """Return what identifies a call of a run, whatever its arguments."""
+    """Return the key that identifies a call of a run, whatever its arguments."""
     return call.kind, call.name, call.number
 
 
 def list_answerable_calls(calls: Iterable[StepRecord]) -> tuple[tuple[str, int], ...]:
-    """List the calls, by name and number, that an operator may answer: the result of an update is in its document."""
+    """List the calls, by name and number, that an operator may answer.
+
+    Updates are left out, because the result of an update is in its document.
+    """
     return tuple(dict.fromkeys((call.name, call.number) for call in calls if call.kind != "update"))
 
 
 OFF = Raw(b"false")
-"""Value of a flag that is off."""
+"""Recorded value of a flag that is off."""
 _FLAG = "flag "
 
 
 def flag_named(name: str) -> str:
-    """Return the name of the call with which a run asks for a flag. No collection has such a name."""
+    """Return the name of the call with which a run reads a flag. No collection has such a name."""
     return _FLAG + name
 
 
 def is_flag(call: StepRecord) -> bool:
-    """Return True if the call asks for a flag."""
+    """Return True if the call reads a flag."""
     return call.kind == "read" and call.name.startswith(_FLAG)
 
 
 def skip_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None) -> int:
-    """Return the place of the first call from there on that is not a flag, or is the one asked for."""
+    """Return the index of the first call, from `place` on, that does not read a flag or that is the call asked for."""
     wanted = None if asked is None else identify_call(asked)
     while place < len(calls) and is_flag(calls[place]) and identify_call(calls[place]) != wanted:
         place += 1
@@ -206,10 +215,10 @@ def migrate_progress(
     older: Mapping[str, Any],
     close: Callable[[Any], Any],
 ) -> tuple[SagaProgress, dict[str, Any]]:
-    """Return the progress with its state in the current version, and the fields that a run has changed: all of them if
-    the state was migrated.
+    """Return the progress with its state in the current version, and the fields that a run has changed.
 
-    `older` is the state before, decrypted; `close` encrypts the sensitive parts of the new one. Raises `SagaError`.
+    If the state was migrated, these are all fields. `older` is the state before, decrypted; `close` encrypts the
+    sensitive parts of the new state. Raises `SagaError`.
     """
     if p.version == service.version:
         return p, delta
@@ -224,15 +233,16 @@ def migrate_progress(
 
 
 ARGUMENT_BYTES_MAX = 256
-"""Bytes of the arguments that are recorded for people, at most: the run's intent is written before each of its calls,
-and holds them all."""
+"""Largest size in bytes of a call's arguments that is recorded for people to read. It is small because the intent is
+rewritten before each call and holds the arguments of all of them."""
 
 SCALARS = (str, bool, int, float, bytes, Decimal, UUID, datetime, date, time, timedelta, Enum)
 """Types of values that have no fields."""
 
 
 def encode_arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
-    """Encode arguments as JSON, the same for equal ones. Raises `Permanent`, naming the one that cannot be encoded."""
+    """Encode arguments as JSON; equal arguments give equal bytes. Raises `Permanent` that names an argument which
+    cannot be encoded."""
     try:
         return _encoder.encode((args, kwargs))
     except UNENCODABLE as why:
@@ -247,16 +257,18 @@ def encode_arguments(name: str, args: Sequence[object], kwargs: Mapping[str, obj
 
 
 def digest_arguments(written: bytes) -> str:
-    """Return the digest that tells two inputs of a call apart."""
+    """Return the digest by which different arguments of a call are recognized."""
     return blake2b(written, digest_size=12).hexdigest()
 
 
 def describe_arguments(
     call: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], *, first: int = 0
 ) -> str:
-    """Arguments as people read them. One whose annotation marks anything as sensitive is hidden, and of an object the
-    class alone is named: its fields may be marked, or hold what is. Nothing, where annotations cannot be read. `first`:
-    number of the parameter that takes the first of `args`.
+    """Format arguments for people to read.
+
+    An argument whose annotation marks any part as sensitive is hidden. Of an object only the class is named, because
+    its fields may be marked, or contain marked values. The text is empty if annotations cannot be read. `first`: number
+    of the parameter that takes the first of `args`.
 
     >>> def charge(order: str, cents: int, *, note: str) -> None: ...
     >>> describe_arguments(charge, ("order-17", 4200), {"note": "tea"})
@@ -267,7 +279,7 @@ def describe_arguments(
     )
     try:
         return ", ".join([lead + _show(value, parameter_type_at(call, place)) for place, lead, value in places])
-    except Permanent:  # what they would mark is not known
+    except Permanent:  # which arguments are sensitive is unknown
         return ""
 
 
@@ -276,8 +288,10 @@ def _show(value: object, type_: object) -> str:
 
 
 def _to_plain(value: object) -> object:
-    """Return a value without the content of objects. A class derived from a list has fields of its own, so it is an
-    object."""
+    """Return a value without the content of objects.
+
+    An instance of a subclass of list counts as an object, because it may have fields.
+    """
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
         return [_to_plain(part) for part in cast(Iterable[object], value)]

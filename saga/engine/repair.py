@@ -1,8 +1,9 @@
-"""Repair a saga: do what this version of a service would do, although no message triggers it; republish lost timers;
-and rebuild lost progress from the log.
+"""Repair a saga: do what this version of a service would do although no message triggers it, republish lost timers, and
+rebuild lost progress from the log.
 
-It is safe beside running workers, and may be stopped anywhere: its writes are compare-and-swaps like theirs, and a saga
-counts as repaired only by the last write, when everything before it is published. Run again, it continues.
+A repair is safe beside running workers, and may be stopped at any point: it writes by compare-and-swap as they do, and
+a saga counts as repaired only after the last write, when everything before it is published. A repeated repair
+continues.
 """
 
 import dataclasses
@@ -65,9 +66,10 @@ def may_act(
     positions: Mapping[Partition, int] = NOTHING_COMMITTED,
     log_ids: Mapping[str, str] = UNKNOWN_LOGS,
 ) -> None:
-    """Let a process outside of the consumer group process sagas that no message triggers.
+    """Allow a process outside the consumer group to process sagas that no message triggers.
 
-    `positions`: committed offsets of the group, in the logs of these ids by topic: what was handled below is published.
+    `positions`: committed offsets of the group; the events of messages below them are published. `log_ids`: ids of the
+    logs to which the offsets belong, by topic.
     """
     for partition, offset in positions.items():
         assignment.trackers[partition] = OffsetTracker(offset, log_ids.get(partition.topic, ""))
@@ -80,8 +82,8 @@ async def republish_saga(
     """Continue the saga until nothing is ready, and forward its timer. Returns handler, outcome and reason of each
     transition.
 
-    `triggers`: messages that are processed again here, for what they began is kept only by its intent. Raises
-    `SagaError` if this version cannot decide, and `Draining` when it is to stop.
+    `triggers`: messages to process again, because only an intent is left of the runs that they began. Raises
+    `SagaError` if this version cannot decide, and `Draining` when the process is to stop.
     """
     stages, processor = Measurements(), MessageProcessor(service)
     for message in triggers:
@@ -100,18 +102,18 @@ async def republish_saga(
 
 
 async def republish_timer(service: ServiceRuntime, saga: str) -> None:
-    """Publish the saga's current timer again, for the earliest time for which something waits. No handler runs here.
+    """Publish the saga's current timer again, for the earliest time at which work is due. No handler runs here.
 
-    The worker that reads it continues what is due by then. Raises `SagaError` as above.
+    The worker that reads the timer continues what is due then. Raises `SagaError` as above.
     """
     processor = MessageProcessor(service)
     state = await processor.repository.load(_without_message(service, saga, Measurements()))
     p = state.loaded_progress
     due_ms = find_earliest_ms(p)
-    if due_ms is None:  # it has gone on meanwhile
+    if due_ms is None:  # the saga has continued meanwhile
         return
     if p.wake is None or is_timer_too_late(p, service.ports.clock.now_ms()):
-        await processor.process(state)  # it gets one that is in time
+        await processor.process(state)  # this sets a timer that is in time
     else:
         await processor.forward_timer(state, ForwardTimer(due_ms))
 
@@ -125,54 +127,57 @@ def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -
 
 # -------------------------------------------------------------------- rebuilding lost progress
 #
-# Nothing outside is called. The messages are decided again, in the order in which they were handled. What a handler
-# emitted is in the log, under ids made from its cause: so a run with an event in the log has ended, and is recorded
-# with just that. A run without one is repeated here if it makes no call; otherwise it is left to the service, which
-# repeats it under the same keys, as after a crash. Where neither is sound, the rebuild is refused.
+# No external system is called. The messages are decided again, in the order in which they were handled. The log has
+# every event that a handler emitted, with an id made from its cause. So a run with an event in the log has ended, and
+# is recorded with exactly its events. A run without one is repeated here if it makes no call; otherwise it is left to
+# the service, which repeats it with the same idempotency keys, as after a crash. If neither is safe, the rebuild is
+# refused.
 
 
 REASON = "rebuilt from the log"
 WITHOUT_CALLS = "rebuilt from the log, without its steps"
 LEFT = "rebuilt from the log, which does not show that this run has ended: it is repeated, under the same keys"
 STEPS_MAX = 1_000_000
-"""Steps after which something is wrong."""
+"""Number of decisions for one message beyond which there must be an error."""
 
 
 Order = Literal["emitted", "appended", "silent last"]
-"""Order of messages of different topics.
+"""Order in which messages of different topics are processed.
 
-- `appended`: as they were appended;
-- `emitted`: as they were appended, but a message because of which the service emitted an event at the time of that;
-- `silent last`: likewise, with messages that made it emit nothing behind all that it has emitted.
+- `appended`: as they were appended.
+- `emitted`: as they were appended, but a message that made the service emit an event counts as appended at the
+  event's time.
+- `silent last`: as `emitted`, but messages that made the service emit nothing come after all of its events.
 """
 ORDERS: tuple[Order, ...] = ("emitted", "appended", "silent last")
 
 
 class Unknowable(SagaError):
-    """Raised when the log does not show what the progress was."""
+    """Raised when the log does not determine what the progress was."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message that the service took from the log."""
+    """A message that the service consumed from the log."""
 
     message: Message
     position: Position
     time_ms: int
-    """Time at which it was appended."""
+    """Time at which the message was appended, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltProgress:
-    """A rebuilt progress, and what has to be done with it."""
+    """A rebuilt progress, and what remains to be done."""
 
     snapshot: SagaProgress
     documents: Mapping[tuple[str, str], tuple[bytes, float | None]]
-    """Contents and expiries by collection and key: archives and pages, and last the progress."""
+    """Content and expiry of each document, by collection and key: archives and overflow segments first, the progress
+    last."""
     unpublished: Sequence[Message]
-    """Events that the log does not have: they are to be published."""
+    """Events that are missing in the log and have to be published."""
     left_to_service: Sequence[str]
-    """Handlers whose runs the service repeats."""
+    """Handlers whose runs the service will repeat."""
 
 
 @dataclass
@@ -184,9 +189,9 @@ class _Rebuilding:
     documents: RecordedDocuments
     clock: RecordedClock
     published: Mapping[str, Message]
-    """Events of this service in the log, by id."""
+    """Events of this service that are in the log, by id."""
     now_ms: int
-    """Time from which on the service repeats the runs that are left to it."""
+    """Time from which the service repeats the runs that are left to it, in milliseconds since 1970."""
     known: tuple[SagaProgress, int] | None = None
     emitted: dict[str, Message] = field(default_factory=dict)
     left_to_service: list[str] = field(default_factory=list)
@@ -196,7 +201,7 @@ class _Rebuilding:
         self.processor = MessageProcessor(self.service)
 
     async def process(self, received: ReceivedMessage) -> None:
-        """Process a message to its end."""
+        """Process a message completely."""
         self.clock.at_ms = max(self.clock.at_ms, received.time_ms)
         message = await value_codec.encrypt_message(self.service, received.message, received.position)
         state: ProcessingState = self.processor.begin(message, received.position, self.known)
@@ -209,7 +214,7 @@ class _Rebuilding:
             self.known = state.progress, state.cas
 
     async def _step(self, state: ProcessingState) -> ProcessingState:
-        """Carry out the next decision, as `MessageProcessor.advance` does, but for runs."""
+        """Carry out the next decision. Like `MessageProcessor.advance`, except for runs."""
         now = Now(self._decision_time_ms(state.progress), self.service.retention_s)
         action = choose_next_action(
             self.processor.read_progress(state, now.ms), self.service.roles, state, now, state.is_current
@@ -232,15 +237,15 @@ class _Rebuilding:
                 raise Unknowable("a person has decided about it, or it has calls that cannot be undone")
 
     def _decision_time_ms(self, p: SagaProgress | None) -> int:
-        """Return the time of decisions: never after a deadline that has no event in the log.
+        """Return the time of decisions: before the due time of every deadline that has no event in the log.
 
-        Whether such a deadline has run is unknown, so the service runs it.
+        It is unknown whether such a deadline has run, so the service has to run it.
         """
         open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.published_by(k.handler, k.message.id)]
         return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
 
     async def _run(self, state: ProcessingState, action: RunHandler | Compensate) -> ProcessingState:
-        """Record a run as the log shows it; otherwise make it here, or leave it to the service."""
+        """Record a run as the log shows it. If the log has nothing of it, run it here, or leave it to the service."""
         request = _make_request(self.service, action)
         published = self.published_by(request.handler.name, request.run[2])
         result = await self._try_run(state, request)
@@ -282,7 +287,7 @@ class _Rebuilding:
     async def _try_run(
         self, state: ProcessingState, request: RunRequest
     ) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
-        """Return what the handler emits and changes, if it makes no call; otherwise `None`."""
+        """Return the events that the handler emits and the fields that it changes; `None` if it makes a call."""
         if request.handler.may_wait:
             raise Unknowable(f"{request.handler.name} may wait, and the log does not show when it continued")
         if any(parameter.role == "resource" for parameter in request.handler.parameters):
@@ -304,7 +309,7 @@ class _Rebuilding:
             self.documents.trying = False
 
     def published_by(self, handler: str, cause: str) -> list[Message]:
-        """Return the events of a run that the log has, in order."""
+        """Return the events of a run that are in the log, in order."""
         service, published = self.service, list[Message]()
         types = [name_of(event) for event in service.handlers[handler].emits]
         for index in count():
@@ -318,7 +323,7 @@ class _Rebuilding:
     def _build_messages(
         self, state: ProcessingState, request: RunRequest, events: Sequence[EncodedEvent]
     ) -> list[Message]:
-        """Return the events that a handler returned, as they are published."""
+        """Return the events that a handler returned, in the form in which they are published."""
         p, started = state.loaded_progress, state.loaded_progress.started or state.message.started
         return [
             Message(
@@ -338,12 +343,12 @@ class _Rebuilding:
 
 
 class RebuildEnvironment(NamedTuple):
-    """Limits of log and store, and the keys: what the content of a progress depends on."""
+    """Limits of log and store, and the keys: the content of a progress depends on them."""
 
     record_bytes_max: int
-    """Largest record that the log takes, in bytes."""
+    """Largest record that the log accepts, in bytes."""
     document_bytes_max: int
-    """Largest document that the store takes, in bytes."""
+    """Largest document that the store accepts, in bytes."""
     keys: Keys | None = None
     """Keys of encrypted values; `None`: nothing is encrypted."""
 
@@ -356,11 +361,11 @@ async def rebuild_progress(
     now_ms: int,
     environment: RebuildEnvironment,
 ) -> RebuiltProgress | None:
-    """Rebuild the progress of a saga from the messages that the service took, and the events that it emitted.
+    """Rebuild the progress of a saga from the messages that the service consumed, and the events that it emitted.
 
-    Returns `None` if it had none. Raises `Unknowable`. The log has no order of messages of different topics, so three
-    are tried. The first one counts that leads to all emitted events and to nothing else; if there is none, the first
-    one that leads to all of them.
+    Returns `None` if the saga had no progress. Raises `Unknowable`. The log has no order across topics, so three orders
+    are tried. The result is that of the first order which leads to all emitted events and no others; if there is none,
+    that of the first order which leads to all of them.
     """
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:
@@ -390,7 +395,7 @@ def _begin_rebuilding(
 async def _rebuild_in_order(
     rebuilding: _Rebuilding, received: Sequence[ReceivedMessage], order: Order
 ) -> RebuiltProgress | None:
-    """Rebuild the progress from messages in one of the orders."""
+    """Rebuild the progress from the messages in the given order."""
     documents, published = rebuilding.documents, rebuilding.published
     try:
         for each in _sort(rebuilding, received, order):
@@ -418,7 +423,7 @@ async def _rebuild_in_order(
 
 
 def _sort(rebuilding: _Rebuilding, received: Sequence[ReceivedMessage], order: Order) -> list[ReceivedMessage]:
-    """Return the messages in one of the orders. A deadline that has run gets the timer that fired for it."""
+    """Return the messages in the given order. For a deadline that has run, a timer that made it run is inserted."""
     timed: list[tuple[int, ReceivedMessage]] = []
     last: dict[tuple[str, int], int] = {}
     ended_ms = max([from_iso(event.time) for event in rebuilding.published.values()], default=0)
@@ -456,7 +461,7 @@ def _make_timer(rebuilding: _Rebuilding, due_ms: int) -> SagaTimer:
 
 
 def _make_request(service: PreparedService, action: RunHandler | Compensate) -> RunRequest:
-    """Return the run of an action, as `MessageProcessor` makes it."""
+    """Return the request for the run of an action, as `MessageProcessor` makes it."""
     if isinstance(action, Compensate):
         cause = action.result.event.id
         return RunRequest(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))
@@ -466,7 +471,7 @@ def _make_request(service: PreparedService, action: RunHandler | Compensate) -> 
 
 
 def _event_id(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
-    """Return the id of an event that a handler emitted because of a cause."""
+    """Return the id of the event that a handler emitted at `index`, because of a cause."""
     return own_identity(
         service.name, ids.event_id(type_, service.name, saga, handler, cause, index), service.contracts[type_].owner
     )
@@ -475,7 +480,7 @@ def _event_id(service: PreparedService, type_: str, saga: str, handler: str, cau
 def _check_same_events(
     request: RunRequest, built: Sequence[Message], published: Sequence[Message]
 ) -> Sequence[Message]:
-    """Return the events of a repeated run: as the log has them, then those that were never published.
+    """Return the events of a repeated run: those in the log, followed by those that were never published.
 
     Raises `Unknowable` if the log has others.
     """

@@ -1,4 +1,4 @@
-"""A service that runs: its prepared declarations with open resources and ports."""
+"""A running service: its prepared declarations with open resources and ports."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -28,7 +28,7 @@ class UsedResource(NamedTuple):
 
     resource: Resource
     limiter: Limiter
-    """Its limits."""
+    """Applies the limits of the resource."""
 
 
 READ_S = 5.0
@@ -45,11 +45,11 @@ class KnownControls:
     stops: bool = False
     """True if anything is paused, limited or routed; otherwise no run has to check."""
     gate: AbstractAsyncContextManager[object] | None = None
-    """Lets one task read at a time; the others wait for its result, because the copy may be very old."""
+    """Lock that lets one task read at a time. The others wait for its result, because the copy may be very old."""
     cas: int | None = None
-    """Version of the control log that was read; 0: there is none."""
+    """Version of the control log that was read; 0 if there is none."""
     reported: Mapping[Target, ControlEntry] = field(default_factory=dict)
-    """Active controls that were reported last."""
+    """Active controls as last reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +57,21 @@ class ServiceRuntime(PreparedService):
     """A prepared service with its open resources and ports."""
 
     resources: Mapping[type, object]
-    """Each resource that is open, by the type that was declared."""
+    """Open resources, by the declared type."""
     used_resources: Mapping[type, UsedResource]
-    """Resources by the own type of what is open: that of a fake, where one takes its place."""
+    """Open resources, by their actual class: that of the fake, if a fake replaces the resource."""
     ports: Ports
     controls: KnownControls = field(default_factory=KnownControls)
     limiters: dict[str, Limiter] = field(default_factory=dict)
-    """Limits that people set to the runs of handlers, by name."""
+    """Limiters of handlers whose runs an operator has limited, by handler name."""
     calls: dict[tuple[str, Limits], Limiter] = field(default_factory=dict)
-    """Limits that calls have of their own, by the resource's name; of a function alone, without one."""
+    """Limiters of calls with limits of their own, by resource name and limits. The name is empty for a function without
+    a resource."""
 
     gates: CallGates = field(default_factory=CallGates)
-    """Counts of calls, which all services of the process have in common."""
+    """Counters of limited calls, shared by all services of the process."""
     memories: dict[tuple[str, Limits], LastGoodCache[Raw]] = field(default_factory=dict)
-    """Results that are remembered of calls, in the same way."""
+    """Last good results of calls, with the same keys as `calls`."""
 
     @property
     def names(self) -> DeclaredNames:
@@ -86,7 +87,7 @@ class ServiceRuntime(PreparedService):
         )
 
     def decision_time(self) -> Now:
-        """Return the time for a decision that is made now, with the retention and the absences of the service."""
+        """Return the current time for a decision, with the retention and the absences of the service."""
         heartbeat = self.ports.heartbeat
         absences = () if heartbeat is None else heartbeat.absences
         return Now(self.ports.clock.now_ms(), self.retention_s, absences=absences)
@@ -96,7 +97,7 @@ class ServiceRuntime(PreparedService):
         return message.started is not None and message.started < self.decision_time().forgotten
 
     def limits(self, active: Mapping[Target, ControlEntry]) -> None:
-        """Apply the limits that operators have set, in place of the declared ones and of those set before."""
+        """Apply the limits that operators have set; where none is set any more, the declared limit is restored."""
         limits = {target[1:]: entry.switch for target, entry in active.items() if target[0] == "limit"}
         for used in self.used_resources.values():
             used.limiter.limit(limits.get(("resource", used.resource.name)))
@@ -104,7 +105,7 @@ class ServiceRuntime(PreparedService):
         for name in runs:
             if name not in self.limiters:
                 self.limiters[name] = Limiter(self.name, _limited(name), self.ports)
-        for name, limiter in self.limiters.items():  # one that is not limited any more may still have runs waiting
+        for name, limiter in self.limiters.items():  # runs may still wait at a limiter whose limit was removed
             limiter.limit(runs.get(name))
 
     def limiter_of(self, name: str, limits: Limits, used: UsedResource | None) -> Limiter | None:
@@ -143,8 +144,8 @@ class ServiceRuntime(PreparedService):
         return contract.name, event.__contract__, value
 
     def check_size(self, type_: str, value: bytes) -> None:
-        """Raise `Permanent` for an event that is too large for the log: in the progress it would block the saga's other
-        events."""
+        """Raise `Permanent` for an event that is too large for the log: stored in the progress, it would block the
+        saga's other events."""
         bytes_max = value_bytes_max(self.ports.publisher.record_bytes_max)
         if len(value) > bytes_max:
             raise Permanent(
@@ -156,10 +157,12 @@ class ServiceRuntime(PreparedService):
 def make_service_runtime(
     prepared: PreparedService, resources: Mapping[type, object], ports: Ports, gates: CallGates | None = None
 ) -> ServiceRuntime:
-    """Make a service that runs. `resources`: open ones, by the declared types. `gates`: those of its process."""
+    """Make a running service. `resources`: open resources, by the declared types. `gates`: those of the process."""
     gates = gates or CallGates()
     declared = {resource.gives: resource for resource in prepared.declared.resources}
-    prepared = replace(prepared, schemas=KnownSchemas(prepared.schemas.library))  # each life learns for itself
+    prepared = replace(
+        prepared, schemas=KnownSchemas(prepared.schemas.library)
+    )  # each running service collects its own schemas
     return ServiceRuntime(
         **{each.name: getattr(prepared, each.name) for each in fields(PreparedService)},
         resources=resources,
@@ -178,7 +181,7 @@ def _use_resource(service: str, resource: Resource, ports: Ports, gates: CallGat
 
 
 def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None = None) -> Resource:
-    """Return the runs of a handler, or one call, as a resource with limits."""
+    """Return a resource with limits that stands for the runs of a handler, or for one call."""
     return Resource(
         name=name,
         opener=_nothing,
@@ -191,5 +194,5 @@ def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None
 
 
 async def _nothing() -> AsyncIterator[object]:
-    """Open nothing: runs and calls are no resource that a handler is given."""
+    """Open nothing: such a resource is never passed to a handler."""
     yield None

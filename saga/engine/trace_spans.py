@@ -1,4 +1,4 @@
-"""Record the spans of one message's processing. Without tracing nothing of it exists."""
+"""Record the spans of one message's processing. Without tracing, none of these objects is created."""
 
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,20 +12,21 @@ from saga.telemetry.events import Span, Traced
 T = TypeVar("T")
 Kind: TypeAlias = Literal["handler", "step", "store"]
 SPANS_MAX = 500
-"""Spans of one message, at most: of a handler with thousands of steps the first ones are shown."""
+"""Largest number of spans of one message: of a handler with thousands of steps only the first are recorded."""
 UNTRACED = nullcontext("")
-"""In the place of `Spans.of` where nothing is traced."""
+"""Used instead of `TurnSpans.of` when nothing is traced."""
 
 
 class TurnSpans:
-    """Spans of the processing of one message. Steps of a handler never overlap: one span at a time is the inner one."""
+    """Spans of the processing of one message. Steps of a handler never overlap, so one span at a time is the
+    innermost."""
 
     __slots__ = ("_clock", "_count", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")
 
     def __init__(
         self, tracing: Tracing, service: str, clock: Clock, position: Position, place: TracePosition | None
     ) -> None:
-        """`place`: that of the message; `None` for a wake or a command: the first run says it."""
+        """`place`: trace position of the message; `None` for a timer or a command: then the first run determines it."""
         self.tracing, self.service, self.place = tracing, service, place
         self._clock, self.began_s = clock, clock.monotonic_s()
         self.id = span_of(f"{tracing.process}|{service}|{position}|{self.began_s!r}")
@@ -37,11 +38,11 @@ class TurnSpans:
     def of(
         self, kind: Kind, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
     ) -> Iterator[str]:
-        """Record what the block does as a span; gives its id.
+        """Record the block as a span, and yield the span's id.
 
-        `parts`: messages that it is given. `answers`: exceptions that are no errors.
+        `parts`: messages that are processed in the block. `answers`: exceptions that do not count as errors.
         """
-        if self.place is None and parts:  # a wake is of the trace of what it wakes
+        if self.place is None and parts:  # a timer belongs to the trace of the run that it triggers
             self.place = trace_position(parts[0])
         outer, self._count = self._inner, self._count + 1
         id_ = self._inner = span_of(f"{self.id}|{self._count}")
@@ -69,12 +70,13 @@ class TurnSpans:
             )
 
     async def around(self, kind: Kind, name: str, work: Awaitable[T], parts: Sequence[Message] = ()) -> T:
-        """Await the work, and record it as a span: cheaper than a block around it."""
+        """Await the work and record it as a span."""
         with self.of(kind, name, parts):
             return await work
 
     def published(self, events: Sequence[Message], began_s: float) -> None:
-        """Record spans of events that were published since `began_s`. The spans of their consumers are below these."""
+        """Record spans of events that were published since `began_s`. They are the parents of their consumers'
+        spans."""
         for event in events:
             self._add(
                 Span(
@@ -89,11 +91,11 @@ class TurnSpans:
             )
 
     def header(self, span: str) -> str | None:
-        """Return the header for a call in this span; `None` as long as its trace is unknown."""
+        """Return the `traceparent` header for a call in this span; `None` as long as the trace is unknown."""
         return None if self.place is None else self.place.header(span, self.tracing.is_sampled(self.place))
 
     def to_traced(self, message: Message, position: Position) -> Traced | None:
-        """Return their telemetry event; `None` if they are not sampled, or of a timer that triggered nothing."""
+        """Return the spans as a telemetry event; `None` if they are not sampled, or if a timer triggered nothing."""
         place = self.place
         if place is None or not self.tracing.is_sampled(place):
             return None
@@ -121,7 +123,7 @@ class TurnSpans:
             self._spans.append(span)
 
     def _links(self, parts: Sequence[Message]) -> tuple[str, ...]:
-        """Return the headers of the messages that are not the parent of these spans."""
+        """Return the trace headers of the messages that are not the parent of these spans."""
         if not parts or self.place is None:
             return ()
         own = self.place.span

@@ -1,4 +1,4 @@
-"""One worker of a service: its parts, put together, and its state for health and metrics."""
+"""One worker of a service: it connects the worker's parts, and shows its state to health checks and metrics."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -28,22 +28,23 @@ from saga.telemetry.health import Reachability
 
 @dataclass(slots=True)
 class Worker:
-    """Handles what its sources give. It is a `saga.telemetry.health.WorkerView`."""
+    """Processes the messages of its sources. It is a `saga.telemetry.health.WorkerView`."""
 
     service: ServiceRuntime
     assignment: WorkerAssignment
     limits: FlowLimits
     tasks: asyncio.TaskGroup
-    """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
+    """Task group for everything that runs beside polling: runs, commits, dead letters."""
     sources: WorkerSources
     transition_publisher: TransitionPublisher | None = None
-    """Publishes its transitions; `None`: they are not published."""
+    """Publishes the transition events; `None` if they are not published."""
     log_ids: LogIds | None = None
-    """Way to the ids of logs, to be compared with those that the store knows; `None`: they are not."""
+    """Function that returns the current log ids, to be compared with those in the store; `None` if they are not
+    compared."""
     executor: KeyedExecutor = field(init=False)
     timers: TimerBuffer = field(init=False)
     low_priority: LowPriorityBuffer | None = field(init=False)
-    """Messages that yield; `None`: no handler may wait."""
+    """Messages that are held back so that others get through; `None` if no handler has low priority."""
     poll_loop: PollLoop = field(init=False)
     committer: Committer = field(init=False)
     listener: PartitionListener = field(init=False)
@@ -116,7 +117,7 @@ class Worker:
         return len(self.assignment.trackers)
 
     def lag(self) -> Mapping[Partition, int] | None:
-        lag = self.sources.lag()  # wakes that lie in the log until their time are not behind
+        lag = self.sources.lag()  # timers that wait in the log until they are due are no lag
         return None if lag is None else {p: n for p, n in lag.items() if p.topic not in self.service.wakes}
 
     def reach(self) -> Mapping[Partition, Reachability] | None:
@@ -133,7 +134,8 @@ class Worker:
         return self.sources.stalled_partitions()
 
     async def look(self) -> None:
-        """Read the store once, to see whether it answers. Messages in flight know better whether it accepts writes."""
+        """Read the store once, to check whether it answers. Whether it accepts writes is known better from messages in
+        flight."""
         ports = self.service.ports
         try:
             await ports.store.get(names.PROGRESS, progress_key(self.name, ""))
@@ -148,5 +150,5 @@ class Worker:
 
 
 async def _end(why: Broken) -> None:
-    """Raise the error that ends the service among its tasks."""
+    """Raise the error that ends the service in one of its tasks."""
     raise why
