@@ -1,4 +1,4 @@
-"""`check_idempotent`: a check that the handlers of a service do the same again when they are rerun."""
+"""The function `check_idempotent`: check that the handlers of a service give the same result when they are rerun."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -77,18 +77,19 @@ _SIMPLE: Final[Mapping[ScalarKind, object]] = {
 
 
 class Script(NamedTuple):
-    """Events that have to arrive, in this order, for a handler to run."""
+    """A handler, and the events that must arrive, in this order, for it to run."""
 
     handler: Reaction
     events: tuple[Event, ...]
 
 
 def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
-    """Return scripts for each handler and compensation, so that each event that it can take occurs in one.
+    """Return scripts for each handler and compensation. Together they contain every event that the handler can take.
 
-    Self-consumed events are in no script: instead a script contains the events that make the service emit them. A
-    script is empty if the handler waits for an event that no other handler of the service emits. Raises `SagaError` if
-    the given events belong to two sagas, or if the service does not consume one of them.
+    A script contains only events that come from outside the service. Instead of a self-consumed event it contains the
+    events that make the service emit it. A script is empty if the handler waits for an event that no other handler of
+    the service emits. Raises `SagaError` if the given events belong to several sagas, or if the service does not
+    consume one of them.
     """
     planner = _Planner(declared, given)
     handlers = declared.reactions
@@ -96,8 +97,8 @@ def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
 
 
 def make_example(event: type[Event], saga: str) -> Event:
-    """Return a simple event of this class: every number is 1, every text is named after its field, no field is left
-    out.
+    """Return a simple event of this class: every number is 1, every text is named after its field, and optional fields
+    are filled in.
     """
     binding = binding_of(event)
     record, classes = binding.version.record, binding.classes
@@ -128,7 +129,7 @@ def _make_simple(type_: Type, name: str, classes: Classes) -> Any:
 
 
 class _Planner:
-    """Search for scripts. Each list that it returns holds alternatives."""
+    """Search for the scripts of handlers. Each method that returns a list of event sequences returns alternatives."""
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
         self._handlers = declared.reactions
@@ -149,15 +150,17 @@ class _Planner:
         self._saga = next(iter(sagas), str(UUID(int=1)))
 
     def handler(self, handler: Reaction, above: frozenset[str]) -> list[tuple[Event, ...]]:
-        """Return scripts after which the handler runs; none if it waits for an event that only itself emits.
+        """Return scripts after which the handler runs; none if it waits for an event that only it emits.
 
-        `above`: handlers for which the search is already looking for scripts.
+        `above`: handlers for which the search is already looking for scripts, to end a recursion.
         """
         if handler.name in above:
             return []
         above |= {handler.name}
         needed = [p for p in handler.parameters if self._is_needed(handler, p)]
-        needed.sort(key=lambda p: all(name_of(e) in self._consumed for e in p.events))  # own events come first
+        needed.sort(
+            key=lambda p: all(name_of(e) in self._consumed for e in p.events)
+        )  # self-consumed events come first
         needs = [self._parameter(p, above) for p in needed]
         if handler.undoes is not None:
             original = next(h for h in self._handlers if h.name == handler.undoes)
@@ -167,8 +170,8 @@ class _Planner:
         return [_join(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
 
     def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
-        """Return True if the parameter is an event that has to arrive. A compensation's result need not: its original
-        brings it.
+        """Return True if an event must arrive for this parameter. The event that a compensation takes as the result of
+        its original handler need not, because the script of the original already makes the service emit it.
         """
         if parameter.role != "event":
             return False
@@ -191,7 +194,7 @@ class _Planner:
 
 
 def _join(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
-    """Return these scripts one after another, with only the first event of each kind."""
+    """Return the events of these scripts in order, with only the first event of each type."""
     first: dict[str, Event] = {}
     for script in scripts:
         for event in script:
@@ -200,13 +203,13 @@ def _join(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
 
 
 Difference: TypeAlias = tuple[str, str, str]
-"""Place of the difference, the value in the first run, the value in this run."""
+"""Where two writes differ, the value in the first run, and the value in the rerun."""
 NOTHING = "nothing"
 _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, Enum)
 
 
 class CallIdentity(NamedTuple):
-    """Identity of a call within one saga; the same call with other arguments is another one."""
+    """Identity of a call within one saga. The same call with other arguments has another identity."""
 
     handler: str
     name: str
@@ -215,32 +218,34 @@ class CallIdentity(NamedTuple):
 
 
 BEGUN = "begun"
-"""Outcome of a run that has written an intent and no transition yet."""
+"""Outcome of a run that has written an intent but no transition yet."""
 _RAN = (BEGUN, "handled", "compensated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparableWrite:
-    """Content of one write in comparable parts: an intent, a transition, or a document."""
+    """Content of one write to the store, split into parts that can be compared. The write is an intent, a transition,
+    or a document.
+    """
 
     handler: str
-    """Handler in whose run it was made."""
+    """Handler whose run made the write."""
     outcome: str
-    """Outcome of the transition; for a document its collection and key."""
+    """Outcome of the transition; for a document, its collection and key."""
     reason: str | None = None
     calls: tuple[StepRecord, ...] = ()
     delta: Mapping[str, object] = field(default_factory=dict)
     events: tuple[EmittedEvent, ...] = ()
     document: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the document, without those that the toolkit stores in it."""
+    """Fields of the document, without the toolkit's markers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of a write with the same write in a rerun."""
+    """Comparison of the writes of a first run with those of a rerun."""
 
     arguments: Mapping[CallIdentity, Mapping[str, object]]
-    """Arguments by name of each step that was called."""
+    """Arguments, by name, of each step call so far."""
     event_of: Callable[[str, bytes], Event]
     """Function that decodes an emitted event from its type and bytes."""
 
@@ -284,8 +289,8 @@ class Comparison:
 
 
 def copy_for_comparison(value: object, seen: set[int] | None = None) -> object:
-    """Return a copy of a value with all its parts, to be compared with a later one. An object of the standard library
-    is represented by its type alone.
+    """Return a copy of a value and all its parts, to compare it with a later copy of the same value. An object of the
+    standard library is represented by its type alone.
     """
     seen = set() if seen is None else seen
     kind = type(value).__name__
@@ -318,7 +323,7 @@ def _values(what: str, one: Mapping[str, object], other: Mapping[str, object]) -
 
 
 def _fields(event: Event) -> Mapping[str, object]:
-    return {part.name: getattr(event, part.name) for part in fields(event)}  # type: ignore[arg-type] # all events are
+    return {part.name: getattr(event, part.name) for part in fields(event)}  # type: ignore[arg-type] # all events are dataclasses
 
 
 def _describe_write(made: ComparableWrite | None) -> str:
@@ -341,10 +346,10 @@ def _describe_answer(call: StepRecord) -> str:
 
 _RUN = ("handled", "compensated")
 _TURNS_MAX = 5
-"""Maximum number of turns of a suspended run."""
+"""Maximum number of turns of a suspended run that are executed."""
 APART_S = 0.002
-"""Pause between two runs. A handler that reads the clock itself gets another time, in milliseconds, in
-the second run.
+"""Pause in seconds before each rerun, so that a handler that reads the clock itself gets another time than in the first
+run, even with a resolution of milliseconds.
 """
 REMEDY = (
     "A handler that runs again on the same events has to make the same steps, updates and events. Make ids with "
@@ -360,22 +365,23 @@ async def check_idempotent(
     real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
 ) -> None:
-    """Run each handler and compensation again, as after a crash and on an outdated progress: `await
+    """Run each handler and compensation again, as after a crash and with outdated progress: `await
     check_idempotent(pay)`.
 
-    `events`: the events that arrive, of one saga; several of one kind are tried one after the other. For every other
-    event that the handlers take, a simple example is made from the contract, and from each older version that an
-    upcaster reads; for a deadline its time passes. `use`, `real`, `documents`: as in `trial`.
+    `events`: events of one saga that arrive. Several events of one type are alternatives, tried one after the other.
+    For every other event that the handlers take, simple examples are made: one from the contract, and one from each
+    older version that an upcaster reads. For a deadline handler its time passes. `use`, `real`, `documents`: as in
+    `trial`.
 
-    Each handler runs once on the real runtime. Then each of its writes is repeated on the state before it, as after a
-    crash at that point, which includes crashes right after each step; then on a progress as it was before the events;
-    and when the last event comes once more, nothing may be written. Steps, their arguments, updates, emitted events,
-    state and documents must be the same each time. A step that is called again gets its first answer, as from an
-    external system that honours idempotency keys, and its fake is not called.
+    First each handler runs once on the real runtime. Then each of its writes is repeated on the state before it, as
+    after a crash at that point; this includes crashes right after each step. Then the run is repeated with cached
+    progress from before earlier events. Finally the last event is delivered again, and nothing may be written. Steps,
+    their arguments, updates, emitted events, state and documents must be the same each time. A step that is called
+    again gets its first answer, as from an external system that honours idempotency keys; its fake is not called.
 
-    Not detected: an external system, or a fake, on which one key has two effects; the order of a set of texts, which
-    differs only in another process; a date that a handler reads from the clock itself; effects that only other events
-    would cause.
+    Not detected: an external system, or a fake, on which one key has two effects; a dependence on the order of a set of
+    texts, which differs only in another process; a date that a handler reads from the clock itself; effects that only
+    other events would cause.
 
     Raises `AssertionError` that names the handler and shows the differences; `SagaError` for handlers that did not run
     on these events, each with the reason; otherwise as `trial`.
@@ -402,7 +408,9 @@ async def check_idempotent(
 
 
 async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
-    """Run the script and its reruns. Return the reason if the handler did not run. Raises `AssertionError`."""
+    """Run the script and its reruns, and return `None`; return the reason if the handler did not run in the script.
+    Raises `AssertionError` if a rerun differs.
+    """
     name = script.handler.name
     if not script.events:
         return "it waits for an event of this service that no other handler here emits"
@@ -426,8 +434,8 @@ def _has_run(entry: Transition) -> bool:
 
 
 def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:
-    """Return the reason that the handler did not run: a dead letter before it, or the last transition
-    written about it.
+    """Return why the handler did not run: the dead letter that prevented it, or else the last transition of this
+    handler.
     """
     dead = [entry for entry in seen if entry.outcome == "dead"]
     entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
@@ -443,7 +451,7 @@ def _list_names(script: Script) -> str:
 def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
     """Return the resources with copies of the fakes, so that each script begins with fakes in their original state.
 
-    If a fake cannot be copied, perhaps because of a lock, the originals are used.
+    If a fake cannot be copied, for example because it holds a lock, the originals are used.
     """
     memo: dict[int, object] = {id(given): given for given in resources.values() if not any(given is f for f in use)}
     try:
@@ -453,21 +461,24 @@ def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapp
 
 
 class _Write(NamedTuple):
-    """One write of the first run to the store."""
+    """One write to the store during the first run."""
 
     at: tuple[str, str]
-    """Collection and key."""
+    """Collection and key of the written document."""
     content: bytes
     made: ComparableWrite
     arrival: int
-    """Number of the message during which it was made."""
+    """Index of the message that was being processed."""
 
 
 _SEEDED = ComparableWrite(handler="", outcome="there from the beginning")
 
 
 class _Store(RerunStore):
-    """A store that holds the results of these writes, and archived content. `ends`: a rerun ends at its first write."""
+    """A store that begins with the results of the given writes and with separately stored content such as archives.
+
+    `ends`: whether a rerun ends at its first write.
+    """
 
     def __init__(
         self, declared: Declared, writes: Sequence[_Write], apart: dict[tuple[str, str], bytes], *, ends: bool
@@ -484,10 +495,10 @@ class _Store(RerunStore):
             self._put(write.at, write.content)
 
     def accept_write(self, at: tuple[str, str], content: bytes) -> int:
-        """Store the write, and end a rerun. A rerun that has written an intent goes on until its call, so that the
-        arguments of the call are known.
+        """Store the write; end a rerun by raising `RerunComplete`. After an intent a rerun continues until its call, so
+        that the arguments of the call are known.
         """
-        if at[0] == ARCHIVES:  # not compared by itself: whatever refers to it names its content
+        if at[0] == ARCHIVES:  # not compared separately: its content is identified by the document that refers to it
             self._apart[at] = content
             return self._put(at, content)
         made = self._make_write(at, content)
@@ -504,9 +515,10 @@ class _Store(RerunStore):
         return cas
 
     def _make_write(self, at: tuple[str, str], content: bytes) -> ComparableWrite:
-        """Return the content of a write in comparable parts.
+        """Return the content of a write, split into comparable parts.
 
-        An intent is written without a transition; a transition may leave the intents of others open.
+        A progress with the same number of transitions as before is the write of an intent. A write with a new
+        transition is never that, even if intents of other runs are still open.
         """
         if at[0] != PROGRESS:
             return ComparableWrite(
@@ -527,7 +539,7 @@ class _Store(RerunStore):
 
 @dataclass
 class _Outside:
-    """Arguments and answers of all step calls, over all runs."""
+    """Record of the arguments and answers of all step calls, over all runs."""
 
     arguments: dict[CallIdentity, Mapping[str, object]] = field(default_factory=dict)
     answers: dict[CallIdentity, object] = field(default_factory=dict)
@@ -537,7 +549,7 @@ class _Outside:
     async def answer(
         self, asked: CallIdentity, call: Callable[[], Awaitable[object]], declared: tuple[type[Exception], ...]
     ) -> object:
-        """Return the answer of the first call; make the call again if it has no answer yet."""
+        """Return or raise what the first such call answered. Make the call if it has no answer yet."""
         if asked in self.refusals:
             raise self.refusals[asked]
         if asked not in self.answers:
@@ -572,11 +584,13 @@ class _ScriptRuns:
         ]
         """All writes of the first run, in order."""
         self._apart: dict[tuple[str, str], bytes] = {}
-        """Claim checks, archives and overflow segments, by collection and key: the same for all runs."""
+        """Claim checks, archives and overflow segments, by collection and key. All runs share them."""
         self._arrivals: list[tuple[Message, Position, int]] = []
-        """Messages that arrived, and the time of each: events, and timers of suspended runs."""
+        """Messages that arrived, in order, each with the time of its arrival. They are events, and timers of suspended
+        runs and deadlines.
+        """
         self._events: list[int] = []
-        """Index of each event in the arrivals."""
+        """Index of each event of the script in `_arrivals`."""
 
     async def run(self, script: Script) -> None:
         """Run the script from beginning to end."""
@@ -597,8 +611,8 @@ class _ScriptRuns:
 
     @staticmethod
     def _due_ms(store: "_Store", deadline: str, *, is_last: bool) -> int | None:
-        """Return the time at which a suspended run that waits for no event continues, or a deadline runs. After the
-        last event, suspended runs that wait for an event count too.
+        """Return the earliest time at which a suspended run continues or the deadline runs; `None` if nothing is due.
+        Until the last event has arrived, deadlines and suspended runs that wait for an event do not count.
         """
         found = [write.content for write in store.writes if write.at[0] == PROGRESS]
         if not found:
@@ -608,7 +622,7 @@ class _ScriptRuns:
         return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
 
     async def _process(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:
-        """Process a message to its end."""
+        """Process a message until it is finished."""
         number = len(self._arrivals)
         position = Position("", 0, number)
         self._arrivals.append((message, position, self._clock.now_ms()))
@@ -621,16 +635,17 @@ class _ScriptRuns:
         return list(map(decode_transition, decode_progress(progresses[-1]).transitions)) if progresses else []
 
     def first_write(self, event: int) -> int:
-        """Return the number of the first write that was made at the arrival of an event, or later."""
+        """Return the index of the first write that was made when this event of the script arrived, or later."""
         first = self._events[event]
         return next((n for n, write in enumerate(self.writes) if write.arrival >= first), len(self.writes))
 
     async def rerun(
         self, script: Script, number: int, when: str, cached: tuple[SagaProgress, int] | None = None
     ) -> None:
-        """Repeat a write on the state before it. If `number` is one past the last write, nothing may be written.
+        """Repeat a write on the state before it. If `number` is one past the last write, check that nothing is written.
 
-        `cached`: the progress in the worker's cache. Raises `AssertionError` if the rerun writes something else.
+        `cached`: the progress in the worker's cache, with its CAS. Raises `AssertionError` if the rerun writes
+        something else.
         """
         await SystemClock().sleep(APART_S)
         store = _Store(self._declared, self.writes[:number], self._apart, ends=True)
@@ -645,8 +660,8 @@ class _ScriptRuns:
         self._compare(script, once and once.made, store.made, touched, when)
 
     async def rerun_on_old(self, script: Script, number: int, old: int, when: str) -> None:
-        """Repeat a write with a cached progress from before an older event, then all writes after it: these show
-        whether the first rerun left something in variables.
+        """Repeat a write with a cached progress from before an older event. Then repeat all later writes; they show
+        whether the first rerun left something behind in variables.
         """
         contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
         known = (
@@ -664,7 +679,7 @@ class _ScriptRuns:
         return make_service_runtime(self._prepared, self._resources, ports)
 
     def _call(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
-        """Return the answer of the first call. After a write it ends the run."""
+        """Return the answer of the first such call; if the rerun has already made a write, end the rerun instead."""
         key = CallIdentity(step.handler, step.record.name, step.record.number, step.record.input)
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
         self._outside.arguments[key] = arguments | dict(step.kwargs)
@@ -703,6 +718,6 @@ class _ScriptRuns:
 
 
 def _remove_markers(content: bytes) -> Mapping[str, object]:
-    """Return the fields of a document without those that the toolkit stores in it."""
+    """Return the fields of a document without the toolkit's markers."""
     document: dict[str, object] = msgspec.json.decode(content)
     return {name: value for name, value in document.items() if name != MARKERS}

@@ -1,4 +1,4 @@
-"""`trial`: a test of one service on its real runtime, in memory and in milliseconds."""
+"""The function `trial`: test one service on its real runtime, in memory and in milliseconds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -72,18 +72,24 @@ _R = TypeVar("_R", bound=Recordable, default=None)
 
 _NONE: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 FOR_EVER_S = 1e12
-"""A number of seconds greater than all delays of a trial together."""
+"""Number of seconds that is greater than all delays of a trial together, so a limit of this length is never reached."""
 DELAY_S_MAX = 30
-"""Maximum delay between two attempts in a trial: only its script lets hours pass."""
+"""Maximum delay between two attempts in a trial, so that failed attempts do not advance the clock by hours. Only the
+script does that.
+"""
 _NOTHING = timedelta(0)
 TURNS_MAX = 2000
 """Maximum number of turns that may be due within one time span of a script."""
 PAUSES_MAX = 1000
-"""Maximum number of failed attempts in one trial: one with more will not come to an end."""
+"""Maximum number of failed attempts in one trial. A trial with more of them is ended, because it would probably never
+finish.
+"""
 
 
 class TrialClock:
-    """A clock on which waits take no time. Calls of external systems take real time, and so do their timeouts."""
+    """A clock that waits by advancing its time, so waiting takes no real time. Calls of external systems take real
+    time, and so do their timeouts.
+    """
 
     def __init__(self) -> None:
         self._now_ms = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -105,7 +111,7 @@ class TrialClock:
         self._now_ms = ms
 
     def pass_until(self, ms: int) -> None:
-        """Advance to this time, unless it has passed."""
+        """Advance to this time; do nothing if it is in the past."""
         self._now_ms = max(self._now_ms, ms)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
@@ -115,7 +121,7 @@ class TrialClock:
 
 @dataclass
 class _Patience:
-    """Counter of failed attempts, which ends a trial that makes no progress."""
+    """Counter of failed attempts that ends a trial once there are too many."""
 
     clock: TrialClock
     moments: list[TelemetryEvent]
@@ -139,8 +145,9 @@ class _Patience:
 def trial_ports(
     service: str, store: Store, clock: TrialClock, log: EventPublisher, moments: list[TelemetryEvent] | None = None
 ) -> Ports:
-    """Return the ports of a trial: a real store, and time that passes by itself. `moments`: telemetry events are
-    appended there.
+    """Return the ports of a trial: the given store and a clock that never really waits.
+
+    `moments`: list to which telemetry events are appended.
     """
     patience = _Patience(clock, [] if moments is None else moments)
     return Ports(
@@ -155,7 +162,7 @@ def trial_ports(
 
 
 class Trial(Generic[_S_co]):
-    """The result of a trial: events, state, progress and documents."""
+    """The result of a trial: emitted events, state, progress and documents."""
 
     def __init__(
         self, emitted: Sequence[Event], progress: Progress[_S_co], documents: Mapping[tuple[type, str], object]
@@ -174,17 +181,17 @@ class Trial(Generic[_S_co]):
 
     @property
     def progress(self) -> Progress[_S_co]:
-        """Progress of the saga with each transition, including ignored messages and the reason for each."""
+        """Progress of the saga with each transition. Ignored messages have transitions too, which state the reason."""
         return self._progress
 
     def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """Return a document as the service left it; `None` if it does not exist."""
+        """Return a document as it was when the trial ended; `None` if it does not exist."""
         document = self._documents.get((kind, key))
         assert document is None or isinstance(document, kind)
         return document
 
 
-async def trial(  # all that a trial begins with
+async def trial(  # one parameter for each kind of initial condition
     service: Service[_S],
     *script: "Event | Change[Any] | timedelta",
     use: Sequence[object] = (),
@@ -196,21 +203,23 @@ async def trial(  # all that a trial begins with
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
     Args:
-        script: events of one saga that arrive in this order, each when the ones before it are finished. A `timedelta`
-            lets that time pass, with the deadlines and suspended runs that are due then. Failed attempts take no time.
-            A `Change` of a document is taken as from a change stream; an equal one is the same change.
-        use: fakes, each used for the resources whose type it is an instance of.
+        script: events of one saga, which arrive in this order; each arrives when the ones before it are finished. A
+            `timedelta` lets that much time pass, and the deadlines and suspended runs that are due then are run. Failed
+            attempts take no time. A `Change` of a document arrives as from a change stream; an equal `Change` counts as
+            the same one delivered again.
+        use: fakes. Each replaces the resources whose type it is an instance of.
         real: types of resources that have no fake and are opened for real. Without this list a test could call an
-            external system without noticing.
-        documents: key to document, there from the beginning.
-        state: the saga's state as an earlier message left it, perhaps of the class of an older release if a migration
-            takes that.
-        flags: those that are on; all others are off.
+            external system by mistake.
+        documents: documents by key that exist from the beginning.
+        state: the saga's state as recorded by an earlier message. It may be of the class of an older release if a
+            migration takes that class.
+        flags: flags that are on; all others are off.
 
-    Promises: milliseconds, no server, no real time. A dead letter raises nothing: look at `progress.transitions`.
+    Promises: takes milliseconds, needs no server, and waits no real time. A dead letter raises nothing: it is recorded
+    in `progress.transitions`.
 
-    Raises `ConfigurationError` for a resource of `real` that does not open, `DeclarationError` for a fake that nothing
-    uses, or for a resource that has no fake and is not in `real`.
+    Raises `ConfigurationError` for a resource of `real` that does not open; `DeclarationError` for a fake that no
+    resource uses, and for a resource that has no fake and is not in `real`.
     """
     declared, clock = service.declared, TrialClock()
     check_fakes([declared], use, real)
@@ -253,8 +262,8 @@ async def trial(  # all that a trial begins with
 
 
 def retry_at_once(prepared: PreparedService) -> PreparedService:
-    """Return the service with all retries made at once, and all calls concurrent: in a trial no time passes between
-    attempts.
+    """Return the service with retries that never park a run and with calls that may all run concurrently, because in a
+    trial no real time passes between attempts.
     """
     handlers = {
         name: replace(handler, retry=handler.retry and _retry_at_once(handler.retry))
@@ -275,7 +284,7 @@ def _retry_at_once(retry: Retry) -> Retry:
 
 
 async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time: timedelta) -> None:
-    """Let a time span of the script pass: run the deadlines and suspended runs when they are due."""
+    """Let a time span of the script pass: run deadlines and suspended runs at the times when they are due."""
     until_ms = clock.now_ms() + round(time.total_seconds() * 1000)
     waits: frozenset[tuple[str, str, int]] = frozenset()
     for turn in range(TURNS_MAX):
@@ -288,7 +297,7 @@ async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time
         wake = make_timer(service, saga, clock, due_ms, turn)
         await MessageProcessor(service).process(MessageProcessor(service).begin(wake, Position("trial", 0, 0), None))
         after = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
-        if after is None or (found is not None and after.cas == found.cas):  # what is due cannot run yet
+        if after is None or (found is not None and after.cas == found.cas):  # the due work cannot run yet
             break
     else:
         raise SagaError(
@@ -298,7 +307,7 @@ async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time
 
 
 def make_timer(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> SagaTimer:
-    """Return the timer that fires now for what is due at that time. `number` makes its id unique."""
+    """Return the timer that fires for work that is due at `due_ms`. `number` makes the timer's id unique."""
     return SagaTimer(
         id=f"trial-{due_ms}-{number}",
         type=timers.TYPE,
@@ -323,7 +332,9 @@ def _find_saga(service: PreparedService, each: "Event | Change[Any] | timedelta"
 async def _process_arrival(
     service: ServiceRuntime, clock: TrialClock, number: int, event: "Event | Change[Any]"
 ) -> None:
-    """Process one event or change of the script to its end."""
+    """Process one event or change of the script until it is finished. An event that the service does not consume is
+    left out.
+    """
     if isinstance(event, Change):
         message = make_arriving_change(service, event, clock)
     elif name_of(type(event)) not in service.contracts:
@@ -335,7 +346,7 @@ async def _process_arrival(
 
 
 def make_arriving_event(service: PreparedService, event: Event, clock: TrialClock) -> Message:
-    """Return the message that delivers an event now. An equal event has the same id."""
+    """Return the message that delivers an event at the current time. Equal events get the same id."""
     contract = service.contracts[name_of(type(event))]
     saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())
     value = codec.encode(event)
@@ -352,9 +363,9 @@ def make_arriving_event(service: PreparedService, event: Event, clock: TrialCloc
 
 
 def make_arriving_change(service: PreparedService, change: Change[Any], clock: TrialClock) -> Message:
-    """Return the message that delivers a document change now. An equal change has the same id.
+    """Return the message that delivers a document change at the current time. Equal changes get the same id.
 
-    Raises `SagaError` for a change that fits several collections, or none.
+    Raises `SagaError` if the change fits several of the collections whose changes the service takes, or none.
     """
     document = change.document if change.document is not None else change.before
     kinds = {kind: event for event in service.changes.values() if (kind := kind_of(event)) is not None}
@@ -381,7 +392,7 @@ def make_arriving_change(service: PreparedService, change: Change[Any], clock: T
 
 
 def _list_emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
-    """Return the published events, each once, as the classes that the service's handlers emit."""
+    """Return the published events without repetitions, as instances of the classes that the service's handlers emit."""
     classes = [event for reaction in service.declared.reactions for event in reaction.emits]
     library = service.schemas.library
     first: dict[str, Outgoing] = {}
@@ -424,26 +435,27 @@ def a_saga(
     principal: str | None = None,
     version: int = 1,
 ) -> Saga[_S] | Saga[_S | None]:
-    """Return a saga for a plain call of a handler: `assert await reserve(an_order(), FakeBank(), a_saga()) ==
-    PaymentReserved(...)`.
+    """Return a saga with which a test calls a handler directly: `assert await reserve(an_order(), FakeBank(), a_saga())
+    == PaymentReserved(...)`.
 
-    Promises: steps are called, updates are applied to `documents` (key to document); nothing is recorded or retried.
-    The mapping itself does not change: look at `.state` and at `await saga.read(...)` afterwards. `idempotency_key`
-    returns the same for the same name, in every saga made here.
+    Promises: steps are called, and updates are applied to a copy of `documents`; nothing is recorded or retried.
+    Afterwards `.state` and `await saga.read(...)` return the results. `idempotency_key` returns the same key for the
+    same name in every saga made by this function.
 
     Args:
+        documents: documents by key; the mapping itself does not change.
         elapsed: value of `saga.elapsed`.
-        flags: those that are on; all others are off.
+        flags: flags that are on; all others are off.
         principal: on whose behalf the saga was started.
         version: version of the handler under which this run began.
 
-    Raises `Permanent` for what a running service could not do either.
+    Raises `Permanent` for a use that would fail in a running service too.
     """
     return PlainSaga(state, elapsed, documents, frozenset(flags), principal, version)
 
 
 class PlainSaga(Saga[_S]):
-    """A saga without a runtime: see `a_saga`."""
+    """A saga without a runtime, for a direct call of a handler: see `a_saga`."""
 
     def __init__(
         self,
@@ -492,7 +504,7 @@ class PlainSaga(Saga[_S]):
         return await call(*args, **kwargs)
 
     def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        """Do nothing: a plain call has no run that could be left unfinished."""
+        """Do nothing: a direct call is never aborted."""
 
     async def update(
         self,
@@ -510,7 +522,7 @@ class PlainSaga(Saga[_S]):
                 f"there is no {kind.__name__} {key!r}: give it to a_saga(documents={{{key!r}: ...}}), "
                 f"or let the first parameter of {name} be `{kind.__name__} | None`"
             )
-        returned = change(document, *args, **kwargs)  # type: ignore[arg-type] # it accepts None, as was just seen
+        returned = change(document, *args, **kwargs)  # type: ignore[arg-type] # checked above: it accepts None
         changed, result = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         if not isinstance(changed, kind):
             raise Permanent(
@@ -533,11 +545,12 @@ class PlainSaga(Saga[_S]):
 
 
 def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
-    """Return the current state that an old one becomes: `assert migrated(order, OrderStateV1(9.8)) == OrderState(980)`.
+    """Return the current state to which an old one is migrated: `assert migrated(order, OrderStateV1(9.8)) ==
+    OrderState(980)`.
 
-    As in a running service, all migrations from that version on run, and each result is written and read back. Raises
-    `SagaError` for a state that no migration takes, and for a migration that fails or returns another result the second
-    time.
+    As in a running service, all migrations from the version of `old` on run, and each result is encoded and decoded
+    again. Raises `SagaError` for a state that no migration takes, and for a migration that fails or returns another
+    result the second time.
     """
     prepared = prepare(service.declared)
     version, fields = encode_state(prepared, old)
@@ -552,7 +565,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
 
 
 def encode_state(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
-    """Return version and fields of a state, as a release with that state recorded them.
+    """Return the version and the fields of a state, as recorded by the release that had this state.
 
     Raises `SagaError` if no release had a state of this class.
     """
@@ -565,7 +578,7 @@ def encode_state(prepared: PreparedService, state: object) -> tuple[int, dict[st
 
 
 def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
-    """Return a progress that holds only this state. Raises `SagaError` as `recorded`."""
+    """Return a progress that holds only this state. Raises `SagaError` as `encode_state` does."""
     version, fields = encode_state(prepared, state)
     return SagaProgress(
         service=prepared.name,
@@ -579,7 +592,7 @@ def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: i
 
 
 def make_control_log(service: str, flags: Collection[str], time: str) -> bytes:
-    """Return the content of a service's control log in which these flags are on for all sagas."""
+    """Return the encoded control log of a service in which these flags are on for all sagas."""
     book = ControlLog(service=service)
     for flag in flags:
         control = Control(

@@ -40,8 +40,8 @@ NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
 def make_command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepAnswer | None = None) -> Outgoing:
-    """Return the record of an operator command for a saga: about the dead letter that blocks it or, for `release`,
-    about its first parked run.
+    """Return the record of an operator command for a saga. It concerns the dead letter that blocks the saga or, for
+    `release`, the saga's first parked run.
 
     Raises `SagaError` if there is no such dead letter or parked run.
     """
@@ -69,7 +69,7 @@ def encode_answer(step: str, answered: object, raised: Exception | None) -> Step
 
 
 class DocumentWrite(NamedTuple):
-    """A document as an application writes it, without the toolkit."""
+    """A write of a document by an application that does not use the toolkit."""
 
     collection: str
     key: str
@@ -98,12 +98,12 @@ def _find_collection(service: "Service[DataclassInstance | None]", kind: type) -
 
 
 class World(ABC):
-    """A test world: several services on the real runtime, with faults. It is a pytest fixture.
+    """A test world, available as a pytest fixture: several services on the real runtime, with injected faults.
 
     Promises of the simulated world: the same seed gives the same run, byte for byte; a year passes in seconds; nothing
-    is patched. A service that uses real time, randomness, threads or the network gets a `SagaError` that names the line
-    responsible. After each test the invariants of the kit are checked; a failure is shrunk, then reported with its
-    seed, the invariant and the saga's timeline.
+    is patched. If a service uses real time, randomness, threads or the network, a `SagaError` names the line
+    responsible. After each test the kit checks its invariants. A failing schedule is first shrunk, then reported with
+    its seed, the broken invariant and the saga's timeline.
     """
 
     @abstractmethod
@@ -116,33 +116,35 @@ class World(ABC):
     ) -> None:
         """Start two workers of each service.
 
-        `use`, `real` and `documents` are as in `trial` and apply to all the services; a document goes to the services
-        that declare its kind. Raises `DeclarationError` for a fake that nothing uses and for a resource that has no
-        fake and is not in `real`, `SagaError` for a document that no service declares.
+        `use`, `real` and `documents` are as in `trial` and apply to all the services. Each document is stored in those
+        services that declare its kind. Raises `DeclarationError` for a fake that nothing uses, and for a resource that
+        has no fake and is not in `real`; `SagaError` for a document that no service declares.
         """
 
     def deploy(self, service: "Service[DataclassInstance | None]", /, *, use: Sequence[object] = ()) -> None:
         """Deploy another release of a service that was started.
 
         Its workers are restarted gracefully, one after another, while the world runs, so old and new releases run side
-        by side. Deploying a release that was there before is a rollback. Takes effect with `run_until_quiet`. With the
-        fault `deploy`, workers also switch between releases at random.
+        by side. To roll back, deploy an earlier release again. The deployment takes effect with `run_until_quiet`. With
+        the fault `deploy`, workers also switch between releases at random.
 
-        `use`: fakes that the release needs besides those that the service was started with. Raises `SagaError` for a
-        service that was not started, and in the world of real processes, which has no releases; otherwise as `start`.
+        `use`: fakes that the release needs in addition to those that the service was started with. Raises `SagaError`
+        for a service that was not started, and always in the world of real processes, which has no releases; otherwise
+        as `start`.
         """
         raise SagaError("this world has one release of each service: deploy others in the simulated world")
 
     @abstractmethod
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
-        """Return a service's document as it is now; `None` if it does not exist."""
+        """Return the current content of a service's document; `None` if it does not exist."""
 
     def use_connector(self) -> None:
-        """Deliver document changes through a simulated Kafka connector, as on Couchbase. Call it before `start`.
+        """Deliver document changes through a simulated Kafka connector, as on Couchbase. Call this method before
+        `start`.
 
-        Rapid writes of one document are then merged into the last one, the previous content is missing, and a range of
-        changes may be delivered again. Without it the services' stores record the changes themselves, as on SQLite.
-        Raises `SagaError` in a world of real processes.
+        The connector may merge rapid writes of one document into the last of them, does not deliver the previous
+        content, and may deliver a range of changes again. Without it the services' stores record the changes
+        themselves, as on SQLite. Raises `SagaError` in a world of real processes.
         """
         raise SagaError("this world has no connector of its own: use it in the simulated world")
 
@@ -158,8 +160,8 @@ class World(ABC):
         """Write a document into the service's store as an application would, with its own driver and without this
         toolkit.
 
-        Takes effect with `run_until_quiet`, in order with what is published. `expires`: the time after which the
-        document expires. Raises `SagaError` for a document that the service does not declare.
+        The write takes effect with `run_until_quiet`, in order with published events. `expires`: the time after which
+        the document expires. Raises `SagaError` for a document that the service does not declare.
         """
         collection = _find_collection(service, type(document))
         self._write_document(service, DocumentWrite(collection, key, msgspec.json.encode(document), expires))
@@ -172,40 +174,40 @@ class World(ABC):
 
     @abstractmethod
     def _write_document(self, service: "Service[DataclassInstance | None]", written: "DocumentWrite") -> None:
-        """Change a document as an application would. Raises `SagaError` if the service does not run."""
+        """Write or remove a document as an application would. Raises `SagaError` if the service does not run."""
 
     @abstractmethod
     def publish(self, *events: Event, principal: str | None = None) -> None:
-        """Publish events from an application in this world, as `Client.publish` does; takes effect with
+        """Publish events from an application in this world, as `Client.publish` does. They are sent in
         `run_until_quiet`.
 
         `principal`: the user or system on whose behalf the sagas are started.
         """
 
     def seal(self) -> None:
-        """Encrypt sensitive values in all processes of this world, including the application, as `SAGA_KEYS` does. Call
-        it before `start`.
+        """Encrypt sensitive values in all processes of this world, including the application, as with the setting
+        `SAGA_KEYS`. Call this method before `start`.
 
         Raises `SagaError` in a world of real processes: set `SAGA_KEYS` there.
         """
         raise SagaError("this world seals nothing by itself: set SAGA_KEYS, or seal in the simulated world")
 
     def forget(self, subject: str, /) -> None:
-        """Erase the key of a subject at this moment, as `saga keys forget` does.
+        """Erase the key of a subject now, as `saga keys forget` does.
 
-        Raises `SagaError` in a world that encrypts nothing.
+        Raises `SagaError` in a world without encryption.
         """
         raise SagaError("nothing is sealed in this world, so nobody can be forgotten: world.seal() comes first")
 
     def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Replay the dead letter that blocks this saga in the service, as an operator does with `saga dead replay`.
 
-        Takes effect with `run_until_quiet`. Raises `SagaError` if no dead letter blocks the saga.
+        The command takes effect with `run_until_quiet`. Raises `SagaError` if no dead letter blocks the saga.
         """
         self._send_command(service, "replay", saga_id)
 
     def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        """Discard the dead letter that blocks this saga, as an operator does with `saga dead discard`; the service may
+        """Discard the dead letter that blocks this saga, as an operator does with `saga dead discard`. The service may
         refuse. Otherwise as `replay`.
         """
         self._send_command(service, "discard", saga_id)
@@ -227,8 +229,8 @@ class World(ABC):
         answered: object = None,
         raised: Exception | None = None,
     ) -> None:
-        """Supply the result of the first call of `step`, or the declared exception that it raised, and try the dead
-        letter again, as an operator does with `saga dead resolve`. Otherwise as `replay`.
+        """Supply the result of the first call of `step`, or the declared exception that the call raised, and replay the
+        dead letter, as an operator does with `saga dead resolve`. Otherwise as `replay`.
         """
         self._send_command(service, "resolve", saga_id, encode_answer(step, answered, raised))
 
@@ -258,14 +260,14 @@ class World(ABC):
         """Pause a handler or compensation of the service, or the whole service, as an operator does with `saga control
         pause`.
 
-        Within five seconds it begins no more runs. `time`: after which the pause ends by itself. Without it the pause
-        lasts until `resume`, and no world becomes quiet before that.
+        From five seconds later at the latest no more runs begin. `time`: how long the pause lasts. Without it the pause
+        lasts until `resume`, and the world does not become quiet before that.
         """
         until = None if time is None else iso(self._time_ms() + round(time / timedelta(milliseconds=1)))
         self._set_control(service, Switch(kind="pause", handler=handler, until=until))
 
     def resume(self, service: "Service[DataclassInstance | None]", handler: str | None = None, /) -> None:
-        """End that pause, as an operator does with `saga control resume`; waiting messages continue within a minute."""
+        """End a pause, as an operator does with `saga control resume`; waiting messages continue within a minute."""
         self._set_control(service, Switch(kind="pause", handler=handler, off=True))
 
     def limit(
@@ -291,7 +293,7 @@ class World(ABC):
         self, service: "Service[DataclassInstance | None]", handler: str, /, *, to: Literal["dead"] | None
     ) -> None:
         """Send a handler's messages to the dead letters, as an operator does with `saga control route`; `None` ends
-        that.
+        this.
         """
         self._set_control(service, Switch(kind="route", handler=handler, off=to is None))
 
@@ -315,7 +317,7 @@ class World(ABC):
 
     @abstractmethod
     def _send_record(self, record: Outgoing) -> None:
-        """Send an operator's record to a service."""
+        """Send a record with an operator command or a control to a service."""
 
     @abstractmethod
     def _time_ms(self) -> int:
@@ -323,34 +325,36 @@ class World(ABC):
 
     @abstractmethod
     def run_until_quiet(self) -> None:
-        """Run the world, including its clock, until nothing is in progress and nothing waits.
+        """Run the world and advance its clock until nothing is in progress and nothing waits.
 
-        Raises `SagaError` if it does not become quiet, with what still goes on, or if nothing was started in it.
+        Raises `SagaError` if nothing was started in the world, or if it does not become quiet; the message lists what
+        is still in progress.
         """
 
     @abstractmethod
     def run_for(self, time: timedelta, /) -> None:
-        """Let this much time pass, with everything that happens in it."""
+        """Advance the time by this much, and run everything that happens meanwhile."""
 
     @abstractmethod
     def outcome(self, saga_id: str) -> type[Event] | None:
-        """Return the class of the outcome, as the service that decides it knows it; `None` if the saga
-        has not ended.
+        """Return the class of the saga's outcome, as recorded by the service that decides it; `None` if the saga has
+        not ended.
         """
 
     @abstractmethod
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """Add an invariant of your own, which is checked after every event in the world and at the end.
+        """Add an invariant of your own. It is checked after every event in the world and at the end.
 
-        `what` describes it: `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`.
+        `what` describes the invariant: `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`.
         """
 
     @abstractmethod
     def verify(self) -> None:
-        """Check the invariants of the kit, once the world is quiet. The kit does this after each test.
+        """Check the invariants of the kit. Call this method once the world is quiet; after each test the kit does so
+        itself.
 
-        Raises `AssertionError` for a broken invariant, `SagaError` for a world in which nothing was started: there they
-        would all hold.
+        Raises `AssertionError` for a broken invariant, and `SagaError` if no service was started, because then every
+        invariant would hold without any meaning.
         """
 
     @abstractmethod
@@ -359,10 +363,10 @@ class World(ABC):
 
 
 def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> None:
-    """Check that fakes and resources fit together.
+    """Check that each fake replaces a resource, and that each resource has a fake or may be opened for real.
 
-    Raises `DeclarationError` with all problems: a fake that nothing uses; a resource that has no fake and whose type is
-    not in `real`; a type in `real` that no resource gives, or that has a fake.
+    Raises `DeclarationError` with all problems: a fake that no resource uses; a resource that has no fake and whose
+    type is not in `real`; a type in `real` that no resource provides, or that has a fake.
     """
     if problems := list(_find_problems(services, use, real)):
         raise DeclarationError("; ".join(dict.fromkeys(problems)))

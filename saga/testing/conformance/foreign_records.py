@@ -27,9 +27,10 @@ from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
 
 Verdict: TypeAlias = Literal["handled", "waits", "refused", "letter", "passed"]
-"""`handled`: as that order. `waits`: its saga is parked until a release that knows its version is deployed. `refused`: a
-dead letter that blocks its saga and can be replayed. `letter`: a dead letter that blocks no saga. `passed`: skipped, and
-counted unless it is certainly not for us."""
+"""`handled`: as that order. `waits`: its saga is parked until a release that knows its version is deployed. `refused`:
+a dead letter that blocks its saga and can be replayed. `letter`: a dead letter that blocks no saga. `passed`: skipped,
+and counted unless it is certainly not for us.
+"""
 
 KEY: Final = b"o-1"
 TOTAL: Final = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
@@ -83,7 +84,9 @@ def _long(number: int) -> bytes:
 
 
 def _avro(schema: Any, value: Any) -> bytes:
-    """Encode a value, for the few types of these schemas: written by hand, so that no library is tested against itself."""
+    """Encode a value, for the few types of these schemas: written by hand, so that no library is tested against
+    itself.
+    """
     match schema:
         case "null" | {"type": "null"}:
             return b""

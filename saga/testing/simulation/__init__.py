@@ -1,3 +1,3 @@
-"""The simulated world: the real runtime of several services in one thread, on one virtual clock, with every kind of
-fault.
+"""The simulated world: the real runtime of several services in one thread, on one virtual clock, with injected faults
+of every kind.
 """

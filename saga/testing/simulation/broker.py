@@ -1,4 +1,6 @@
-"""An in-memory broker behind the simulated network: one for each process, on the cluster that all share."""
+"""An in-memory broker behind the simulated network. Each process has a broker of its own; all brokers share one
+cluster.
+"""
 
 import asyncio
 from asyncio import Future
@@ -18,7 +20,7 @@ from saga.testing.simulation.network import HOP_S_FIRST, Backend, Effect, Networ
 
 
 class MemberConnection(Protocol):
-    """The broker of a member's process: the cluster, and the connection to it."""
+    """The parts of a process's broker that a group member uses."""
 
     process: Process
     cluster: Cluster
@@ -40,24 +42,25 @@ class SimulatedMember:
         self._group = broker.cluster.group(subscription.group)
         self._id = 0
         self._at: dict[Partition, int] = {}
-        """Our partitions, with the offset to read next."""
+        """Partitions of this member, with the offset to read next."""
         self._log_ids: dict[Partition, str] = {}
-        """Id of the log in which each partition is read, as far as this member has checked."""
+        """Log id under which each partition is read, as of this member's last check."""
         self._granted: dict[Partition, int] = {}
-        """Grant under which each partition was taken."""
+        """Number of the group's grant under which this member took each partition."""
         self._left: set[Partition] = set()
-        """Partitions whose previous owner did not leave them properly."""
+        """Partitions whose previous owner did not leave them properly, so their messages may be in progress."""
         self._readable: set[Partition] = set()
         self._behind: dict[Partition, None] = {}
-        """Partitions with something to read, longest unread first."""
+        """Partitions with unread records, in the order in which they are read: the one not read for longest is first.
+        """
         self._news = asyncio.Event()
         self._changed = asyncio.Event()
         self._woken = False
         self._next_s = 0.0
-        """Time before which no record is returned, where records are returned one by one."""
+        """Time before which `poll` returns no record, while a fault limits the service to one record at a time."""
         self._broken: BaseException | None = None
         self._placed = False
-        """True once the group has assigned partitions for the first time."""
+        """True once this member has handled an assignment of the group."""
 
     # ---------------------------------------------------------------- the port
 
@@ -156,9 +159,10 @@ class SimulatedMember:
         return {partition: committed.get(partition, 0) for partition in ours}
 
     async def _wait_for_answer(self) -> None:
-        """Wait as long as a request takes. Raises `BrokerUnavailable`.
+        """Wait as long as a request to the broker takes. Raises `BrokerUnavailable`.
 
-        A plan does not count it as an operation: it changes nothing, and schedules keep their numbers.
+        The wait is not numbered as an operation of the fault plan, because it changes nothing. So it does not shift the
+        numbers of operations in recorded schedules.
         """
         self._check()
         arrived = asyncio.Event()
@@ -193,26 +197,26 @@ class SimulatedMember:
             records += some
             del self._behind[partition]
             if self._cluster.broken.get(partition) == self._at[partition]:
-                self.wake()  # so that the caller sees the stall; reading continues when the partition is readable again
+                self.wake()  # the caller sees the stall; reading continues once the partition is readable
             elif self._cluster.has_more(partition, self._at[partition]):
-                self._behind[partition] = None  # at the end: the others come first
+                self._behind[partition] = None  # moves to the end, so that the other partitions are read first
             if len(records) >= records_max:
                 break
         return records
 
-    # ---------------------------------------------------------------- what the broker tells
+    # ---------------------------------------------------------------- news from the broker
 
     def partitions_of(self, topic: str) -> int:
         return self._cluster.partitions_of(topic)
 
     def has_news(self, partition: Partition) -> None:
-        """Record that there is more to read in the partition."""
+        """Record that the partition has unread records, if this member may read it."""
         if partition in self._readable:
             self._behind[partition] = None
             self._news.set()
 
     def on_change(self) -> None:
-        """Check the assignment when the broker's notice of a change has arrived."""
+        """Start a check of the assignment, once the broker's notice of a change has arrived."""
         cut_s = self._network.cut_for_s(self.process, "broker")
         if self.process.alive:
             self._network.later(cut_s + HOP_S_FIRST, self.on_change if cut_s else self._changed.set)
@@ -245,16 +249,16 @@ class SimulatedMember:
             raise self._broken
 
     async def _wait_until_reachable(self) -> None:
-        """Return when the broker can be reached."""
+        """Wait until the broker can be reached."""
         while cut_s := self._network.cut_for_s(self.process, "broker"):
             heals = asyncio.Event()
             self._network.later(cut_s, heals.set)
             await heals.wait()
 
     async def _step(self) -> None:
-        """Bring our partitions in line with the group's assignment."""
+        """Take or give up partitions, as the group's current assignment requires."""
         await self._wait_until_reachable()
-        if self._id not in self._group.members:  # the group considers it dead
+        if self._id not in self._group.members:  # the group considers this member dead
             self._lose(list(self._at))
             self.enter()
             return
@@ -277,7 +281,7 @@ class SimulatedMember:
             self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.on_change)
 
     async def _look_at_logs(self) -> None:
-        """Restart from the beginning in partitions whose topic was deleted and created again."""
+        """Start reading from the beginning in partitions whose topic was deleted and created again."""
         for partition, at in list(self._at.items()):
             log_id = self._cluster.log_id(partition.topic)
             if log_id != self._log_ids[partition]:
@@ -330,29 +334,27 @@ class SimulatedMember:
         for partition in partitions:
             self._behind.pop(partition, None)
 
-    # ---------------------------------------------------------------- taken for dead
+    # ---------------------------------------------------------------- considered dead
 
     def stop_heartbeats(self, time_s: float) -> None:
-        """Send no heartbeats for this time; if it is too long, the group continues without this member."""
+        """Send no heartbeats for this time. If it exceeds `SILENCE_S`, the group continues without this member."""
         if time_s > SILENCE_S:
             self._network.later(SILENCE_S, self.leave_as_dead)
 
     def leave_as_dead(self) -> None:
-        """Leave the group as a member that is considered dead."""
+        """Remove this member from the group as one that is considered dead."""
         self._group.leave(self._id)
         self.on_change()
 
 
 LAG_S_MAX = 3600.0
-"""Maximum delay after which readers of a partition see a record."""
+"""Maximum delay in seconds until readers of a partition see a record."""
 DELIVERED_S = 0.002
-"""Maximum time from appending a record until readers see it, without faults."""
+"""Maximum time in seconds from appending a record until readers see it, without faults."""
 
 
 class SimulatedBroker:
-    """A broker for one process, on the cluster that all processes share: see `saga.broker.port.Broker` for the
-    promises.
-    """
+    """A broker for one process; all processes share one cluster. See `saga.broker.port.Broker` for the promises."""
 
     record_bytes_max = RECORD_BYTES_MAX
     creates_topics = True
@@ -360,7 +362,10 @@ class SimulatedBroker:
     def __init__(
         self, cluster: Cluster, process: Process, network: Network, retention_s: float = 30 * 86_400.0
     ) -> None:
-        """Create a broker that is not open yet. `retention_s`: time after which the services have forgotten a saga."""
+        """Create a broker that is not open yet.
+
+        `retention_s`: time after which the services have forgotten a saga.
+        """
         self.cluster, self.process, self.network = cluster, process, network
         self.members: list[SimulatedMember] = []
         self._retention_s = retention_s
@@ -433,7 +438,9 @@ class SimulatedBroker:
     def _append(
         self, batch: Sequence[Outgoing], planned: PlannedFault | None, draws: tuple[float, float, float, float]
     ) -> None:
-        """Append the batch, with its fault: the effect of a publish that lands."""
+        """Append the batch, and apply the fault planned for this publish, if any. Called when the publish reaches the
+        cluster.
+        """
         delay_s, beside = DELIVERED_S * draws[2], 0
         if planned is None:
             for message in batch:
@@ -476,12 +483,12 @@ def _type_of(message: Outgoing) -> str:
 
 
 NEWER = b"\xc3\x01" + bytes(range(8))
-"""Header of a single-object encoding whose schema is in no contracts folder."""
+"""First bytes of a value in single-object encoding whose schema is in no contracts folder."""
 
 
 def make_unreadable(message: Outgoing, planned: PlannedFault, drawn: float) -> Outgoing:
-    """Return another message of the same saga and type that no service can handle: of an unknown schema, or of bytes
-    that are not Avro.
+    """Return another message of the same saga and type that no service can handle, because its schema is unknown or its
+    bytes are not Avro.
     """
     value = message.value or b""
     headers = [(name, text) for name, text in message.headers if name != "ce_id"]

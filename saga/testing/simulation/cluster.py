@@ -1,4 +1,6 @@
-"""Logs, positions and consumer groups of a simulated broker: one cluster, shared by the brokers of all processes."""
+"""The simulated broker's cluster: logs, committed offsets and consumer groups, shared by the brokers of all
+processes.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,9 +14,9 @@ from saga.testing.simulation.loop import BEGINNING_MS
 from saga.testing.simulation.network import Network
 
 DRAIN_S = 5.0
-"""Time that a partition waits for `Listener.on_revoked` of the member that loses it."""
+"""Maximum time in seconds that the new owner of a partition waits for the old owner's `Listener.on_revoked`."""
 SILENCE_S = 10.0
-"""Time without heartbeats after which a member is considered dead."""
+"""Time in seconds without heartbeats after which a member is considered dead."""
 
 
 class JoinedMember(Protocol):
@@ -34,7 +36,7 @@ class JoinedMember(Protocol):
 
 @dataclass(slots=True)
 class SimulatedGroup:
-    """One consumer group, as the broker knows it. Its methods take no time: delays are those of members and network."""
+    """One consumer group, as the broker knows it. Its methods take no time; members and network add the delays."""
 
     name: str
     members: dict[int, JoinedMember] = field(default_factory=dict)
@@ -42,18 +44,18 @@ class SimulatedGroup:
     owner: dict[Partition, int] = field(default_factory=dict)
     """Current owner of each partition. A partition without an entry has none."""
     target: dict[Partition, int] = field(default_factory=dict)
-    """Member that each partition is assigned to, and that becomes its owner."""
+    """Member to which each partition is assigned. It becomes the owner when it takes the partition."""
     committed: dict[Partition, int] = field(default_factory=dict)
     committed_in: dict[Partition, str] = field(default_factory=dict)
-    """Id of the log that each position belongs to."""
+    """Id of the log to which each committed offset belongs."""
     since_s: float = 0.0
     """Time at which the assignment last changed."""
     rotation: int = 0
     grants: dict[Partition, int] = field(default_factory=dict)
-    """How often each partition was granted to a member: a commit that was sent under an earlier grant is rejected."""
+    """How often each partition was granted to a member. A commit under an earlier grant is rejected."""
     in_progress: set[Partition] = field(default_factory=set)
-    """Partitions with messages that may be in progress: marked by their owner, and cleared when it leaves them
-    properly.
+    """Partitions with messages that may be in progress. Their owner marks them, and removes the mark when it leaves
+    them properly.
     """
     _joined: int = 0
 
@@ -65,21 +67,21 @@ class SimulatedGroup:
         return self._joined
 
     def leave(self, id_: int) -> None:
-        """Remove a member, whether or not it has noticed."""
+        """Remove a member, even if it does not know of this."""
         if self.members.pop(id_, None) is not None:
             self.owner = {partition: owner for partition, owner in self.owner.items() if owner != id_}
             self.balance()
 
     def balance(self) -> None:
-        """Assign the partitions to the members: by ranges, topic by topic, so that partitions of equal number go
-        together.
+        """Assign the partitions to the members by ranges, topic by topic, so that a member gets partitions of equal
+        number from all topics.
         """
         target: dict[Partition, int] = {}
         ids = list(self.members)
         topics = dict.fromkeys(topic for member in self.members.values() for topic in member.topics)
         for index, topic in enumerate(topics):
             takers = [id_ for id_ in ids if topic in self.members[id_].topics]
-            # After two moves partitions of equal number are apart for two moves: only speed depends on it.
+            # During some moves partitions of equal number are assigned to different members. This affects only speed.
             shift = (self.rotation + self.rotation // 2 * index) % len(takers)
             takers = takers[shift:] + takers[:shift]
             count = self.members[takers[0]].partitions_of(topic)
@@ -103,10 +105,10 @@ class SimulatedGroup:
     def take(
         self, id_: int, partitions: Sequence[Partition], begins: Callable[[Partition], int]
     ) -> dict[Partition, int]:
-        """Make the member the owner of those partitions that are assigned to it. Return each with the position to read
-        from.
+        """Make the member the owner of the partitions that are assigned to it, and return each of these with the offset
+        to read from.
 
-        `begins`: start position of a partition in which the group has none.
+        `begins`: function that returns the start offset of a partition for which the group has committed none.
         """
         if id_ not in self.members:
             return {}
@@ -132,7 +134,9 @@ class SimulatedGroup:
         grants: Mapping[Partition, int | None],
         log_ids: Mapping[Partition, str],
     ) -> None:
-        """Commit positions under the grants that the member had when it sent the request. Raises `Fenced`."""
+        """Commit offsets under the grants that the member had when it sent the request. Raises `Fenced` if a partition
+        was granted again since.
+        """
         self._check(id_, offsets, grants)
         self.committed.update(offsets)
         self.committed_in.update(log_ids)
@@ -146,7 +150,9 @@ class SimulatedGroup:
         *,
         in_progress: bool,
     ) -> None:
-        """Commit these positions, and record whether messages of the partitions may be in progress. Raises `Fenced`."""
+        """Commit these offsets, and record whether messages of the partitions may be in progress. Raises `Fenced` as
+        `commit` does.
+        """
         self.commit(id_, offsets, grants, log_ids)
         if in_progress:
             self.in_progress.update(offsets)
@@ -162,7 +168,7 @@ class SimulatedGroup:
 
 
 LOOK_S = 5.0
-"""Maximum time until a member checks whether a topic has been created again."""
+"""Maximum time in seconds until a member notices that a topic was deleted and created again."""
 
 
 @dataclass(slots=True)
@@ -170,14 +176,14 @@ class PartitionLog:
     """The log of one partition."""
 
     id: str = ""
-    """Id of the topic's log: a new one each time that the topic is created."""
+    """Id of the topic's log. Each creation of the topic gives a new one."""
     records: list[Record] = field(default_factory=list)
     begins: int = 0
-    """Offset of the first record that is still there."""
+    """Offset of the first record that was not removed."""
     visible: int = 0
     """Number of records that are visible to readers."""
     due_s: float = 0.0
-    """Time at which the last record becomes visible: none overtakes another."""
+    """Time at which the last record becomes visible. A later record becomes visible no earlier."""
 
 
 class Cluster:
@@ -188,11 +194,11 @@ class Cluster:
         self.topics: dict[str, list[PartitionLog]] = {}
         self.groups: dict[str, SimulatedGroup] = {}
         self.log: list[Record] = []
-        """Everything that was appended, in that order."""
+        """All records in the order in which they were appended."""
         self.spoiled: set[str] = set()
-        """Sagas that got a message that no service can handle."""
+        """Sagas for which the cluster has a message that no service can handle."""
         self.broken: dict[Partition, int] = {}
-        """Partitions with a record that cannot be read, and its offset."""
+        """Offset of the unreadable record of each partition that has one."""
         self._network, self._began_ms = network, began_ms
         self._creations: dict[str, int] = {}
         """How often each topic was created."""
@@ -208,7 +214,7 @@ class Cluster:
                 )
 
     def _create_logs(self, topic: str, partitions: int) -> list[PartitionLog]:
-        """Return new logs of a topic, with an id that no earlier log had."""
+        """Return new logs of a topic, with a log id that was never used before."""
         number = self._creations[topic] = self._creations.get(topic, 0) + 1
         return [PartitionLog(id=f"{topic}-{number}") for _ in range(partitions)]
 
@@ -219,8 +225,8 @@ class Cluster:
     def recreate(self, topic: str, *, kept: bool) -> None:
         """Delete a topic and create it again.
 
-        `kept`: records that not every group had finished with are published again, so that nothing is lost but the
-        meaning of positions: the same records are at other offsets.
+        `kept`: whether the records that some group has not finished are published again. Then no record is lost, but
+        the same records have other offsets.
         """
         old, new = self._logs(topic), self._create_logs(topic, len(self._logs(topic)))
         self.topics[topic] = new
@@ -248,13 +254,11 @@ class Cluster:
         return self.groups.setdefault(name, SimulatedGroup(name))
 
     def ends(self) -> dict[Partition, int]:
-        """Return the end of each partition: the offset of the next record."""
+        """Return the end offset of each partition: the offset of its next record."""
         return {Partition(t, n): len(log.records) for t, logs in self.topics.items() for n, log in enumerate(logs)}
 
     def end(self, partition: Partition) -> int:
-        """Return the offset of the partition's next record, whether or not all records before it are visible to
-        readers.
-        """
+        """Return the end offset of the partition. Records before it may not yet be visible to readers."""
         return len(self.topics[partition.topic][partition.number].records)
 
     def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
@@ -269,12 +273,12 @@ class Cluster:
             self.topics[topic][number].begins = offset
 
     def begins(self, partition: Partition) -> int:
-        """Return the offset of the first record that is still there."""
+        """Return the offset of the first record that was not removed."""
         return self.topics[partition.topic][partition.number].begins
 
     def since(self, partition: Partition, time_ms: int) -> int:
-        """Return the offset of the first record that was appended at this time or later; for time 0 the beginning of
-        the log.
+        """Return the offset of the first record that was appended at `time_ms` or later; for 0 the beginning of the
+        log.
         """
         records = self.topics[partition.topic][partition.number].records
         later = (record.offset for record in records if record.time_ms >= time_ms)
@@ -289,11 +293,11 @@ class Cluster:
                 member.wake()
 
     def has_more(self, partition: Partition, offset: int) -> bool:
-        """Return True if there is something to read from that offset on."""
+        """Return True if there are visible records from this offset on."""
         return offset < self.topics[partition.topic][partition.number].visible
 
     def count_behind(self, partition: Partition, offset: int) -> int:
-        """Return the number of records to read from that offset on."""
+        """Return the number of visible records from this offset on."""
         return max(0, self.topics[partition.topic][partition.number].visible - offset)
 
     def check(self, messages: Sequence[Outgoing]) -> None:
@@ -306,8 +310,8 @@ class Cluster:
                 )
 
     def append(self, message: Outgoing, delay_s: float, beside: int = 0) -> None:
-        """Append to the partition of the key, or `beside` partitions after it; readers see the record
-        `delay_s` later.
+        """Append the message to the partition of its key, or to the partition `beside` numbers after it. Readers see
+        the record `delay_s` later.
         """
         logs = self._logs(message.topic)
         number = (partition_of(message.key, len(logs)) + beside) % len(logs)

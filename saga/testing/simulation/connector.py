@@ -1,8 +1,9 @@
 """A simulated Kafka connector for Couchbase: a process that reads the changes of a service's store and writes them to
 the topics that the service consumes.
 
-Like the real connector it merges rapid writes of one document into the last, restarts from a position that it saves now
-and then, and so delivers a range of changes again after its death. Writes that it has merged once stay merged.
+Like the real connector it merges rapid writes of one document into the last of them. It saves its position only now and
+then, so after its death a range of changes is delivered again. Writes that were merged stay merged when they are
+delivered again.
 """
 
 import asyncio
@@ -28,29 +29,30 @@ from saga.testing.simulation.store import Disk, Mutation, wake
 
 
 class ConnectorRecord(Struct, frozen=True, kw_only=True):
-    """One record of the connector."""
+    """One record as the connector publishes it."""
 
     key: str
     cas: int
-    """Version: nanoseconds since 1970, unique among the versions of the document."""
+    """Version of the document: nanoseconds since 1970, unique among the versions of the document."""
     number: int
-    """Sequence number in its part of the bucket."""
+    """Sequence number of the change in its vBucket."""
     revision: int
-    """Number of this version among those of its document, removals counted."""
+    """Number of this version of the document. Removals count as versions too."""
     content: bytes | None
     """JSON of the document; `None` if it was removed."""
     expired: bool = False
 
     def encode_raw(self) -> bytes:
-        """Return the record as `RawJsonWithMetadataSourceHandler` writes it."""
+        """Return the record in the format of `RawJsonWithMetadataSourceHandler`."""
         told = self._metadata()
         if self.content is not None:
             told["content"] = Raw(self.content)
         return msgspec.json.encode(told)
 
     def encode_default(self, *, enveloped: bool) -> bytes:
-        """Return the record as `DefaultSchemaSourceHandler` writes it through `JsonConverter`. `enveloped`: with
-        schemas.
+        """Return the record in the format of `DefaultSchemaSourceHandler` with `JsonConverter`.
+
+        `enveloped`: whether the JSON contains the schema, as with `schemas.enable`.
         """
         told = self._metadata()
         told["content"] = None if self.content is None else b64encode(self.content).decode()
@@ -77,21 +79,21 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
 READ_MAX = 20
 """Maximum number of mutations that are read together."""
 LAG_S_MAX = 2.0
-"""Maximum time until it reads: writes that happen meanwhile may be merged."""
+"""Maximum time in seconds between a change and its reading. Writes that happen meanwhile may be merged."""
 AGAIN_S = 0.5
-"""Pause after a failure."""
+"""Pause in seconds after a failure."""
 TAKEN_OVER_S = 6.0
-"""Minimum time after which another process takes over from a dead one: everything that the dead one sent has arrived by
-then. Kafka Connect waits for minutes.
+"""Minimum time in seconds after which another process takes over from a dead one. By then everything that the dead one
+sent has arrived. Kafka Connect waits for minutes.
 """
 
 
 class LoggedMutation(NamedTuple):
-    """A mutation as the store keeps it for connectors."""
+    """A change of a document, as the store keeps it for the connector."""
 
     number: int
     revision: int
-    """Number of this version among those of its document, removals counted."""
+    """Number of this version of the document. Removals count as versions too."""
     time_s: float
     made: Mutation
 
@@ -101,12 +103,12 @@ class LoggedMutation(NamedTuple):
 
 
 class SimulatedConnector:
-    """The connector of one service: the state that outlives its process."""
+    """The connector of one service. It holds the state that outlives the connector's process."""
 
     def __init__(self, service: str, disk: Disk, network: Network, now_s: Callable[[], float]) -> None:
         self._service, self._network, self._now_s = service, network, now_s
         self.collections: set[str] = set()
-        """Collections whose changes it delivers."""
+        """Collections whose changes the connector delivers."""
         self._backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
         self._own = Backend("broker", BrokerUnavailable, BrokerUnavailable)
         self._mutations: list[LoggedMutation] = []
@@ -131,7 +133,7 @@ class SimulatedConnector:
     # ---------------------------------------------------------------- its process
 
     async def run(self, process: Process, broker: SimulatedBroker, clock: Clock, stop: asyncio.Event) -> None:
-        """Deliver changes from the saved position on, until `stop`."""
+        """Deliver changes, beginning after the saved position, until `stop` is set."""
         position = self._saved
         while await self._has_news(position, stop):
             await clock.sleep(LAG_S_MAX * clock.chance() ** 4)
@@ -143,7 +145,9 @@ class SimulatedConnector:
             while told:
                 try:
                     await broker.publish(told)
-                except BrokerUnavailable:  # publish the same again: reading again would merge what may have been sent
+                except (
+                    BrokerUnavailable
+                ):  # retry the same records: reading again could merge changes of which some may already be published
                     await clock.sleep(AGAIN_S)
                     continue
                 break
@@ -152,7 +156,7 @@ class SimulatedConnector:
                     await self._save(process, position)
 
     async def _has_news(self, position: int, stop: asyncio.Event) -> bool:
-        """Wait for a change to deliver; return False if the process must stop."""
+        """Wait for a change to deliver and return True; return False if the process must stop."""
         while not stop.is_set() and not (self._mutations and self._mutations[-1].number > position):
             loop = asyncio.get_running_loop()
             waiting: Future[None] = loop.create_future()
@@ -164,7 +168,7 @@ class SimulatedConnector:
         return not stop.is_set()
 
     async def _read(self, process: Process, position: int) -> tuple[list[Outgoing], int]:
-        """Read the changes after a position. Return their records, and the position behind them."""
+        """Read changes after a position, and return their records and the position of the last one."""
 
         def land(planned: PlannedFault | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
             after = position

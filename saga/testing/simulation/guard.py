@@ -1,12 +1,13 @@
-"""Guard of a simulated world: detects use of real time, randomness, threads, processes and the network, and names the
-line that used it.
+"""The guard of a simulated world. It detects use of real time, randomness, threads, processes and the network, and
+names the line of code responsible.
 
-Nothing is patched: while the guard watches, the interpreter reports (`sys.setprofile`) every C function that Python
-code calls in this thread, and all such use ends in a few of them: `uuid.uuid4` in `os.urandom`, `Thread.start` in
-`_thread.start_new_thread`. Starting a thread is detected; what runs in it is not.
+Nothing is patched. While the guard is active, the interpreter reports (`sys.setprofile`) every C function that Python
+code calls in this thread. Every such use ends in one of a few C functions: `uuid.uuid4` in `os.urandom`, `Thread.start`
+in `_thread.start_new_thread`. The start of a thread is detected; calls within the thread are not.
 
-Not detected are calls by C code itself: `map(f, ...)`, `functools.partial(f)` and `defaultdict(f)` with such a function
-as `f`, and libraries written in C. `time.localtime()` is not reported, because with an explicit time it is harmless.
+Not detected are calls made by C code itself, as in libraries written in C, or in `map(f, ...)`, `functools.partial(f)`
+and `defaultdict(f)` if `f` is such a function. `time.localtime()` is not reported, because with an explicit time it is
+harmless.
 """
 
 import _socket
@@ -32,11 +33,13 @@ from saga.errors import SagaError
 Profiler: TypeAlias = Callable[[FrameType, str, object], None]
 
 CAUGHT_MAX = 20
-"""Maximum number of strays that are kept; one is enough to fail a test."""
+"""Maximum number of stray calls that are kept. One is enough to fail a test."""
 
 
 class StrayKind(NamedTuple):
-    """A kind of stray call: something that a simulated world replaces, or does not have."""
+    """A kind of stray call. A stray call uses something that a simulated world replaces or does not have, such as real
+    time or threads.
+    """
 
     why: str
     remedy: str
@@ -56,18 +59,18 @@ NETWORK = StrayKind("has no network", _FAKE)
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A call that leads out of the simulated world."""
+    """A call of a function whose result or effect is outside the simulated world."""
 
     what: str
-    """Name of the C function: `time.time`."""
+    """Name of the called C function: `time.time`."""
     file: str
     line: int
     function: str
-    """Function that called it, directly or through another one."""
+    """Function in which the call is made, directly or through another function."""
     remedy: str
     why: str
     through: str | None = None
-    """Function that the line itself names, if it is not `what`: `uuid.uuid4`."""
+    """Function that the line calls, if that is not `what` itself: `uuid.uuid4`."""
 
     def __str__(self) -> str:
         through = f" through {self.through}" if self.through else ""
@@ -79,13 +82,15 @@ class Stray:
 
 @dataclass(slots=True)
 class Guard:
-    """A context manager that watches for stray calls and collects them in `caught`. It can be entered again."""
+    """A context manager that detects stray calls and collects them in `caught`. Blocks with the same guard may be
+    nested.
+    """
 
     caught: list[Stray] = field(default_factory=list)
-    """Strays that were detected, at most one for each function called and line that calls it."""
+    """Stray calls that were detected, without repetitions of the same function in the same line."""
     active: bool = False
-    """True while it watches, or if it did when it was last entered. False if another profiler was set:
-    that one stays.
+    """True if the guard detects calls, or did so in its last block. False if another profiler was already set, which
+    the guard does not replace.
     """
     _entered: int = 0
     _profiler: Profiler | None = None
@@ -107,12 +112,12 @@ class Guard:
             self._profiler = None
 
     def check(self) -> None:
-        """Raise `SagaError` for the first stray that was caught."""
+        """Raise `SagaError` for the first stray call, if there is one."""
         if self.caught:
             raise SagaError(str(self.caught[0]))
 
     def _record_stray_call(self, frame: FrameType, called: object) -> None:
-        """Record a call that leads out of the world. `called` is `None` when a socket is created."""
+        """Record the call if it is a stray one. `called` is `None` when a socket is created."""
         if (
             len(self.caught) < CAUGHT_MAX
             and (call := _identify_stray_call(called, frame))
@@ -124,10 +129,10 @@ class Guard:
 
 
 def _make_profiler(look: Callable[[FrameType, object], None]) -> Profiler:
-    """Return the profiler. The interpreter calls it for every call and return in this thread, so it must return at once
+    """Return the profiler. The interpreter calls it for every call and return in this thread, so it must return quickly
     for nearly all of them.
 
-    It is a plain function because a method costs a quarter more.
+    It is a plain function because a method would take 25 % longer.
     """
 
     def profiler(frame: FrameType, event: str, called: object) -> None:
@@ -140,11 +145,11 @@ def _make_profiler(look: Callable[[FrameType, object], None]) -> Profiler:
     return profiler
 
 
-# ---------------------------------------------------------------- what is called
+# ---------------------------------------------------------------- the called function
 
 
 class Call(NamedTuple):
-    """Name of a C function as shown in messages, and its kind of stray."""
+    """A stray C function: its name as shown in messages, and its kind."""
 
     what: str
     kind: StrayKind
@@ -155,7 +160,7 @@ _IN_MODULES: tuple[tuple[StrayKind, str, str], ...] = (
     (TIME, "time", "thread_time thread_time_ns clock_gettime clock_gettime_ns"),
     (SLEEP, "time", "sleep"),
     (CHANCE, "os", "urandom getrandom"),
-    (CHANCE, "random", "random getrandbits"),  # of the shared instance: one of your own has other functions
+    (CHANCE, "random", "random getrandbits"),  # of the shared instance only
     (CHANCE, "_uuid", "generate_time_safe"),
     (CHANCE, "_ssl", "RAND_bytes"),
     (THREAD, "_thread", "start_new_thread start_joinable_thread"),
@@ -171,7 +176,7 @@ def _list_functions() -> Iterator[tuple[BuiltinFunctionType, Call]]:
     for kind, module, names in _IN_MODULES:
         try:
             there = vars(import_module(module))
-        except ImportError:  # not on this system, not in this version
+        except ImportError:  # does not exist on this system, or in this version
             continue
         for name in names.split():
             if isinstance(function := there.get(name), BuiltinFunctionType):
@@ -184,12 +189,13 @@ _OF_SOCKETS = frozenset({"connect", "connect_ex", "bind", "listen", "_accept", "
 _POLLS = frozenset({"epoll", "poll", "kqueue", "devpoll"})
 _NAMES = frozenset({f.__name__ for f in _FUNCTIONS} | set(_OF_DATES) | _OF_SOCKETS | {"seed", "poll", "control"})
 _SOCKET_MADE = socket.socket.__init__.__code__
-"""Code of the Python function that creates a socket: the interpreter does not report its C part."""
+"""Code of the Python function that creates a socket. It is watched because the interpreter does not report its C part.
+"""
 _SEEDED = random.Random.seed.__code__
 
 
 def _identify_stray_call(called: object, frame: FrameType) -> Call | None:
-    """Return the call, if it leads out of the world. Runs none of the caller's code."""
+    """Return the name and kind of the call if it is a stray one, else `None`. Runs none of the caller's code."""
     if called is None:  # the only Python function that is watched
         return Call("socket.socket", NETWORK)
     assert isinstance(called, BuiltinFunctionType)
@@ -209,8 +215,8 @@ def _identify_stray_call(called: object, frame: FrameType) -> Call | None:
 
 
 def _identify_seeding(owner: object, frame: FrameType) -> Call | None:
-    """Return the call if it seeds the shared instance, `random.seed(...)`, or creates a `random.Random()` without a
-    seed.
+    """Return the call if it seeds the shared random generator (`random.seed(...)`), or creates a `random.Random()`
+    without a seed.
     """
     if owner is random._inst:
         return Call("random.seed", CHANCE)
@@ -218,11 +224,11 @@ def _identify_seeding(owner: object, frame: FrameType) -> Call | None:
     return Call("random.Random.seed(None)", CHANCE) if unseeded else None
 
 
-# ---------------------------------------------------------------- who calls it
+# ---------------------------------------------------------------- the caller
 
 
 class CodeOwner(Enum):
-    """Owner of the code in a file."""
+    """Who owns the code in a file."""
 
     THEIRS = auto()
     THIRD_PARTY = auto()
@@ -234,7 +240,7 @@ class CodeOwner(Enum):
 
 
 class Caller(NamedTuple):
-    """A line that must be changed."""
+    """The line of code that makes a stray call, and that must be changed."""
 
     file: str
     line: int
@@ -243,8 +249,8 @@ class Caller(NamedTuple):
 
 
 _INNOCENT = frozenset({"hypothesis", "importlib", "linecache", "logging", "structlog", "traceback", "warnings"})
-"""Libraries whose use of time and chance does not affect a run: they record when a line was logged, load a module, or
-have a seed of their own.
+"""Libraries whose use of time and chance does not affect a run, because they log the time, load a module, or have a
+seed of their own.
 """
 _SAGA = Path(__file__).parents[2]
 _FOLDERS = (
@@ -257,7 +263,7 @@ _FOLDERS = (
 
 @lru_cache(maxsize=1024)
 def _owner_of(file: str) -> CodeOwner:
-    """Return the owner of a file's code. The first matching folder counts, because site-packages is inside the standard
+    """Return the owner of a file's code. The order of the folders matters, because site-packages is inside the standard
     library's folder.
     """
     if file.startswith("<frozen "):
@@ -274,12 +280,15 @@ def _owner_of(file: str) -> CodeOwner:
 
 
 def _find_culprit(frame: FrameType | None) -> Caller | None:
-    """Return the nearest line of the user's own code; `None` if the call is harmless and not the user's.
+    """Return the nearest line of the user's own code that led to the call. Return `None` if the call is harmless or not
+    caused by the user.
 
-    The search ends where the world itself begins: the test that runs it is not to blame. Without a line of the user's
-    code, the line is in a library that the user chose, or in the toolkit by mistake.
+    The search ends at the frames of the world itself, because the test that runs the world is not to blame. If there is
+    no line of the user's code, return a line of a library that the user chose, or of the toolkit.
     """
-    hooks = [getattr(hook, "__code__", None) for hook in gc.callbacks]  # run in the middle of anything
+    hooks = [
+        getattr(hook, "__code__", None) for hook in gc.callbacks
+    ]  # the interpreter may run these hooks at any point
     path: list[tuple[FrameType, CodeOwner]] = []
     while frame is not None:
         owner = _owner_of(frame.f_code.co_filename)
@@ -298,8 +307,8 @@ def _find_culprit(frame: FrameType | None) -> Caller | None:
 
 
 def _find_next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
-    """Return the index of the frame to name where none is the user's: the nearest one; of frames in which a library
-    calls itself the outermost.
+    """Return the index of the frame to name if none is the user's, or `None`. This is the frame of generated code in a
+    user's file, the outermost one in a library, or the nearest one in the toolkit.
     """
     of = {owner: [i for i, (_, there) in enumerate(path) if there is owner] for owner in CodeOwner}
     for i in of[CodeOwner.GENERATED]:
@@ -316,7 +325,7 @@ def _describe_caller(path: Sequence[tuple[FrameType, CodeOwner]], index: int) ->
     through = None if index == 0 else _name_of(path[index - 1][0])
     file, line, function = frame.f_code.co_filename, frame.f_lineno or 0, _short_name(frame.f_code)
     if owner is CodeOwner.GENERATED:
-        # `__init__` of a dataclass, for `field(default_factory=time.time)`: the class is all that can be found.
+        # A generated `__init__` of a dataclass, with `field(default_factory=time.time)`: only the class can be found.
         made = type(frame.f_locals.get("self"))
         file, function = str(frame.f_globals["__file__"]), f"{made.__qualname__}.{frame.f_code.co_name}"
         line = _line_of(made)
@@ -326,7 +335,7 @@ def _describe_caller(path: Sequence[tuple[FrameType, CodeOwner]], index: int) ->
 def _line_of(made: type) -> int:
     try:
         return inspect.getsourcelines(made)[1]
-    except (OSError, SyntaxError, TypeError):  # no source, not the one that runs, or built in
+    except (OSError, SyntaxError, TypeError):  # no source file, a changed one, or a built-in class
         return 1
 
 
@@ -335,5 +344,5 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _short_name(code: CodeType) -> str:
-    """Return the name without enclosing functions: `pay` also for a function defined inside another one."""
+    """Return the function's name without enclosing functions: `pay` also for a function defined inside another one."""
     return code.co_qualname.rpartition("<locals>.")[2]

@@ -1,5 +1,5 @@
-"""Encryption keys of a simulated world: in memory, the same in each run of a seed, and visible to all processes at
-once.
+"""Encryption keys of a simulated world. They are in memory, the same in each run of a seed, and all processes share
+them.
 """
 
 from hashlib import blake2b
@@ -9,7 +9,7 @@ from saga.errors import KeyMissing
 
 
 class SimulatedKeys:
-    """Keys of subjects: see `saga.encryption.port.Keys`."""
+    """Keys of subjects. See `saga.encryption.port.Keys` for the promises."""
 
     def __init__(self) -> None:
         self._known: dict[str, SubjectKey | None] = {}

@@ -1,8 +1,8 @@
-"""An event loop without a real clock, threads or network: time jumps to the next timer, and the seed decides which task
+"""An event loop without a real clock, threads or network. Time jumps to the next timer, and the seed decides which task
 runs next.
 
-asyncio works on it unchanged: tasks, futures, locks, timeouts. The loop knows which process each callback belongs to,
-so a process can die in the middle of anything, without running its `finally` blocks, or freeze and continue later.
+asyncio works on this loop unchanged: tasks, futures, locks, timeouts. The loop knows to which process each callback
+belongs. So a process can die at any point without running its `finally` blocks, or freeze and continue later.
 """
 
 import asyncio
@@ -23,19 +23,23 @@ from saga.testing.fault_plans import Chance
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """One life of a worker, or of an application. Whatever it starts on the event loop carries it in its context."""
+    """One life of a worker, or of an application. Everything that the process starts on the event loop carries this
+    value in its context.
+    """
 
     name: str
-    """Name, the same in each of its lives: `payment-1`."""
+    """Name, the same in each life of the worker: `payment-1`."""
     service: str
     life: int = 1
     """Number of this life."""
     alive: bool = True
     frozen: bool = False
     skew_ms: int = 0
-    """Error of its clock."""
+    """Error of the process's clock, in milliseconds."""
     deferred: list[tuple[Handle, int]] = field(default_factory=list)
-    """Callbacks that became ready while it was frozen; for the next step of a task with the task's number."""
+    """Callbacks that became ready while the process was frozen. The number beside a callback is that of its task, if
+    the callback is a task's next step.
+    """
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -58,7 +62,7 @@ _ENDLESS = _refuse("a simulated world is run by its test: services neither run n
 
 
 class LoopWithoutSystem(AbstractEventLoop):
-    """Methods that would need the operating system: each raises `SagaError`."""
+    """Methods of an event loop that would need the operating system. Each raises `SagaError`."""
 
     add_reader = add_writer = remove_reader = remove_writer = _NETWORK
     create_connection = create_server = create_datagram_endpoint = create_unix_connection = _NETWORK
@@ -76,9 +80,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLBACKS_MAX = 1_000_000
-"""Maximum number of callbacks of a run: one with more will not come to an end."""
+"""Maximum number of callbacks of a run. A run with more is ended, because it would probably never finish."""
 TASKS_MAX = 2_000
-"""Number of tasks beyond which ended ones are dropped."""
+"""Number of remembered tasks beyond which finished ones are dropped."""
 
 
 class NotQuiet(SagaError):
@@ -86,11 +90,11 @@ class NotQuiet(SagaError):
 
 
 class WorldEnded(BaseException):
-    """Thrown into every coroutine that was still running, or had died, when its world ended."""
+    """Thrown into every unfinished coroutine when its world ends, including those of dead processes."""
 
 
 class SimulatedTimer(TimerHandle):
-    """A timer, with its process and whether a run waits for it."""
+    """A timer, with the process that it belongs to, and whether it keeps the run going."""
 
     __slots__ = ("idle", "pending", "process")
 
@@ -98,30 +102,34 @@ class SimulatedTimer(TimerHandle):
     pending: bool
     process: Process | None
 
-    def __lt__(self, other: object) -> bool:  # the heap compares times and numbers first, and no two are equal
+    def __lt__(
+        self, other: object
+    ) -> bool:  # never decides: the heap compares times and numbers first, and these are unique
         return NotImplemented
 
 
 class NumberedTask(Task[T]):
-    """A task that knows how many were created before it."""
+    """A task with its number in the order of creation."""
 
     def __init__(self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], number: int, **given: Any) -> None:
-        self.number = number  # first: a task asks for its first step while it is made
+        self.number = number  # set first: `Task.__init__` already schedules the first step, which needs it
         super().__init__(coro, **given)
 
 
 class SimulatedLoop(LoopWithoutSystem):
-    """The event loop of a simulated world: see the module. Whatever would need the operating system raises."""
+    """The event loop of a simulated world, as described in this module. Methods that would need the operating system
+    raise `SagaError`.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
         self._ready: deque[tuple[Process | None, Handle, int]] = deque()
-        """Ready callbacks: process, handle, and for the next step of a task the task's number."""
+        """Ready callbacks: process, handle, and the task's number if the callback is a task's next step."""
         self._timers: list[tuple[float, int, SimulatedTimer]] = []
         self._now_s = 0.0
         self._number = 0
         self._awaited = 0
-        """Number of timers that keep a run going."""
+        """Number of pending timers that keep a run going."""
         self._tasks: list[tuple[Process | None, Task[Any]]] = []
         self._tasks_max = TASKS_MAX
         self._made = 0
@@ -129,16 +137,16 @@ class SimulatedLoop(LoopWithoutSystem):
         self._running = False
         self.callbacks = 0
         self.after: Callable[[], None] | None = None
-        """Function called after each callback, to check invariants. Anything that it raises ends the run."""
+        """Function called after each callback, to check invariants. An exception from it ends the run."""
         self.failure: BaseException | None = None
-        """Error that ends the run, and is raised by it."""
+        """Error that ends the run; `run` raises it."""
 
-    # ---------------------------------------------------------------- what a world does with it
+    # ---------------------------------------------------------------- used by the world
 
     def run(self, until_s: float | None = None) -> None:
-        """Run until only idle timers are left, or until that time.
+        """Run until only idle timers are left, or until the time `until_s`.
 
-        Raises `NotQuiet`, and what `after` raises.
+        Raises `NotQuiet` if the run does not end, and any exception of `after`.
         """
         if self._running:
             raise RuntimeError("the loop runs already")
@@ -158,7 +166,7 @@ class SimulatedLoop(LoopWithoutSystem):
             self._now_s = max(self._now_s, until_s)
 
     def run_inside(self, act: Callable[[], object]) -> None:
-        """Call a function at once that needs a running loop."""
+        """Call a function that needs a running loop, without running the loop."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -167,13 +175,13 @@ class SimulatedLoop(LoopWithoutSystem):
             asyncio._set_running_loop(before)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
-        """Call later, as `call_later`, but without keeping the run going: a run that has nothing else to do ends
-        before.
+        """Schedule a callback as `call_later` does, but without keeping the run going: if nothing else is left to do,
+        the run ends before the callback.
         """
         return self._timer(self._now_s + delay_s, callback, (), None, idle=True)
 
     def kill(self, process: Process) -> None:
-        """Kill a process at once. Operations that it has sent to others continue."""
+        """Kill a process at once. Operations that it has already sent still take effect."""
         process.alive = False
         process.deferred.clear()
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
@@ -182,24 +190,26 @@ class SimulatedLoop(LoopWithoutSystem):
                 self._forget(timer)
 
     def freeze(self, process: Process) -> None:
-        """Freeze a process: none of its callbacks runs until it is thawed; they are kept until then."""
+        """Freeze a process: none of its callbacks runs before `thaw`, and all are kept until then."""
         process.frozen = True
         process.deferred += [(handle, step) for owner, handle, step in self._ready if owner is process]
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
 
     def thaw(self, process: Process) -> None:
-        """Let a frozen process continue as if no time had passed."""
+        """Let a frozen process continue where it stopped."""
         process.frozen = False
         deferred, process.deferred = process.deferred, []
         self._ready.extend((process, handle, step) for handle, step in deferred)
 
     def pending(self) -> list[str]:
-        """Return the names of unfinished tasks of living processes, each once."""
+        """Return the names of all unfinished tasks of living processes, without repetitions."""
         living = (task for process, task in self._tasks if process is None or process.alive)
         return sorted({task.get_name() for task in living if not task.done()})
 
     def end(self) -> None:
-        """End every coroutine that still runs or has died, so that nothing is left and Python prints no warning."""
+        """End every unfinished coroutine, including those of dead processes, so that Python prints no warning about
+        them.
+        """
         self._closed = True
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="coroutine .* was never awaited")  # those that never began
@@ -248,7 +258,9 @@ class SimulatedLoop(LoopWithoutSystem):
         return by_number[int(self._random.random() * steps)]
 
     def _advance(self, until_s: float | None) -> bool:
-        """Jump to the next timer that is due; return True if something is ready then."""
+        """Jump to the time of the next timer. Return True if a callback is ready then, False if there is no such
+        timer.
+        """
         timers = self._timers
         while not self._ready:
             while timers and not timers[0][2].pending:
@@ -296,7 +308,7 @@ class SimulatedLoop(LoopWithoutSystem):
         assert isinstance(handle, SimulatedTimer)
         self._forget(handle)
 
-    # ---------------------------------------------------------------- what asyncio asks of a loop
+    # ---------------------------------------------------------------- the interface that asyncio requires
 
     def time(self) -> float:
         return self._now_s
@@ -360,8 +372,8 @@ class SimulatedLoop(LoopWithoutSystem):
         return ended.result()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run on an error in a callback that belongs to no task. An answer that no task awaits is no error: the
-        step's caller has died.
+        """End the run on an error in a callback that belongs to no task. An unretrieved answer of an operation does not
+        count, because the caller of that operation may have died.
         """
         why = context.get("exception")
         if isinstance(why, Exception) and "handle" in context and self.failure is None:
@@ -400,8 +412,8 @@ class SimulatedLoop(LoopWithoutSystem):
 
 
 def _throw_out_task(coroutine: Any) -> None:
-    """End a coroutine wherever it is. Nothing that it does on its way out has an effect."""
-    for _ in range(100):  # it may await something in a `finally`, and nothing would answer
+    """End a coroutine wherever it is suspended. Its `finally` blocks run, but have no effect on the world."""
+    for _ in range(100):  # a `finally` block may await something that would never finish
         try:
             coroutine.throw(WorldEnded())
         except BaseException:  # noqa: BLE001 - its errors no longer matter

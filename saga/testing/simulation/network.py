@@ -1,7 +1,7 @@
-"""Network between the processes and the systems that they use. Each operation takes time, and a fault may hit it.
+"""The network between the processes and the backends that they use. Each operation takes time, and a fault may hit it.
 
-An operation is sent, lands (there it takes effect, or is rejected), and its answer comes back. If the caller dies in
-between, the operation lands all the same. This is the one place where faults are injected.
+An operation is sent; it lands, which means that it takes effect or is rejected; then its answer comes back. If the
+caller dies in between, the operation lands all the same. This module is the only place where faults are injected.
 """
 
 import asyncio
@@ -56,8 +56,8 @@ class Trace:
         return [line for line in self.lines if isinstance(line, InjectedFault)]
 
     def fingerprint(self) -> str:
-        """Return a digest that is equal for two runs in which the same happened, at the same times, in
-        the same order.
+        """Return a digest that is equal for two runs in which the same things happened at the same times and in the
+        same order.
         """
         digest = blake2b(digest_size=16)
         for line in self.lines:
@@ -79,20 +79,22 @@ def _as_text(line: OperationRecord | InjectedFault | TraceNote) -> Iterator[str]
 
 
 HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
-"""Minimum time of a message on the network, and the maximum that chance adds."""
+"""Minimum time of a message on the network, and the largest random addition, in seconds."""
 SLOW_HOP_S = 0.04
-"""Maximum extra time of the slowest fiftieth of all messages."""
+"""Maximum extra time of the slowest 2 % of all messages, in seconds."""
 RESTART_S = 2.0
-"""Maximum time until a dead process is replaced by another one."""
+"""Maximum time in seconds until a dead process is replaced by another one."""
 OUTAGE_S_FIRST, OUTAGE_S_MAX = 60.0, 3 * 3600.0
-"""Bounds of an outage of a service: longer than most deadlines."""
+"""Bounds for the length of a service's outage, in seconds. The longest exceeds most deadlines."""
 MINUTES_S, DAYS_S, YEARS_S = 600.0, 20 * 86_400.0, 3 * 365 * 86_400.0
-"""Maximum errors of clocks: in nearly all cases, in a few, and in very few."""
+"""Maximum clock errors in seconds: in most cases, in a few cases, and in very few cases."""
 OUT_OF_REACH = "cannot be reached"
-"""A rejection that the caller learns of late, because nothing answers."""
+"""Reason of a rejection that the caller learns only after a timeout, because nothing answers."""
 
 Effect: TypeAlias = Callable[[PlannedFault | None, tuple[float, float, float, float]], Any]
-"""Effect of an operation when it lands; called with its fault and four random numbers."""
+"""Function that applies an operation when it lands. It is called with the planned fault, if any, and four random
+numbers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +103,37 @@ class Backend:
 
     name: str
     unavailable: Callable[[str], Exception]
-    """Error for an operation that has not happened and will not."""
+    """Function that makes the error for an operation that has not happened and will not."""
     unsure: Callable[[str], Exception]
-    """Error for an operation that may have happened, or may happen later."""
+    """Function that makes the error for an operation that may have happened, or may happen later."""
 
 
 class Disruptions:
-    """Effects of faults beyond their operation. The world overrides these methods, which do nothing here."""
+    """Effects of faults that go beyond one operation. These methods do nothing; the world overrides them."""
 
     def crash(self, process: Process, after_s: float) -> None:
-        """Kill the process now, and start another one after a delay."""
+        """Kill the process now, and start another one `after_s` later."""
 
     def freeze(self, process: Process, time_s: float) -> None:
-        """Freeze the process for a while."""
+        """Freeze the process for this time."""
 
     def restart_all(self) -> None:
-        """Restart every worker gracefully, after a long time has passed."""
+        """Restart every worker gracefully. Called after a fault has let a long time pass."""
 
     def silence(self, who: str, time_s: float) -> None:
-        """Cut the broker off from this process, or from all processes of this service, for a while."""
+        """Stop the heartbeats of this process, or of all processes of this service, for this time, because they cannot
+        reach the broker.
+        """
 
     def outage(self, service: str, time_s: float) -> None:
-        """Kill all processes of the service, and start others after that time."""
+        """Kill all processes of the service, and start others after this time."""
 
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        """Move the partitions of the process's service, or restart the process. Return a description."""
+        """Reassign the partitions of the process's service, or restart the process. Return a description."""
         return ""
 
     def move(self, process: Process, times: int, every_s: float) -> str:
-        """Move the partitions of the process's service this many times. Return a description."""
+        """Reassign the partitions of the process's service this many times. Return a description."""
         return ""
 
     def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:
@@ -145,30 +149,32 @@ class PendingAnswer(NamedTuple):
     operation: Operation
     answer: "Future[Any]"
     back_s: float
-    """Time of the answer on its way back."""
+    """Seconds that the answer takes on its way back."""
     is_lost: bool
 
 
 class Network:
-    """All operations of one world."""
+    """All operations of one world, and the faults that hit them."""
 
     def __init__(self, chance: Chance, plan: FaultPlan | None, trace: Trace) -> None:
         self.chance, self.plan, self.trace = chance, plan, trace
         self.disruptions = Disruptions()
         self.context: Context = copy_context()
-        """The world's own context: a callback that runs in it survives the death of any process."""
+        """The world's own context. A callback that runs in it belongs to no process, so it runs even if processes have
+        died.
+        """
         self._numbers: dict[str, int] = {}
         self._cut: dict[tuple[str, str], float] = {}
-        """Time until which a process or service cannot reach a backend."""
+        """Time until which a process or service cannot reach a backend, by both names."""
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """Time until which a backend is slow, and the extra seconds of each operation."""
+        """For each slow backend the time until which it is slow, and the extra seconds of each operation."""
         self._few: dict[str, tuple[float, float]] = {}
-        """Time until which a service gets one record at a time, and the seconds between two."""
+        """For each service that gets one record at a time: until when, and the seconds between two records."""
         self.wrong_ms = 0
         """Largest error of any process's clock so far, in milliseconds."""
 
-    # ---------------------------------------------------------------- asking
+    # ---------------------------------------------------------------- sending operations
 
     def ask(
         self,
@@ -179,7 +185,7 @@ class Network:
         names: tuple[str, ...],
         effect: Effect,
     ) -> "Future[Any]":
-        """Send an operation, and return a future with its result or error. If the caller dies in between, the future is
+        """Send an operation, and return a future for its result or error. If the caller dies in between, the future is
         never done.
         """
         loop = asyncio.get_running_loop()
@@ -223,12 +229,14 @@ class Network:
         return answer
 
     def next_operation(self, process: Process, what: OperationKind, where: str, names: tuple[str, ...]) -> Operation:
-        """Return the next operation of a process."""
+        """Return the next operation of a process, with its number."""
         number = self._numbers[process.name] = self._numbers.get(process.name, 0) + 1
         return Operation(process.name, process.service, number, what, where, names)
 
     def survives_poll(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
-        """Record that a poll returns records; return True if the process survives it."""
+        """Record that a poll returns records, and apply the fault planned for it, if any. Return True if the process is
+        still alive.
+        """
         operation = self.next_operation(process, "poll", where, names)
         planned = None if self.plan is None else self.plan.fault_at(operation, asyncio.get_running_loop().time())
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), operation, "done"))
@@ -241,11 +249,11 @@ class Network:
         return process.alive
 
     def later(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """Call a function later in the world's own context."""
+        """Schedule a call of a function in the world's own context."""
         asyncio.get_running_loop().call_later(delay_s, callback, context=self.context)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Start a timer of the calling process that does not keep the world running."""
+        """Schedule a call for the current process, without keeping the world running."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimulatedLoop):
             return loop.idle_later(delay_s, callback)
@@ -263,11 +271,11 @@ class Network:
         return max(0.0, until_s - asyncio.get_running_loop().time())
 
     def every_s(self, process: Process) -> float:
-        """Return the seconds between two records that the process gets; 0 if it gets as many as it takes."""
+        """Return the minimum seconds between two records that the process gets; 0 if there is no such limit."""
         until_s, every_s = self._few.get(process.service, (0.0, 0.0))
         return every_s if asyncio.get_running_loop().time() < until_s else 0.0
 
-    # ---------------------------------------------------------------- landing and coming back
+    # ---------------------------------------------------------------- effects and answers
 
     def _land(
         self,
@@ -276,7 +284,9 @@ class Network:
         effect: Effect,
         draws: tuple[float, float, float, float],
     ) -> Any:
-        """Return the result of the operation; an exception is returned too, not raised."""
+        """Apply the operation and return its result. If it raises, return the exception, because that too is an answer
+        that has to travel back.
+        """
         try:
             given, result = effect(planned, draws), "done"
         except Exception as why:  # noqa: BLE001 - whatever the backend answers is on its way back
@@ -285,7 +295,7 @@ class Network:
         return given
 
     def _record_answer(self, pending: PendingAnswer, done: "Future[Any]") -> None:
-        """Send back the answer of an external system."""
+        """Record the answer of an external system, and send it back to the caller."""
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
         result = type(given).__name__ if isinstance(given, Exception) else "answered"
         self.trace.lines.append(OperationRecord(asyncio.get_running_loop().time(), pending.operation, result))
@@ -322,7 +332,9 @@ class Network:
     def _find_refusal(
         self, process: Process, backend: Backend, what: OperationKind, planned: PlannedFault | None
     ) -> str | None:
-        """Return the reason why the operation has not happened and will not; `None` if there is none."""
+        """Return the reason why the backend rejects the operation, so that it never happens; `None` if the backend
+        accepts it.
+        """
         if planned is not None and planned.kind == "throttle":
             return "too many requests"
         if self._cut and self.cut_for_s(process, backend.name):
@@ -340,7 +352,7 @@ class Network:
         planned: PlannedFault,
         draws: tuple[float, float, float, float],
     ) -> None:
-        """Apply the part of a fault that goes beyond its operation."""
+        """Apply the effects of a fault that go beyond its operation."""
         if planned.kind == "crash" and planned.after:
             return  # it crashes after the operation has taken effect
         now_s, details = asyncio.get_running_loop().time(), ""
@@ -396,14 +408,16 @@ class Network:
 
 
 def _slow_s(draws: tuple[float, float, float, float]) -> float:
-    """Return the extra seconds of a slow call: fewer than the timeout of calls, so that it is not retried for that
-    reason.
+    """Return the extra seconds of a slow call. They are shorter than the timeout of calls, so the call is not retried
+    because of them.
     """
     return 1 + 3 * draws[2]
 
 
 def _wrong_ms(draws: tuple[float, float, float, float]) -> int:
-    """Return the error of a clock: minutes, in a few cases days, in very few years; ahead or behind."""
+    """Return a clock error in milliseconds, ahead or behind: minutes in most cases, days in a few, years in very
+    few.
+    """
     way = 1 if draws[2] >= 0.5 else -1
     rare, much = abs(2 * draws[2] - 1), draws[3]
     most_s = YEARS_S if rare > 0.97 else DAYS_S if rare > 0.9 else MINUTES_S

@@ -29,13 +29,17 @@ from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
 from saga.testing.world import DocumentWrite
 
 DEAD_MAX, REASON_MAX = 3, 160
-"""Maximum number of dead letter reasons in a summary, and of characters of each."""
+"""Maximum number of dead letter reasons in a summary, and maximum length of each in characters."""
 SAGAS_MAX = 3
-"""Maximum number of sagas for one timeline of all: with more it shows those that the failure names."""
+"""Maximum number of sagas for which the timeline shows all. If there are more, it shows only those that the failure
+names.
+"""
 
 
 def report(failed: FailedScenario, name: str) -> str:
-    """Return a complete report for people: nothing has to be run again to understand it."""
+    """Return the report of a failure for people. It is complete, so that nobody must run the test again to understand
+    it.
+    """
     small, first = failed.shrunk.run, failed.first
     lines = [f"seed {first.schedule.seed} of {name} fails: {_describe_failure(small.failure)}"]
     counts = [
@@ -96,7 +100,7 @@ def _name_published(run: Run) -> str:
 
 
 def _find_sagas(run: Run) -> Collection[str]:
-    """Return the sagas that the timeline shows; none means all."""
+    """Return the sagas to which the timeline is limited; an empty collection means no limit."""
     if isinstance(run.failure, CheckFailed) and run.failure.saga:
         return [run.failure.saga]
     sagas = run.world.sagas()
@@ -109,7 +113,7 @@ LINES_MAX = 200
 
 
 def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
-    """Return the lines of these sagas, by default of all. Every fault is shown."""
+    """Return the lines of the timeline of these sagas, by default of all. Every fault is shown."""
     lines = list(_describe_lines(world, sagas))
     if len(lines) > LINES_MAX:
         half = LINES_MAX // 2
@@ -155,7 +159,9 @@ def _describe_operation(
 
 
 def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> bool:
-    """Return True if a document may belong to any saga, because its key does not say which."""
+    """Return True if documents of this kind name their saga in a field, so that a document's key does not show to which
+    saga it belongs.
+    """
     collection = document.partition("/")[0]
     return any(kind.collection == collection and kind.saga for kind in world.declared[service].documents)
 
@@ -191,13 +197,13 @@ def _describe_write(
 
 
 def _name_of_run(world: SimulatedWorld, service: str, intent: Intent) -> str:
-    """Return the name of the handler that runs: a compensation is a handler of its own."""
+    """Return the name of the handler that runs. For the undoing of a handler that is its compensation."""
     undoing = world.declared[service].compensations if intent.kind == "undo" else ()
     return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
 
 
 def _describe_moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
-    """Describe a telemetry event; return an empty text for one of another saga."""
+    """Describe a telemetry event; return an empty text for one of another saga, or of no interest."""
     if sagas and getattr(moment, "saga", None) not in (None, *sagas):
         return ""
     match moment:
@@ -224,7 +230,7 @@ def _describe_moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> s
 
 
 WHY_MAX = 110
-"""Maximum number of characters about the failure: one line."""
+"""Maximum length of a failure's description in characters, so that it fits in one line."""
 _TEST = '''"""A run of {name} that failed once, kept.
 
 {why}
@@ -246,9 +252,10 @@ def test_{stem}(world: World) -> None:
 
 
 def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
-    """Write the schedule as a test, and return its path. The same schedule gives the same file.
+    """Write the schedule as a test, and return the file's path. The same schedule gives the same file.
 
-    Raises `SagaError` for a test in a class, or one that takes more than a world: another test could not call it.
+    Raises `SagaError` for a test in a class, or a test with parameters besides the world, because the written test
+    could not call it.
     """
     name = scenario.__qualname__
     if not name.isidentifier():
@@ -274,6 +281,6 @@ def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str)
 
 
 def _as_list(literals: Iterable[str]) -> str:
-    """Return the source of a list, as the formatter leaves it."""
+    """Return Python source of a list of these literals, formatted as the formatter would."""
     lines = "".join(f"        {literal},\n" for literal in literals)
     return f"[\n{lines}    ]" if lines else "[]"

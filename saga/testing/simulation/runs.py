@@ -1,5 +1,5 @@
-"""All runs of a scenario: one for each seed, or one with a crash at each point. The first failure is shrunk and
-reported.
+"""All runs of a scenario: one for each seed, or one with a crash at each possible point. The first failure is shrunk
+and returned for the report.
 """
 
 import gc
@@ -30,17 +30,17 @@ FAILURES: tuple[type[BaseException], ...] = (Exception,)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Result of one run."""
+    """One run of a scenario, and its result."""
 
     schedule: Schedule
-    """Schedule that repeats this run: the faults that happened are planted in it."""
+    """Schedule that repeats this run. Faults that happened at random are planned in it."""
     failure: BaseException | None
     world: SimulatedWorld
 
     @property
     def signature(self) -> tuple[type, str]:
-        """Key by which shrinking recognises the same failure: its class, and the invariant or the line
-        that raised it.
+        """Key by which shrinking recognises the same failure: the exception's class, with the name of the invariant or
+        the line that raised it.
         """
         assert self.failure is not None
         if isinstance(self.failure, CheckFailed):
@@ -51,18 +51,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Checks that a run makes besides the invariants: each costs time."""
+    """Options for the checks that are made in each run. Each check takes extra time."""
 
     guarded: bool = False
     """True to detect accidental use of real time, randomness, threads and the network."""
     rerun: bool = False
-    """True to repeat each transition, which must give the same bytes."""
+    """True to repeat each transition and check that the result has the same bytes."""
     failures: tuple[type[BaseException], ...] = FAILURES
-    """Exceptions that count as a failure of the scenario, besides a broken invariant."""
+    """Exceptions that count as a failure of the scenario, in addition to a broken invariant."""
 
 
 def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
-    """Run the scenario once. An exception that fails it is in the result, not raised."""
+    """Run the scenario once. If an exception makes it fail, return that exception in the result."""
     failure: BaseException | None = None
     with _no_collector(), SimulatedWorld(schedule.seed, schedule.plan(), guarded=care.guarded) as world:
         world.left_out = schedule.without
@@ -76,8 +76,8 @@ def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Disable Python's cyclic garbage collector in the block: it takes a sixth of a run's time, and finds little before
-    the world has ended.
+    """Disable Python's cyclic garbage collector within the block. It would take a sixth of a run's time, and find
+    little before the world has ended.
     """
     was = gc.isenabled()
     gc.disable()
@@ -89,7 +89,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
-    """Repeat the run. Raises `SagaError` if it takes another course, or fails only the second time."""
+    """Repeat the run. Raises `SagaError` if the second run differs from the first, or if only the second one fails."""
     if first.failure is not None:
         return  # reported as a failure of the scenario
     again = run(scenario, schedule, RunOptions())
@@ -114,10 +114,10 @@ def _find_first_difference(seed: int, ones: Sequence[Line], twos: Sequence[Line]
 
 Item = TypeVar("Item")
 Sought: TypeAlias = tuple[str, str, str]
-"""Identity of an operation independent of its number: its service, its kind, and what it is about."""
+"""Identity of an operation that does not depend on its number: service, kind, and what the operation is about."""
 
 RUNS_MAX = 300
-"""Maximum number of runs for shrinking; it then returns the smallest run that it has found."""
+"""Maximum number of runs for shrinking. When it is reached, the smallest failing run so far is returned."""
 
 
 @dataclass(slots=True)
@@ -131,20 +131,23 @@ class Shrunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedSchedule(Schedule):
-    """A schedule whose planted faults hit the same operations as before, even if these have other numbers now.
+    """A schedule whose planned faults hit the same operations as in an earlier run, even if these have other numbers
+    now.
 
-    Leaving out a fault or an event changes the numbers of all later operations.
+    It is needed because leaving out a fault or an event changes the numbers of all later operations.
     """
 
     places: tuple[tuple[Sought, int], ...]
-    """Identity of the operation that each planted fault hits, and how many such operations come before it."""
+    """For each planned fault, the identity of the operation that it hits, and how many operations of the same identity
+    come before.
+    """
 
     def plan(self) -> FaultPlan:
         return RecognisingPlan(dict(zip(self.places, self.planted, strict=True)))
 
 
 class RecognisingPlan:
-    """A plan with faults for operations that are recognised by what they are about, not by their numbers."""
+    """A fault plan that recognises operations by their identities, not by their numbers."""
 
     def __init__(self, sought: dict[tuple[Sought, int], PlannedFault]) -> None:
         self._sought = sought
@@ -160,17 +163,17 @@ class RecognisingPlan:
 
 
 def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = RUNS_MAX) -> Shrunk:
-    """Leave out faults and events as long as the run fails in the same way."""
+    """Find a smaller failing run: leave out faults and events as long as the run fails in the same way."""
     found = Shrunk(failing, 0)
     events = range(len(failing.world.published))
 
     calm: dict[frozenset[int], bool] = {frozenset(): True}
 
     def is_calm(without: frozenset[int]) -> bool:
-        """Return True if the scenario passes without these events, and without faults.
+        """Return True if the scenario passes without these events and without any faults.
 
-        A scenario that asserts what becomes of an event fails when that event is left out, whatever else is wrong: such
-        a run would explain nothing.
+        A scenario that asserts something about an event always fails when the event is left out. Such a failure would
+        explain nothing, so these events are not left out.
         """
         if without not in calm:
             if found.runs >= runs_max:
@@ -180,7 +183,9 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
         return calm[without]
 
     def fails(planted: Sequence[PlannedFault], without: frozenset[int]) -> bool:
-        """Return True if it fails with the faults at the same numbers, or at the same operations."""
+        """Return True if the run fails in the same way with the faults at the same numbers, or at the same
+        operations.
+        """
         if not isinstance(failing.failure, CheckFailed) and not is_calm(without):
             return False
         by_number = Schedule(seed=failing.schedule.seed, planted=tuple(planted), without=without)
@@ -208,7 +213,7 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
 
 
 def _move_schedule(of: Run, schedule: Schedule) -> MovedSchedule:
-    """Return a schedule whose faults are some of this run's."""
+    """Return the schedule with each of its faults bound to the operation that the fault hit in the run `of`."""
     places = _find_places(of)
     return MovedSchedule(
         seed=schedule.seed,
@@ -219,7 +224,7 @@ def _move_schedule(of: Run, schedule: Schedule) -> MovedSchedule:
 
 
 def _find_places(of: Run) -> dict[PlannedFault, tuple[Sought, int]]:
-    """Return the operation that each fault of a run hit."""
+    """Return the operation that each fault of a run hit, as in `MovedSchedule.places`."""
     numbers: dict[tuple[str, int], int] = {}
     seen: Counter[Sought] = Counter()
     places: dict[PlannedFault, tuple[Sought, int]] = {}
@@ -241,7 +246,11 @@ def _identify_operation(operation: Operation) -> Sought:
 
 
 def _leave_out(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:
-    """Leave out halves, then quarters and so on, down to single items. `items` returns what is left."""
+    """Leave out halves of the items, then quarters and so on, down to single items, wherever `fails` is true for the
+    rest.
+
+    `items` returns the items that are left.
+    """
     size = len(items())
     while size:
         at = 0
@@ -253,11 +262,11 @@ def _leave_out(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[It
 
 
 CAREFUL = 3
-"""Number of first runs that are guarded, and in which each transition is repeated."""
+"""Number of first runs in which stray calls are detected and each transition is repeated."""
 PAIRS_POINTS_MAX = 60
-"""Maximum number of crash points of a run for which pairs of crashes are tried by default."""
+"""Maximum number of crash points in a run at which, by default, pairs of crashes are tried too."""
 PAIRS_MAX = 2_000
-"""Maximum number of pairs that are tried; the seed selects them."""
+"""Maximum number of pairs of crashes that are tried. If there are more, the seed selects among them."""
 
 
 @dataclass(slots=True)
@@ -269,14 +278,16 @@ class Tally:
     documents: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     points: int = 0
-    """Points at which a process died, for `crash_everywhere`."""
+    """Number of crash points that `crash_everywhere` has tried."""
     pairs: int = 0
     pairs_in_all: int = 0
     dead: Counter[str] = field(default_factory=Counter)
-    """Reasons of dead letters: a saga that one of them blocks is no failure, but it is reported."""
+    """How often dead letters had each reason. A saga that is blocked by a dead letter is no failure, but it is
+    reported.
+    """
 
     ended: bool = False
-    """True if any saga has reached an outcome, or if no service decides one."""
+    """True if any saga has reached an outcome, or if no service emits outcomes."""
 
     def add(self, done: Run) -> None:
         self.runs += 1
@@ -291,7 +302,7 @@ class Tally:
 
 
 def _list_dead_letter_reasons(letter: DeadLettered) -> str:
-    """Return the reason of a dead letter without the saga's name, so that those of different sagas are counted
+    """Return the reason of a dead letter without the saga's id, so that equal reasons of different sagas are counted
     together.
     """
     if letter.reason.startswith(TOO_OLD):
@@ -301,7 +312,7 @@ def _list_dead_letter_reasons(letter: DeadLettered) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FailedScenario:
-    """The first run that failed, and the smallest that fails in the same way."""
+    """The first failing run of a scenario, and the smallest run that fails in the same way."""
 
     first: Run
     shrunk: Shrunk
@@ -310,7 +321,7 @@ class FailedScenario:
 def run_all(
     scenario: Scenario, mode: Mode, tally: Tally, care: RunOptions, seeds: Sequence[int] | None = None
 ) -> FailedScenario | None:
-    """Run a scenario as its decorator says, or under these seeds only. Return `None` if it never fails.
+    """Run a scenario as its decorator prescribes, or with these seeds only. Return `None` if no run fails.
 
     Raises `SagaError` if no saga ended at all and dead letters are the cause.
     """
@@ -349,7 +360,9 @@ def _schedules(
 def _crash_schedules(
     scenario: Scenario, schedule: Schedule, pairs: bool | None, tally: Tally, care: RunOptions
 ) -> Iterator[Schedule]:
-    """Yield the schedules of `crash_everywhere`: without a crash, then with one at each point, then with two."""
+    """Yield the schedules of `crash_everywhere`: one without a crash, then one with a crash at each point, then those
+    with two crashes.
+    """
     yield schedule
     points = find_crash_points(run(scenario, schedule, care))
     tally.points += len(points)
@@ -368,7 +381,10 @@ def _crash_schedules(
 
 
 def find_crash_points(done: Run, since: PlannedFault | None = None) -> list[PlannedFault]:
-    """Return the points at which a process can die in such a run: before and after each operation, in order."""
+    """Return the points of a run at which a process can die, in order: before and after each operation.
+
+    `since`: return only points after this fault.
+    """
     points: dict[PlannedFault, None] = {}
     begun = since is None
     for line in done.world.trace.lines:

@@ -1,4 +1,6 @@
-"""The simulated world itself: the actions of a test in it, and the evidence that it leaves when it is quiet."""
+"""The simulated world: the actions that a test can take in it, and the evidence that is checked when the world is
+quiet.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -40,13 +42,15 @@ if TYPE_CHECKING:
 _D = TypeVar("_D", bound="DataclassInstance")
 
 PARTITIONS = 4
-"""Maximum number of partitions of a topic, whatever its contracts say: few, so that sagas share partitions."""
+"""Maximum number of partitions of a topic, even if its contracts declare more. It is small, so that sagas share
+partitions.
+"""
 WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class AlwaysCheck:
-    """An invariant added by the test."""
+    """An invariant added by the test with `World.always`."""
 
     what: str
     holds: Callable[[], bool]
@@ -61,14 +65,14 @@ class CheckFailed(AssertionError):
 
 
 class _PublishedEvent(NamedTuple):
-    """An event that the test publishes, and the principal on whose behalf it starts a saga."""
+    """An event that the test publishes, and the principal on whose behalf it may start a saga."""
 
     event: Event
     principal: str | None
 
 
 class _ApplicationWrite(NamedTuple):
-    """A document that the test writes into a service's store as an application, or removes."""
+    """A write or removal of a document in a service's store, made by the test as an application."""
 
     service: str
     written: DocumentWrite
@@ -82,8 +86,8 @@ class SimulatedWorld(World):
     ) -> None:
         """Create a world in which no service runs yet.
 
-        `guarded`: detect accidental use of real time, randomness, threads or the network, which takes time. `tells`:
-        services publish their transition events, as under `saga run`.
+        `guarded`: detect accidental use of real time, randomness, threads or the network; this makes runs slower.
+        `publishes_transitions`: services publish their transition events, as under `saga run`.
         """
         self.seed = seed
         self.trace = Trace()
@@ -98,12 +102,12 @@ class SimulatedWorld(World):
             self.workers.transition_topic = TOPIC._replace(partitions=PARTITIONS)
             self.cluster.ensure_topics([self.workers.transition_topic])
         self.published: list[Event | DocumentWrite] = []
-        """Everything that the test has published, and written into stores, in order."""
+        """All events that the test has published, and documents that it has written into stores, in order."""
         self.left_out: frozenset[int] = frozenset()
-        """Numbers of the test's events and documents that are left out, to shrink a run."""
+        """Indices in `published` of the events and documents that are left out, to shrink a run."""
         self._pending: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
         self._publishing: asyncio.Task[None] | None = None
-        """Task of the application, which publishes one event after another, however much time a test lets pass in
+        """Task of the application. It publishes one event after another, even if a test lets little time pass in
         between.
         """
         self._application = Process(APPLICATION, APPLICATION)
@@ -112,7 +116,7 @@ class SimulatedWorld(World):
         self._use: tuple[object, ...] = ()
         self._real: tuple[type, ...] = ()
         self.saving: Callable[[], Path] | None = None
-        """Function that writes the schedule of this run, set by code that knows the test."""
+        """Function that writes the schedule of this run as a test. It is set by the fixture, which knows the test."""
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +124,7 @@ class SimulatedWorld(World):
     def __exit__(self, *exc: object) -> None:
         self._loop.end()
 
-    # ---------------------------------------------------------------- what a test does
+    # ---------------------------------------------------------------- actions of a test
 
     def start(
         self,
@@ -157,7 +161,7 @@ class SimulatedWorld(World):
     def seal(self) -> None:
         if self.declared:
             raise SagaError("services have begun without keys: world.seal() comes before world.start(...)")
-        from saga.testing.simulation.keys import SimulatedKeys  # its library is an extra
+        from saga.testing.simulation.keys import SimulatedKeys  # imported here because its library is optional
 
         self.workers.keys = SimulatedKeys()
 
@@ -189,7 +193,7 @@ class SimulatedWorld(World):
 
     def publish(self, *events: Event, principal: str | None = None) -> None:
         for event in events:
-            to_record(event, BEGINNING_MS)  # an event that cannot be published raises here, in the test's own line
+            to_record(event, BEGINNING_MS)  # an event that cannot be published raises in the line of the test
             if len(self.published) not in self.left_out:
                 self._pending.append(_PublishedEvent(event, principal))
             self.published.append(event)
@@ -226,9 +230,9 @@ class SimulatedWorld(World):
         return None
 
     def disturb(self, worker: str, accident: Accident) -> None:
-        """Make an accident happen to a worker (`payment-1`) at this moment. Raises `SagaError` for an unknown worker.
+        """Make an accident happen now to a worker, such as `payment-1`. Raises `SagaError` for an unknown worker.
 
-        It is not part of a schedule: the test itself decides when it happens.
+        The accident is not part of a schedule, because the test itself decides when it happens.
         """
         if worker not in self.workers.names():
             raise SagaError(f"there is no worker {worker!r}: {', '.join(self.workers.names()) or 'none has started'}")
@@ -243,10 +247,10 @@ class SimulatedWorld(World):
             raise SagaError("this world was made by hand: the fixture `world` knows which test a schedule belongs to")
         return self.saving()
 
-    # ---------------------------------------------------------------- what is left to look at
+    # ---------------------------------------------------------------- evidence
 
     def progress(self, service: str, saga: str) -> SagaProgress | None:
-        """Return the last progress that a service wrote of a saga, expired or not."""
+        """Return the last progress of a saga that a service wrote, even if it has expired."""
         versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
         return decode_progress(versions[-1]) if versions else None
 
@@ -255,10 +259,10 @@ class SimulatedWorld(World):
         return replace(collect_evidence(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
 
     def verify(self, *, rerun: bool = False) -> None:
-        """Check the invariants of the kit, now that the world is quiet.
+        """Check the invariants of the kit. The world must be quiet.
 
-        `rerun`: repeat each transition, too; skipped if a subject's key was erased, because a rerun would see other
-        values.
+        `rerun`: also repeat each transition. This is skipped if a subject's key was erased, because a rerun would see
+        other values.
 
         Raises `CheckFailed` for the first invariant that does not hold.
         """
@@ -282,8 +286,8 @@ class SimulatedWorld(World):
         return Schedule(seed=self.seed, planted=planted, without=self.left_out)
 
     def fingerprint(self) -> str:
-        """Return a digest that is equal for two runs in which the same happened at the same times, with the same bytes
-        in every document and in the log.
+        """Return a digest that is equal for two runs in which the same things happened at the same times, with the same
+        bytes in every document and in the log.
         """
         whole = blake2b(self.trace.fingerprint().encode(), digest_size=16)
         for record in self.cluster.log:
@@ -294,12 +298,12 @@ class SimulatedWorld(World):
         return whole.hexdigest()
 
     def sagas(self) -> list[str]:
-        """Return the sagas that have records in the log, in order."""
+        """Return all sagas with records in the log, in the order of their first records."""
         return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
 
     @property
     def emits_outcomes(self) -> bool:
-        """True if a service here emits outcomes."""
+        """True if a service of this world emits outcomes."""
         handlers = [h for d in self.declared.values() for h in d.reactions]
         return any(contract_of(event).outcome for handler in handlers for event in handler.emits)
 
@@ -344,7 +348,7 @@ class SimulatedWorld(World):
                     await self.workers.write_document(self._application, each.service, each.written)
                     continue
                 record = each if isinstance(each, Outgoing) else await self._encode(*each)
-                if record.topic not in self.cluster.topics:  # of a service that does not run here
+                if record.topic not in self.cluster.topics:  # the topic of a service that does not run in this world
                     self.cluster.ensure_topics([Topic(record.topic, PARTITIONS, None)])
                 await _publish_until_acknowledged(broker, record)
 
@@ -385,7 +389,7 @@ def _topics(declared: Declared) -> list[Topic]:
 
 
 async def _publish_until_acknowledged(broker: SimulatedBroker, record: Outgoing) -> None:
-    """Publish the same record again until it is acknowledged, as an application does."""
+    """Publish the record repeatedly until the broker acknowledges it, as an application does."""
     while True:
         try:
             await broker.publish([record])

@@ -1,5 +1,5 @@
-"""An in-memory store behind the simulated network: the same promises as the adapters, with every version of each
-document.
+"""An in-memory store behind the simulated network. It makes the same promises as the adapters, and keeps every version
+of each document for the checks.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from saga.testing.simulation.network import Backend, Effect, Network
 from saga.testing.world import keep_markers
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""Maximum size of a document: the smallest limit of any real store."""
+"""Maximum size of a document in bytes, which is the smallest limit of any real store."""
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 WRITES_MAX = 100
-"""Number of writes beyond which finished ones are dropped."""
+"""Number of remembered writes beyond which finished ones are dropped."""
 
 
 class StoredDocument(NamedTuple):
@@ -43,24 +43,24 @@ class StoredDocument(NamedTuple):
 
 
 class Mutation(NamedTuple):
-    """A change of a document, as it takes effect."""
+    """A change of a document that has taken effect."""
 
     kind: Literal["insert", "update", "delete", "expiry"]
     collection: str
     key: str
     cas: int
-    """Version that it created, or removed."""
+    """CAS of the version that the change created or removed."""
     before: bytes | None
     after: bytes | None
 
 
 @dataclass(slots=True)
 class Disk:
-    """Documents of one service, shared by its workers."""
+    """The documents of one service, shared by its workers."""
 
     documents: dict[tuple[str, str], StoredDocument] = field(default_factory=dict)
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
-    """Every content that took effect, oldest first."""
+    """Every content that each document has had, oldest first."""
     document_bytes_max: int = DOCUMENT_BYTES_MAX
     listeners: list[Callable[[Mutation], None]] = field(default_factory=list)
     """Functions that are called with each change of a document."""
@@ -90,8 +90,8 @@ class Disk:
         return self._cas
 
     def write(self, collection: str, key: str, content: bytes | None, expires: timedelta | None, now_s: float) -> None:
-        """Write or remove a document as a program does that does not know the toolkit: markers stay, and removing an
-        absent document does nothing.
+        """Write or remove a document as a program would that does not use the toolkit: markers are kept, and removing
+        an absent document does nothing.
         """
         kept = self.find(collection, key, now_s)
         if content is not None:
@@ -196,7 +196,7 @@ class SimulatedStore:
                 yield key, Document(kept.content, kept.cas)
 
     def _of(self, collection: str, key: str, cas: int) -> StoredDocument:
-        """Return the version with this `cas`. Raises `Conflict`."""
+        """Return the document if its current version has this `cas`. Raises `Conflict` otherwise."""
         kept = self._disk.find(collection, key, _now_s())
         if kept is None or kept.cas != cas:
             raise Conflict(f"{key!r} in {collection!r} is another version by now")
@@ -224,16 +224,16 @@ def _now_s() -> float:
 
 
 class RecordedChanges:
-    """Changes that one disk has recorded, for each service that watches some of its collections."""
+    """Changes of the documents on one disk, recorded for each service that watches some of its collections."""
 
     def __init__(self, disk: Disk, now_s: Callable[[], float]) -> None:
         self._disk, self._now_s, self._number = disk, now_s, 0
         self.watched: dict[str, set[str]] = {}
         self.recorded: dict[str, list[RecordedChange]] = {}
         self.leaders: dict[str, ChangeRecordingStore] = {}
-        """Store of the process that publishes the changes, for each service."""
+        """For each service, the store of the process that publishes the recorded changes."""
         self.waiting: list[Future[None]] = []
-        """Futures that are done when something is recorded."""
+        """Futures that are completed when a change is recorded."""
         disk.listeners.append(self._record)
 
     def watch(self, service: str, collections: Collection[str], from_beginning: bool) -> None:
@@ -269,7 +269,7 @@ class RecordedChanges:
 
 
 class ChangeRecordingStore(SimulatedStore):
-    """A store for one process that records changes. See `saga.change.ChangeSource` for the promises."""
+    """A store for one process that also records changes. See `saga.change.ChangeSource` for the promises."""
 
     def __init__(self, disk: Disk, process: Process, network: Network, notes: RecordedChanges) -> None:
         super().__init__(disk, process, network)
@@ -302,8 +302,9 @@ class ChangeRecordingStore(SimulatedStore):
         await self._ask("remove", "changes", service, land)
 
     async def pause(self, seconds: float) -> None:
-        """Wait until something is recorded; at most `seconds` if recorded changes exist already. In that case the wait
-        keeps the world running only if it is for this process to publish them.
+        """Wait until a change is recorded. If there are recorded changes already, wait at most `seconds`.
+
+        In the second case the wait keeps the world running only if this process is the one that publishes the changes.
         """
         waiting: Future[None] = asyncio.get_running_loop().create_future()
         self._notes.waiting.append(waiting)

@@ -1,5 +1,5 @@
-"""Workers of a simulated world: processes that run a service, die, freeze and restart. The world alone
-supervises them.
+"""Workers of a simulated world: processes that run a service, die, freeze and restart. The world itself restarts
+them.
 """
 
 import asyncio
@@ -38,21 +38,21 @@ if TYPE_CHECKING:  # its library is an extra
 
 
 NOTICED_S = 10.0
-"""Maximum time until a group notices that a member has died."""
+"""Maximum time in seconds until a consumer group notices that a member has died."""
 PURGED_S = 60.0
-"""Maximum time until an expired document is removed if nothing reads it."""
+"""Maximum time in seconds until an expired document is removed if nothing reads it."""
 ROLLOUT_S = 3.0
-"""Maximum time until a worker is restarted as a newly deployed release; most are restarted much sooner."""
+"""Maximum time in seconds until a worker is restarted with a newly deployed release. Most are restarted much sooner."""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
-"""Telemetry events that a timeline leaves out."""
+"""Telemetry events that a timeline leaves out because they are too frequent."""
 LIMITS = FlowLimits(deaths_max=1000)
-"""Limits of the workers. Processes die here because of injected faults, more often than any other, and not because of
-their messages, so hardly any message counts as poison.
+"""Limits of the workers. Injected faults kill processes far more often than messages do, so `deaths_max` is so large
+that no message counts as poison because of them.
 """
 OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
 Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
-"""Accidents that can happen to a worker at any moment, whatever it does."""
+"""Accidents that can happen to a worker at any moment."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,15 +60,15 @@ class DeployedRelease:
     """One release of a service."""
 
     number: int
-    """Its number among the releases of the service in this world, starting at 1."""
+    """Number of the release among the releases of the service in this world, starting at 1."""
     prepared: PreparedService
-    """The service as prepared, once for all its lives."""
+    """The prepared service. It is prepared once, and used in all lives of the workers."""
     fakes: Sequence[object]
 
 
 @dataclass(eq=False, slots=True)
 class WorkerLife:
-    """One life of a worker, from its start to its end or death."""
+    """One life of a worker, from its start to its graceful end or death."""
 
     process: Process
     broker: SimulatedBroker
@@ -88,24 +88,27 @@ class Workers(Disruptions):
         chance: Chance,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Create a world without workers. `failed`: called when a worker ends with an error, which must not happen."""
+        """Create an empty set of workers.
+
+        `failed`: function called when a worker ends with an error, which must not happen.
+        """
         self.disks: dict[str, Disk] = {}
         self.uses_connectors = False
-        """True if connectors deliver document changes; otherwise the stores record them."""
+        """True if connectors deliver document changes; False if the stores record them."""
         self._notes: dict[str, RecordedChanges] = {}
-        """Changes that stores have recorded, by service."""
+        """Recorded document changes of each service."""
         self._connectors: dict[str, SimulatedConnector] = {}
         """Connectors by the names of their processes."""
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
         self.releases: dict[str, list[DeployedRelease]] = {}
-        """Releases of each service that were deployed here."""
+        """All releases of each service that were deployed in this world."""
         self.newest: dict[str, DeployedRelease] = {}
-        """Release of each service that was deployed last."""
+        """The release of each service that was deployed last."""
         self.transition_topic: Topic | None = None
-        """Topic on which they report their transitions."""
+        """Topic on which the workers publish their transition events, if they do."""
         self._next: dict[str, DeployedRelease] = {}
-        """Release that each worker runs in its next life."""
+        """The release that each worker will run in its next life."""
         self.keys: SimulatedKeys | None = None
         """Encryption keys; `None` if nothing is encrypted."""
         self._lives: dict[str, WorkerLife] = {}
@@ -123,8 +126,8 @@ class Workers(Disruptions):
         self._deliver_changes(first)
 
     def deploy(self, declared: Declared, use: Sequence[object]) -> None:
-        """Restart the workers of a service as this release, one after another. Deploying a release that was there
-        before is a rollback.
+        """Restart the workers of a service with this release, one after another. To roll back, deploy an earlier
+        release again.
         """
         known = self.releases[declared.name]
         release = next((each for each in known if each.prepared.declared is declared), None)
@@ -173,11 +176,13 @@ class Workers(Disruptions):
             return
 
     def _roll_out(self, name: str, release: DeployedRelease) -> None:
-        if self.newest[self._lives[name].process.service] is release:  # else another release was deployed in between
+        if (
+            self.newest[self._lives[name].process.service] is release
+        ):  # otherwise another release was deployed in the meantime
             self._become(name, release)
 
     def _become(self, name: str, release: DeployedRelease) -> None:
-        """Restart a worker gracefully as this release, if it runs another one."""
+        """Restart a worker gracefully with this release, unless it runs it already."""
         self._next[name] = release
         life = self._lives[name]
         if life.process.alive and life.release is not release:
@@ -217,8 +222,8 @@ class Workers(Disruptions):
                     transitions_topic=self.transition_topic,
                     call_external=lambda step: self._call_external(process, step),
                     reload_contracts=reload_now,
-                    compares_logs=False,  # the simulated broker keeps positions whose topics are gone
-                    waits_for_schemas=False,  # else a world with an unknown schema would never be quiet
+                    compares_logs=False,  # the simulated broker keeps committed offsets of deleted topics
+                    waits_for_schemas=False,  # otherwise a world with an unknown schema would never become quiet
                     keys=self.keys,
                     record=ServiceRecord(service=process.service, store=process.service, starts={}),
                 ),
@@ -238,12 +243,12 @@ class Workers(Disruptions):
             self._begin_again(life, 0.5)
 
     def _begin_again(self, life: WorkerLife, after_s: float) -> None:
-        """Start another life after a delay."""
+        """Start the worker's next life after a delay."""
         process = life.process
 
         def begin() -> None:
             if self._lives[process.name] is not life:
-                return  # it ended gracefully, and died of a call that was still in progress: it restarts once
+                return  # it ended gracefully and was then killed: its next life has begun already
             self._network.note(process.name, "begins again")
             self._begin(process.name, process.service, process.life + 1)
 
@@ -254,7 +259,7 @@ class Workers(Disruptions):
             self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))
 
     def _call_external(self, process: Process, step: ExternalCall) -> Awaitable[Any]:
-        """Make the call of a step. It continues even if its caller dies."""
+        """Make the call of a step. The call continues even if the calling process dies."""
 
         async def made() -> Any:
             return await step.make()
@@ -272,16 +277,14 @@ class Workers(Disruptions):
     # ---------------------------------------------------------------- disruptions
 
     def names(self) -> list[str]:
-        """Return the names of all workers, service by service: `payment-1`."""
+        """Return the names of all workers, such as `payment-1`, grouped by service."""
         return list(self._lives)
 
     def cause_accident(self, name: str, accident: Accident) -> None:
-        """Make an accident happen to a worker now. Nothing happens to a dead worker, and only a crash
-        to a frozen one.
-        """
+        """Make an accident happen to a worker now. A dead worker has no accidents, and a frozen one can only crash."""
         life = self._lives[name]
         process = life.process
-        ended = life.task is None or life.task.done()  # gracefully, and not restarted
+        ended = life.task is None or life.task.done()  # ended gracefully and was not restarted yet
         if ended or not process.alive or (process.frozen and accident != "crash"):
             return
         draws = self._chance.draw_four(f"{name} {accident} at {self._loop.time()}")
