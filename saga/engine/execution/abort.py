@@ -1,6 +1,7 @@
-"""Abort a run that never finishes: make the calls that it named with `saga.on_abort`, in its place.
+"""Abort a run that never finishes: make the calls that it declared with `saga.on_abort`.
 
-Its documents are closed to it, the recorded calls are made, and what no call takes back is shown to a person.
+Pending updates of its documents are prevented, the declared calls are made, and a person is shown the effects that no
+call undoes.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from saga.progress.journal import Commit, WriteContext
 
 
 async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action: Abort) -> RunRequest:
-    """Close the documents of a run to it, and make the request for the calls that it named with `on_abort`."""
+    """Prevent pending document updates of a run, and make the request for the calls that it declared with
+    `on_abort`."""
     intent = action.intent
     remains = await _describe_remains(service, state, intent)
 
@@ -46,7 +48,7 @@ async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action:
 def record_abort(
     p: SagaProgress, context: WriteContext, action: Abort, remains: Sequence[str], calls: tuple[StepRecord, ...]
 ) -> Commit:
-    """Record that a run was aborted, and what remains of it for a person to put right."""
+    """Record that a run was aborted, and what remains of it for a person to correct."""
     command = action.message
     if isinstance(command, OperatorCommand):
         kept = next(k for k in p.queue if k.dead == command.dead)
@@ -55,7 +57,7 @@ def record_abort(
 
 
 async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, intent: Intent) -> list[str]:
-    """Make the calls that take a run back, newest first. Return those that could not be made, or were refused."""
+    """Make the calls that undo a run, newest first. Return those that could not be made, or were refused."""
     left = []
     for action in reversed(intent.undo_with):
         try:
@@ -71,7 +73,7 @@ async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, int
 
 
 async def _describe_remains(service: ServiceRuntime, state: ProcessingState, intent: Intent) -> list[str]:
-    """Describe the calls of the run that nothing takes back, for a person to put right, newest first."""
+    """Describe the calls of the run that nothing undoes, newest first, for a person to correct."""
     remains = []
     for call, sure in _find_begun_calls(intent):
         if call.kind == "step":
@@ -85,8 +87,8 @@ async def _describe_remains(service: ServiceRuntime, state: ProcessingState, int
 
 
 def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
-    """Return the calls that the run began, newest first; True for those whose answer is known."""
-    if intent.undo_with:  # the others are of what takes its place
+    """Return the calls that the run began, newest first, each with True if its answer is known."""
+    if intent.undo_with:  # `calls` are those of the abort
         return [] if intent.maybe is None else [(intent.maybe, False)]
     calls = [(call, True) for call in intent.calls if call.answer is None]
     if (begun := intent.open_call) is not None:
@@ -95,13 +97,13 @@ def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
 
 
 def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
-    """Return whether the service declares the collection of an update: its name comes from a stored document."""
+    """Return whether the service declares the collection of an update, whose name comes from a stored document."""
     collection = (call.document or "").partition("/")[0]
     return any(collection == declared.collection for declared in service.documents.values())
 
 
 async def _was_applied(service: ServiceRuntime, state: ProcessingState, intent: Intent, call: StepRecord) -> bool:
-    """Return whether an update took effect; if not, it never will."""
+    """Return whether an update took effect. If it did not, it never will."""
     assert call.document is not None
     saga = state.message.saga
     collection, _, key = call.document.partition("/")

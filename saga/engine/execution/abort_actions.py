@@ -1,7 +1,7 @@
-"""Calls that take a run back, as `saga.on_abort` records them.
+"""Calls that undo a run, as `saga.on_abort` records them.
 
-Each is recorded so that another process, of a later version perhaps, finds it by its name. The name is looked up in
-what the service declares, and never imported: anyone who can write a document of the store could otherwise have the
+A call is recorded by its name, so that another process, perhaps of a later version, can find it. The name is looked up
+in the service's declarations and never imported: otherwise anyone who can write a document of the store could make the
 service run any code.
 """
 
@@ -35,9 +35,9 @@ def record_action(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> AbortAction:
-    """Make the record of a call. Raises `Permanent` for one that cannot be found again, or not be repeated."""
+    """Make the record of a call. Raises `Permanent` for a call that could not be found again, or not be repeated."""
     name = _name(service, call)
-    return_type_of(call)  # its result has to be recorded, as a step's
+    return_type_of(call)  # its result has to be recorded, like that of a step
     places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
     mine = tuple(place for place, value in places.items() if value is saga)
     if mine and limits_of(call) is not None:
@@ -59,7 +59,7 @@ def record_action(
 def find_call(
     service: ServiceRuntime, saga: Saga[Any], back: AbortAction
 ) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
-    """Return the call and its arguments, as the service declares it now. Raises `NotFound`."""
+    """Return the call and its arguments, as the service declares the call now. Raises `NotFound`."""
     call = _of_name(service, back.call)
     if call is None:
         raise NotFound(f"{back.call} is not there any more")
@@ -112,10 +112,10 @@ def _name(service: ServiceRuntime, call: Callable[..., Awaitable[object]]) -> st
 
 
 def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
-    """Return the call of this name, as the service's declaration knows it; `None` if it has none.
+    """Return the call with this name in the service's declarations; `None` if there is none.
 
-    Names come from stored documents, which others may be able to write: nothing is imported, and nothing else is looked
-    at.
+    Names come from stored documents, which others may be able to write. So nothing is imported, and names are looked up
+    nowhere else.
     """
     if ":" in name:
         return _function(service, name)
@@ -133,7 +133,7 @@ def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[obje
 def _function(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
     """Return an `async def` at the top of a module that declares a handler, or imported there by name.
 
-    Functions of Python's own library take no run back.
+    Functions of Python's standard library are left out: none of them undoes a run.
     """
     module, _, own = name.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""Read the control log of a service now and then, and append operators' controls to it."""
+"""Read the control log of a service periodically, and append operators' controls to it."""
 
 from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import READ_S, ServiceRuntime
@@ -14,15 +14,17 @@ from saga.telemetry.events import ControlTurned, ControlUnknown
 
 
 async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> bool:
-    """Return whether a flag is on for a saga, by a recent copy of the control log."""
+    """Return whether a flag is on for a saga, according to a recent copy of the control log."""
     if service.ports.clock.monotonic_s() >= service.controls.until_s:
         await refresh(service, at)
     return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
 
 
 async def refresh(service: ServiceRuntime, at: Position) -> None:
-    """Read the control log, unless another task just has. Raises `SagaError` if it cannot be read: what it pauses is
-    unknown."""
+    """Read the control log, unless another task has just read it.
+
+    Raises `SagaError` if it cannot be read: then it is unknown what is paused.
+    """
     known, clock, key = service.controls, service.ports.clock, controls.control_log_key(service.name)
     if known.gate is None:
         known.gate = service.ports.make_run_scope().gate
@@ -34,7 +36,7 @@ async def refresh(service: ServiceRuntime, at: Position) -> None:
 
 
 def _apply(service: ServiceRuntime, there: Document | None, now_s: float) -> None:
-    """Use a new copy of the control log, and report what has changed."""
+    """Replace the cached copy of the control log, and report the changes."""
     known, clock = service.controls, service.ports.clock
     cas = 0 if there is None else there.cas
     if known.cas != cas:
@@ -74,7 +76,7 @@ def _report_change(service: ServiceRuntime, entry: controls.ControlEntry, *, is_
 
 
 async def write_control(service: ServiceRuntime, at: Position, control: Control) -> None:
-    """Append a control to the control log once, or its refusal; return when it is durable.
+    """Append a control, or its refusal, to the control log once. Return when it is durable.
 
     If the log has no room for it, it becomes a dead letter.
     """

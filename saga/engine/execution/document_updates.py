@@ -1,7 +1,7 @@
 """Update business documents exactly once for each cause, without a transaction.
 
-The marker in the document is the record. docs/protocol.md, "Business documents", says which loss each read and write
-here prevents.
+The marker in the document records the update. docs/protocol.md, "Business documents", says which loss each read and
+write here prevents.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,15 +27,15 @@ from saga.store.port import Document
 T = TypeVar("T")
 
 PRUNE_FROM = 64
-"""Markers in a document from which on an update first drops those that are no longer needed."""
+"""Number of markers in a document from which an update first drops those that are no longer needed."""
 MARKERS_MAX = 1000
-"""Markers of open intents in a document, at most: then an update without one fails, transiently."""
+"""Maximum number of markers of open intents in a document. Beyond it, a new update fails and is retried."""
 PAUSE_S = 0.002
 PAUSE_S_MAX = 0.1
 
 
 class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An update that was made, was refused, or never will be made."""
+    """An update that was made or refused, or that will never be made."""
 
     saga: str
     handler: str
@@ -43,16 +43,17 @@ class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str
     value: Raw = Raw(b"null")
     answer: str | None = None
-    """The declared exception by which the function refused; `value` then holds its arguments."""
+    """Class name of the declared exception with which the function refused; `value` then holds the exception's
+    arguments."""
     never: bool = False
 
 
 class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document's field `_saga`, with the markers."""
+    """The field `_saga` of a document, which contains the markers."""
 
     markers: dict[str, Marker]
     absent: bool = False
-    """True if there are only markers: for services the document is not there."""
+    """True if the document consists only of markers: for the service it does not exist."""
 
 
 class _Headed(Struct):
@@ -66,7 +67,7 @@ class _OpenIntent(Struct):
 
 
 class _Open(Struct):
-    """The part of a progress that says which runs are open."""
+    """The part of a progress that shows which runs are open."""
 
     intents: tuple[_OpenIntent, ...] = ()
 
@@ -81,7 +82,7 @@ def _as_it_is(value: Raw) -> Raw:
 
 
 class DocumentUpdate(Struct, frozen=True, kw_only=True):
-    """An update of a business document that one run asks for."""
+    """An update of a business document that a run makes."""
 
     declared: DocumentKind
     key: str
@@ -92,15 +93,15 @@ class DocumentUpdate(Struct, frozen=True, kw_only=True):
     args: Sequence[object]
     kwargs: Mapping[str, object]
     until_s: float
-    """Time of the monotonic clock until which the replace is tried again while others change the document."""
+    """Monotonic time until which the write is retried while others change the document."""
     seen: list[tuple[Any, object]] = []
-    """Values with sensitive parts that the run has seen, each with its type."""
+    """Values with sensitive parts that the run has read or received, each with its type."""
     close: Callable[[Raw], Raw] = _as_it_is
-    """Function that seals what is marked in JSON."""
+    """Function that encrypts the marked parts of JSON."""
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
-    """Return the type of an update's result: it stands beside the document in the return annotation."""
+    """Return the type of an update's result: the part of the return annotation beside the document."""
     returned = return_type_of(change)
     for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
@@ -109,12 +110,12 @@ def result_of(change: Callable[..., object], kind: type) -> Any:
 
 
 def as_kind(content: bytes, kind: type[T]) -> T | None:
-    """Return a stored document as the service's class; `None` if only markers are left of it. For tools and tests."""
+    """Return a stored document as the service's class; `None` if it contains only markers. For tools and tests."""
     return None if _headed.decode(content).head.absent else msgspec.json.decode(content, type=kind)
 
 
 async def read(service: ServiceRuntime, position: Position, declared: DocumentKind, key: str) -> Any:
-    """Read the document as it is now; `None` if there is none."""
+    """Read the current document; `None` if there is none."""
     document = await retry_while_unavailable(
         service, position, "get", service.ports.store.get, declared.collection, key
     )
@@ -122,10 +123,10 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
 
 
 async def apply(service: ServiceRuntime, position: Position, update: DocumentUpdate) -> Marker:
-    """Apply an update once, or find that it was applied.
+    """Apply an update once, or find out that it was applied already.
 
-    Updates of one document that come up meanwhile in this process go into one replace. Raises `Superseded` if the run
-    is not open any more, and `Permanent`.
+    Concurrent updates of one document in this process are combined into one write. Raises `Superseded` if the run is no
+    longer open, and `Permanent`.
     """
     made = await service.ports.batch(
         f"{update.declared.collection}/{update.key}",
@@ -140,7 +141,7 @@ async def apply(service: ServiceRuntime, position: Position, update: DocumentUpd
 async def apply_together(
     service: ServiceRuntime, position: Position, updates: Sequence[DocumentUpdate]
 ) -> Sequence[Marker | Exception | Superseded]:
-    """Make these updates of one document: return the marker of each, or what it raises."""
+    """Apply these updates of one document. Returns for each its marker, or its exception."""
     collection, key = updates[0].declared.collection, updates[0].key
     store, pause_s, refused = service.ports.store, PAUSE_S, False
     while True:
@@ -151,7 +152,7 @@ async def apply_together(
         new: dict[str, Marker] = {}
         changed = False
         for update in updates:
-            # A function that changes a mapping in place and then refuses must leave nothing of it to the others.
+            # A function may change a mapping in place and then refuse: the other updates must not see that change.
             before = msgspec.json.encode(body) if len(updates) > 1 and body is not None else None
             known = head.markers.get(update.marker)
             # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
@@ -185,7 +186,7 @@ async def apply_together(
         except TooLarge as why:
             if len(updates) == 1:
                 return [_cannot_grow(updates[0], why)]
-            # One of them may be at fault: the others go on without it.
+            # One of them may be at fault: the others continue without it.
             return [(await apply_together(service, position, [update]))[0] for update in updates]
         refused = True
         await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
@@ -202,7 +203,7 @@ def _too_hot(update: DocumentUpdate) -> TimeoutError:
 async def withdraw(
     service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
-    """Mark that an update is never made, or return what it did: its intent is about to end otherwise."""
+    """Mark that an update will never be made, or return its result if it was made: its intent is about to be closed."""
     store, pause_s = service.ports.store, PAUSE_S
     while True:
         document = await retry_while_unavailable(service, position, "get", store.get, collection, key)
@@ -219,7 +220,7 @@ async def withdraw(
 
 
 def _cannot_grow(update: DocumentUpdate, why: TooLarge) -> Permanent:
-    """Make the failure of an update that makes its document larger than the store accepts."""
+    """Make the failure of an update that would make its document larger than the store accepts."""
     return Permanent(
         f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
         "let it hold less, or split it into several"
@@ -236,7 +237,8 @@ def _decode_head(document: Document | None) -> Head:
 
 
 def _decode_body(declared: DocumentKind, key: str, document: Document | None, head: Head) -> Any:
-    """Decode the document as the service's class; `None` if there is none. Raises `Permanent` if it does not fit."""
+    """Decode the document as the service's class; `None` if there is none. Raises `Permanent` if it does not fit the
+    class."""
     if document is None or head.absent:
         return None
     try:
@@ -249,7 +251,7 @@ def _decode_body(declared: DocumentKind, key: str, document: Document | None, he
 
 
 def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
-    """Return the marker, and the new document; `None` if only the markers change."""
+    """Return the marker and the new document; the document is `None` if only the markers change."""
     kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
     run_kind, handler, cause = update.run
     marker = Marker(saga=update.saga, handler=handler, kind=run_kind, cause=cause)
@@ -282,7 +284,10 @@ def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
 
 
 def _restore(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
-    """Return the document as it was before a function that did not change it."""
+    """Return the document as it was `before` an update whose function may have changed it in place.
+
+    If only one update is made, `before` is `None`, and the document is returned unchanged.
+    """
     return body if before is None else msgspec.json.decode(before, type=declared.kind)
 
 
@@ -300,7 +305,7 @@ def _with_value(marker: Marker, name: str, value: object, answer: str | None, ty
 def _encode_document(document: Document | None, body: Any, head: Head) -> bytes:
     """Encode the next version of a document; `body` is `None` if only the markers change.
 
-    Fields that the service's class does not know are kept.
+    Fields that the service's class does not have are kept.
     """
     fields: dict[str, Any] = {} if document is None else dict(_fields.decode(document.content))
     if body is not None:
@@ -311,9 +316,9 @@ def _encode_document(document: Document | None, body: Any, head: Head) -> bytes:
 async def _put(
     service: ServiceRuntime, position: Position, collection: str, key: str, document: Document | None, content: bytes
 ) -> bool:
-    """Insert the document, or replace the version that was read. Return whether that is certain.
+    """Insert the document, or replace the version that was read. Returns whether it is certain that this succeeded.
 
-    The document's expiry is kept: it belongs to the application.
+    The document's expiry is kept, because it belongs to the application.
     """
     store = service.ports.store
 
@@ -333,7 +338,7 @@ async def _put(
 async def _refusal(
     service: ServiceRuntime, position: Position, update: DocumentUpdate
 ) -> StoreError | Superseded | None:
-    """Return why an update without a marker is not made: its run is not open, or that cannot be found out."""
+    """Return why an update without a marker is not made: its run is not open, or it is unknown whether it is."""
     try:
         return None if await _is_open(service, position, update.saga, update.run) else Superseded()
     except StoreError as why:
@@ -341,7 +346,7 @@ async def _refusal(
 
 
 async def _is_open(service: ServiceRuntime, position: Position, saga: str, run: RunKey) -> bool:
-    """Return whether the run's intent is open in the progress as it is now."""
+    """Return whether the run's intent is open in the current progress."""
     intents = await _load_intents(service, position, saga)
     if intents is None:
         raise StoreError(f"the progress of saga {saga!r} cannot be read any more: what it has begun is unknown")
@@ -361,7 +366,7 @@ async def _load_intents(service: ServiceRuntime, position: Position, saga: str) 
 async def _drop_old_markers(
     service: ServiceRuntime, position: Position, markers: Mapping[str, Marker]
 ) -> dict[str, Marker]:
-    """Return the markers without those of closed runs, if there are many. Runs are read after the markers."""
+    """Return the markers without those of closed runs, if there are many. The runs are read after the markers."""
     if len(markers) <= PRUNE_FROM:
         return dict(markers)
     open_ = {saga: await _load_intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}
@@ -372,5 +377,5 @@ async def _drop_old_markers(
 
 
 def _is_needed(marker: Marker, intents: tuple[_OpenIntent, ...] | None) -> bool:
-    """Return True if the marker's run may be open. If its progress cannot be read, the marker stays."""
+    """Return True if the marker's run may still be open. If its progress cannot be read, the marker stays."""
     return intents is None or any(i.cause == marker.cause for i in intents)

@@ -1,7 +1,7 @@
 """React to a failed attempt: retry in memory, park the run until its next attempt, or make a dead letter.
 
-`saga.progress.failed_attempts` decides; here the decision is carried out, and reported. What has to be recorded
-is returned as a `Write`, for the message processor alone commits.
+`saga.progress.failed_attempts` decides; here the decision is carried out and reported. What has to be recorded is
+returned as a `Write`, because only the message processor commits.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ from saga.support.clock import iso
 from saga.telemetry.events import Escalated, Failed, Parked, PutOff, Retrying
 
 PAUSE_S_MAX = 30.0
-"""Longest pause in memory, whatever the rules say, where an operator waits for the result or has to be alerted."""
+"""Longest pause in memory, whatever the rules say, if an operator waits for the result or has to be alerted."""
 NOT_DETERMINISTIC = (
     "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the version"
     " that began it does, and replay it; or look what the external system did, and say it: saga dead resolve"
@@ -61,7 +61,7 @@ OVERSIZED_REMEDY = (
 )
 ESCALATION_REMEDY = "put right what it calls, or mend it: it is tried without end, and goes on as soon as it can"
 REASON_MAX = 200
-"""Characters of the reason of each failed attempt that are recorded."""
+"""Largest number of characters recorded of the reason of each failed attempt."""
 WAYS_OUT = (
     "deploy the schema here, or the release that reads it; should there never be one, send the message to the dead "
     "letters: saga control route"
@@ -69,7 +69,7 @@ WAYS_OUT = (
 
 
 class Write(NamedTuple):
-    """A write that follows from how a run ended."""
+    """A write that follows from the end of a run."""
 
     state: ProcessingState
     """State before the write, with the answers that a rerun can reuse."""
@@ -79,7 +79,7 @@ class Write(NamedTuple):
 
 
 class FailureHandler:
-    """Carries out what is decided about failed, postponed and diverted runs. It keeps nothing per message."""
+    """Carries out decisions about failed, postponed and diverted runs. It keeps no state for a message."""
 
     def __init__(self, repository: ProgressRepository) -> None:
         self.service, self.repository = repository.service, repository
@@ -96,13 +96,15 @@ class FailureHandler:
             why, ports.reload_contracts, ports.outage_watch
         ):
             return state
-        if isinstance(why, TimeoutError) and ports.outage_watch.outages > failed.outages:  # it waited for an outage
+        if (
+            isinstance(why, TimeoutError) and ports.outage_watch.outages > failed.outages
+        ):  # the timeout passed during an outage
             return state.drop_progress()
         verdict = self._judge(request, failed, earlier)
         is_postponed, looks = failed.postponed_s is not None, verdict.is_look and state.unsent_escalation is None
         writes_first = verdict.parks and not verdict.gives_up and not request.action.undoes
         if not state.is_current and (is_postponed or looks or not writes_first):
-            # On an old progress anything may fail: it counts only if the store has this progress. A write finds out.
+            # On an outdated progress anything may fail, so a failure counts only on the current one. A write finds out.
             known = await self.repository.load(state)
             if known.is_complete or known.cas != state.cas:
                 return known
@@ -110,23 +112,23 @@ class FailureHandler:
         if failed.postponed_s is not None:
             wait = Wait(failed.reason, failed.postponed_s, failed.where, isinstance(why, BreakerOpen))
             return await self.postpone(state, request, wait, _intent_with_answers(state, request, failed))
-        if looks:  # it waits on, and its timer is forwarded
+        if looks:  # the run continues to wait, and its timer is forwarded
             return _hold_back(state, request, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
         self._report_failed(request, failed)
         if verdict.gives_up:
             return self._give_up(state, request, failed, verdict)
         self._report_next_attempt(state, request, failed, verdict)
-        if request.action.undoes:  # it is tried without end, and that is reported
+        if request.action.undoes:  # a compensation is retried without limit, and that is reported
             state = await self._escalate(state, request, failed, verdict)
         elif isinstance(why, UnknownSchema) and verdict.attempt % verdict.attempts_max == 0:
             self._report_long_wait(request, failed, verdict)
-        if verdict.parks and state.unsent_escalation is None:  # else that escalation would be forgotten
-            bad = None  # or the fault is in another message of the fan-in
+        if verdict.parks and state.unsent_escalation is None:  # parking would lose the unsent escalation
+            bad = None  # the fault may be in another message of the fan-in
             if isinstance(why, UnknownSchema) and not request.action.undoes:
                 bad = service.why_undecodable(request.action.role, request.action.message)
             failure = replace(_run_failure(failed, verdict), bad=bad)
             return self._park(state, request, failure, _intent_with_answers(state, request, failed), verdict.wait_s)
-        if state.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # a repair has other sagas to do
+        if state.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # a repair continues with other sagas
             raise SagaError(
                 f"{request.handler.name} failed {verdict.attempt} times, the last with {failed.reason}; "
                 "put right what it calls, or mend it, and repair it again"
@@ -175,7 +177,7 @@ class FailureHandler:
         return Write(state, partial(failed_attempts.give_up, action=request.action, failure=failure, intent=intent))
 
     def give_up_poisonous(self, state: ProcessingState, request: RunRequest) -> Write:
-        """Make a dead letter of a message on which the process dies, and do nothing else with it."""
+        """Make a dead letter of a message on which processes die, and do nothing else with the message."""
         p = state.loaded_progress
         before, _ = count_failures_before(p, request.action)
         failure = RunFailure(reason=describe_deaths(state.deaths), remedy=DEADLY, attempts=before, blame="code")
@@ -201,11 +203,11 @@ class FailureHandler:
     async def postpone(
         self, state: ProcessingState, request: RunRequest, wait: Wait, intent: Intent | None
     ) -> ProcessingState | Write:
-        """Postpone a run that a pause, a limit or a breaker holds up; that is no attempt.
+        """Postpone a run because of a pause, a limit or a breaker. This does not count as an attempt.
 
-        A short wait is made in memory; else the run is parked for a minute at most, its attempts unchanged. If the
-        journal has this wait already, the timer is forwarded without a write. `intent`: with the last answers, if the
-        run has begun.
+        A short wait is made in memory. Otherwise the run is parked for up to a minute, with its number of attempts
+        unchanged. If the journal already has this wait, the timer is forwarded without a write. `intent`: the run's
+        intent with the last answers, if the run has begun.
         """
         ports, p, action = self.service.ports, state.loaded_progress, request.action
         history, begun = state.attempts_of(request.run), request.open_intent(p)
@@ -216,7 +218,7 @@ class FailureHandler:
             left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
         left_s = concurrency.postponed_s(left_s, concurrency.spread_of(p.saga, p.n))
         passed_s = ports.clock.monotonic_s() - state.measurements.begun_s
-        # A command is never parked: it is no message of the saga.
+        # A command is never parked, because it is not a message of the saga.
         in_memory = (
             concurrency.waits_in_memory(left_s, passed_s)
             or state.unsent_escalation is not None
@@ -255,8 +257,9 @@ class FailureHandler:
     ) -> Write:
         """Park a run until its next attempt.
 
-        It is not ready again while this message is processed: if a write takes longer than the delay, processing would
-        never end, the saga's other messages would not be taken, and the offset would not be committed.
+        The run is held back while this message is processed. Otherwise, if a write takes longer than the delay,
+        processing would never end: the saga's other messages would not be processed, and the offset would not be
+        committed.
         """
         due_ms = self.service.ports.clock.now_ms() + ceil(wait_s * 1000)
         record = partial(failed_attempts.park, action=request.action, failure=failure, intent=intent, due_ms=due_ms)
@@ -294,7 +297,7 @@ class FailureHandler:
         )
 
     def _report_long_wait(self, request: RunRequest, failed: AttemptFailed, verdict: FailureVerdict) -> None:
-        """Tell people of a run that has waited long for its schema."""
+        """Report a run that has waited long for its schema."""
         self.service.ports.outage_watch.report(
             Escalated(
                 service=self.service.name,
@@ -319,7 +322,8 @@ class FailureHandler:
     ) -> Outgoing | None:
         """Report an escalation, and return its record; `None` if none is due.
 
-        A record is due after 1, 2, 4, 8 ... rounds of attempts: what fails for days brings little news.
+        A record is due after 1, 2, 4, 8 ... rounds of attempts, because a failure that lasts for days brings little new
+        information.
         """
         ports, p, action = self.service.ports, state.loaded_progress, request.action
         undone = action.result.event if isinstance(action, Compensate) else action.message
@@ -357,10 +361,10 @@ class FailureHandler:
         )
 
     async def _publish_escalation(self, state: ProcessingState, due: Outgoing | None) -> ProcessingState:
-        """Offer the log the record that is due, or the last one that it has refused.
+        """Try to publish the escalation that is due, or the last one that the log has refused.
 
-        While the log refuses it, that is reported, and it is offered again after the next attempt.
-        Attempts do not wait.
+        While the log refuses it, that is reported, and publishing is tried again after the next attempt. Attempts do
+        not wait for it.
         """
         ports, letter = self.service.ports, due or state.unsent_escalation
         if letter is None:
@@ -380,7 +384,7 @@ class FailureHandler:
     ) -> ProcessingState | Write:
         """Make a dead letter of a message whose progress the store refuses as too large.
 
-        It has all of the message, and is durable before anything else is done.
+        The dead letter contains the whole message, and is durable before anything else is done.
         """
         id_ = await self._publish_oversized(state, action.message, action.name, why)
         if not state.loaded_progress.is_quarantined:
@@ -391,7 +395,8 @@ class FailureHandler:
         return await self.give_up_unwritten(state, action, why)
 
     async def give_up_unwritten(self, state: ProcessingState, action: HandlerAction, why: TooLarge) -> ProcessingState:
-        """Make dead letters for the other handlers of a message that can never be written: nothing of them can be."""
+        """Make dead letters for the other handlers of a message, because the progress can never record anything for
+        them."""
         for name in self._other_handlers(state, action):
             await self._publish_oversized(state, state.message, name, why)
         return replace(state, is_complete=True)
@@ -399,7 +404,7 @@ class FailureHandler:
     async def reject_oversized_command(
         self, state: ProcessingState, command: OperatorCommand, why: TooLarge
     ) -> ProcessingState:
-        """Report that an operator's command cannot be recorded, and so is not done."""
+        """Report that an operator's command cannot be recorded, so it is not carried out."""
         await self._publish_oversized(state, command, COMMAND, why)
         return replace(state, is_complete=True)
 
@@ -424,7 +429,7 @@ class FailureHandler:
         return dead.id
 
     def _other_handlers(self, state: ProcessingState, action: HandlerAction) -> Iterator[str]:
-        """Yield the other handlers and compensations that the message is for, and for which it is not stored."""
+        """Yield the other handlers and compensations of the message for which it is not stored."""
         service, p, message = self.service, state.loaded_progress, state.message
         roles = service.roles
         for role in roles.by_type.get(message.type, ()):
@@ -448,12 +453,12 @@ def _held_back(request: RunRequest, due_ms: int) -> HeldBack:
 
 
 def _hold_back(state: ProcessingState, request: RunRequest, due_ms: int) -> ProcessingState:
-    """Return the state in which this run, and none of its handler for another message, is not tried before then."""
+    """Return the state in which this run, but no other run of its handler, is not tried before `due_ms`."""
     return replace(state, held_back=(*state.held_back, _held_back(request, due_ms)))
 
 
 def _intent_with_answers(state: ProcessingState, request: RunRequest, failed: AttemptFailed) -> Intent | None:
-    """Return the open intent with the last answers; `None` if the run had not begun anything."""
+    """Return the open intent with the last answers; `None` if the run has not begun."""
     intent = request.open_intent(state.loaded_progress)
     if intent is None:
         return None

@@ -1,4 +1,4 @@
-"""Call a handler or a compensation once, and return how it ended. Nothing is recorded here but checkpoints."""
+"""Call a handler or a compensation once, and return how it ended. Only checkpoints of its steps are written here."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,21 +23,21 @@ _MS = timedelta(milliseconds=1)
 
 
 class RunResult(NamedTuple):
-    """A run that has ended, or that continues later."""
+    """A run that has ended or was suspended."""
 
     context: SagaContext
-    """The saga as the handler saw it: its answers, its time, and the progress after the last checkpoint."""
+    """The `SagaContext` of the handler: its answers, its time, and the progress after the last checkpoint."""
     events: list[EncodedEvent]
     changed_state: dict[str, Any]
     suspended: SuspendedRun | None = None
-    """How it continues; `None`: it has come to its end."""
+    """How the run continues; `None` if it has ended."""
 
 
 class RunSuperseded(NamedTuple):
-    """A run whose checkpoint was refused: the progress is another one by now."""
+    """A run whose checkpoint was refused, because another worker has changed the progress."""
 
     state: ProcessingState
-    """State in which it is decided again, with the answers that a rerun can reuse."""
+    """State from which processing decides again, with the answers that a rerun can reuse."""
 
 
 RunOutcome: TypeAlias = RunResult | AttemptFailed | RunSuperseded
@@ -45,16 +45,17 @@ RunOutcome: TypeAlias = RunResult | AttemptFailed | RunSuperseded
 
 
 class HandlerRunner:
-    """Calls user code. It keeps nothing per message."""
+    """Calls user code. It keeps no state for a message."""
 
     def __init__(self, repository: ProgressRepository) -> None:
-        """`repository`: makes the checkpoints of steps durable."""
+        """`repository`: writes the checkpoints of steps."""
         self.service, self.repository = repository.service, repository
 
     async def run(self, state: ProcessingState, request: RunRequest) -> RunOutcome:
         """Call the handler once.
 
-        Raises `Draining` if the worker is to stop, and `SagaError` if the store cannot be read: the run is repeated.
+        Raises `Draining` if the worker is to stop, and `SagaError` if the store cannot be read. In both cases the run
+        is repeated.
         """
         p = state.loaded_progress
         context = await self.open(state, request, request.open_intent(p) or request.make_intent(p))
@@ -77,12 +78,13 @@ class HandlerRunner:
             return RunSuperseded(self.carry(context).drop_progress())
 
     async def open(self, state: ProcessingState, request: RunRequest, intent: Intent) -> SagaContext:
-        """Make the saga's context for a run, with everything decrypted that the handler is given.
+        """Create the `SagaContext` of a run and decrypt everything that the handler receives.
 
-        A key that is missing fails the attempt once it is called: see `ValueCodec.trouble`.
+        If a value cannot be opened, for example because a key is missing, nothing is raised here. The error is kept in
+        `ValueCodec.trouble`, and the attempt fails when the run opens its messages.
         """
         service, codec = self.service, ValueCodec(self.service, state, intent.state)
-        # A service without sensitive data and older states has nothing to decrypt.
+        # A service without keys, sensitive fields and migrations has nothing to decrypt or convert.
         if service.is_private or service.migrations or service.ports.keys is not None:
             try:
                 await codec.open(request.handler.name, intent, state.loaded_progress)
@@ -118,7 +120,7 @@ class HandlerRunner:
         return state.carry(context.run, context.reusable_answers, state.attempts_of(context.run))
 
     async def call(self, context: SagaContext) -> RunResult:
-        """Call the handler and encode what it returns. Raises whatever fails the attempt."""
+        """Call the handler and encode its result. Raises every error that fails the attempt."""
         service, handler, intent = self.service, context.handler, context.intent
         try:
             if context.version > handler.version and not context.replay.is_resolved:
@@ -139,11 +141,13 @@ class HandlerRunner:
                 raise context.failure from why
             # This task was not cancelled: something that the handler waited for was, which is a failure like any other.
             raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
-        except ExceptionGroup as why:  # of a task group: a step's error says more, and may be in `retry.never`
+        except (
+            ExceptionGroup
+        ) as why:  # from a task group: the error of a step is more specific, and may be in `retry.never`
             raise context.failure or why from why
         except (Exception, Halted, GeneratorExit, KeyboardInterrupt):
             raise
-        except BaseException as why:  # it would end the process, and the next one: the message comes again
+        except BaseException as why:  # it would end this process and, after redelivery, the next one
             # A task group wraps what its steps raise, and a halt is no `Exception` either.
             raise context.halt or context.failure or wrap_base_exception(why, handler.name) from why
         finally:
@@ -165,7 +169,8 @@ class HandlerRunner:
         return RunResult(context, encoded, context.changed_state(), suspended)
 
     def _suspend(self, context: SagaContext, returned: object) -> SuspendedRun | None:
-        """Return how the run continues; `None` if it has come to its end. Raises `Permanent` if that is too late."""
+        """Return how the run continues; `None` if it has ended. Raises `Permanent` if the run may not wait that
+        long."""
         service, handler = self.service, context.handler
         later = handler.wait_of(returned)
         if later is None:
@@ -223,7 +228,7 @@ class HandlerRunner:
 
 
 def _missing_argument(handler: Reaction, parameter: Parameter) -> str:
-    """Describe why a compensation cannot be given what its original took."""
+    """Describe why a compensation cannot be given a message that its original consumed."""
     names = " | ".join(event.__name__ for event in parameter.events)
     return (
         f"{handler.name} takes {names}, which {handler.undoes} took, and that is not kept with what it did: the "

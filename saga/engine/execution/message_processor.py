@@ -1,13 +1,13 @@
-"""Process one message: decide what is next, carry it out, repeat. docs/protocol.md gives the reason for each line.
+"""Process one message: decide the next action, carry it out, repeat. docs/protocol.md gives the reason for each line.
 
-| dies | then |
+| a process dies, or | then |
 |---|---|
 | before the write | redelivered; steps and updates that finished are not repeated, their results are recorded |
 | after the write, before publishing | redelivered; its events are published then, or before the saga's next write |
-| after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
-| two workers own the partition | the second write is refused, and decided again by the owner of the partition |
-| the write's answer is lost | never written again blindly: reload and decide again |
-| the publish's answer is lost | publish again; same ids |
+| after publishing, before the commit | redelivered; found in the inbox; receivers drop duplicates by id |
+| two workers own the partition | the second write is refused, and the owner of the partition decides again |
+| the write's answer is lost | the write is never repeated blindly: reload and decide again |
+| the publish's answer is lost | publish again, with the same ids |
 """
 
 from collections.abc import Mapping
@@ -71,11 +71,12 @@ from saga.support.clock import from_iso, iso
 from saga.telemetry.events import DeadlinePassedLog, StartInFuture, TimerKept
 
 UNJUDGED: Mapping[str, str] = {"": "a schema registry has to be asked first"}
-"""Mark of a message of which it is not known yet who can decode it: `advance` finds out."""
+"""Value of `Trigger.bad` while it is unknown which handlers can decode the message: `advance` finds out."""
 
 
 class MessageProcessor:
-    """Carries out one decision at a time, and is the only one that commits. It knows no rule and keeps no state."""
+    """Carries out one decision at a time, and is the only part that commits. It makes no decisions and keeps no
+    state."""
 
     def __init__(self, service: ServiceRuntime) -> None:
         self.service = service
@@ -90,7 +91,7 @@ class MessageProcessor:
         cached: tuple[SagaProgress, int] | None,
         measurements: Measurements | None = None,
     ) -> ProcessingState:
-        """Return the first state of a message, with the cached progress.
+        """Return the first state for a message, with the cached progress.
 
         The message that starts a young saga needs no read: its progress is assumed to be empty, and the first write
         inserts it.
@@ -105,7 +106,7 @@ class MessageProcessor:
                     self._report_future(message, started)
         elif p.started is None and service.is_older_than_retention(message):
             p, cas = None, 0
-        # Asked only where the message may have to wait: one that can never be decoded waits for nothing.
+        # Checked only if the message may become pending: one that can never be decoded must not wait for other events.
         bad = NO_HANDLERS
         if message.started is None or message.type in service.roles.joined:
             try:
@@ -122,22 +123,22 @@ class MessageProcessor:
         )
 
     async def process(self, state: ProcessingState) -> ProcessingState:
-        """Process one message until nothing is left to do for it; then its offset may be committed."""
+        """Process one message until it is finished, so that its offset may be committed."""
         while not state.is_complete:
             state = await self.advance(state)
         return state
 
     async def advance(self, state: ProcessingState) -> ProcessingState:
-        """Carry out one decision, up to one read or write of the progress.
+        """Carry out one decision, which reads or writes the progress once at most.
 
-        A refused write is no error: the next decision is made on the progress as it is by then.
+        A refused write is not an error: the next decision is made on the reloaded progress.
         """
         service = self.service
         action: Action = RELOAD
         try:
             if state.bad:  # a schema may have been deployed meanwhile
                 state = replace(state, bad=service.find_undecodable(state.message))
-            if state.progress is not None:  # else nothing can be decided
+            if state.progress is not None:  # without the progress nothing can be decided
                 now = service.decision_time()
                 if state.progress.deadlines:
                     now = await self._add_log_progress(state, now)
@@ -154,7 +155,7 @@ class MessageProcessor:
         return state if state.is_complete or not self._is_finished(state, action) else replace(state, is_complete=True)
 
     async def _carry_out(self, state: ProcessingState, action: Action) -> ProcessingState:
-        """Carry out an action. Raises `Superseded` and `TooLarge` for a write that is refused."""
+        """Carry out an action. Raises `Superseded` and `TooLarge` for a refused write."""
         commit = self.repository.commit
         match action:
             case RunHandler() | Compensate():
@@ -182,10 +183,10 @@ class MessageProcessor:
                 return await commit(state, apply_command, command)
 
     def read_progress(self, state: ProcessingState, now_ms: int) -> SagaProgress | None:
-        """Return the progress as this version of the service reads it, without the runs that are held back.
+        """Return the progress for this version of the service, without the runs that are held back.
 
-        The first message of the queue is decoded again if it could not be decoded when it came: this version may know
-        its schema.
+        If the first message of the queue could not be decoded when it arrived, it is decoded again: this version may
+        know its schema.
         """
         p, service = state.progress, self.service
         if p is None or not (state.recalled or state.held_back or p.queue):
@@ -198,9 +199,9 @@ class MessageProcessor:
         return replace(p, queue=(replace(head, bad=bad), *p.queue[1:]))
 
     def _is_finished(self, state: ProcessingState, action: Action) -> bool:
-        """Return True if nothing is left to do and one more decision would only confirm it.
+        """Return True if the message is finished, so that another decision would only confirm it.
 
-        A deadline that became due meanwhile is something to do.
+        It is not finished if a deadline has become due meanwhile.
         """
         p = state.progress
         if p is None or not state.is_current or isinstance(action, LoadProgress | RecallOverflow):
@@ -212,7 +213,7 @@ class MessageProcessor:
     async def _give_up_oversized(self, state: ProcessingState, action: Action, why: TooLarge) -> ProcessingState:
         """Make a dead letter of a message whose progress the store refuses as too large, or reject the command.
 
-        Raises `why` again if neither a handler nor a command is at fault.
+        Raises `why` again if the refused write was for neither a handler nor a command.
         """
         if isinstance(action, ApplyCommand):
             return await self.failures.reject_oversized_command(state, action.command, why)
@@ -231,7 +232,7 @@ class MessageProcessor:
     # ---------------------------------------------------------------- runs
 
     def _request(self, action: RunHandler | Compensate) -> RunRequest:
-        """Make the request to run a handler on its messages, to continue an intent, or to run a compensation."""
+        """Make the request to run a handler, to continue an open run, or to run a compensation."""
         name, handlers = action.role.name, self.service.handlers
         if isinstance(action, Compensate):
             return RunRequest(action=action, handler=handlers[action.name], run=("undo", name, action.result.event.id))
@@ -242,7 +243,7 @@ class MessageProcessor:
         return RunRequest(action=action, handler=handlers[name], run=("do", name, cause))
 
     async def _run(self, state: ProcessingState, request: RunRequest) -> ProcessingState:
-        """Run a handler if an operator's controls admit it, and record how it ended."""
+        """Run a handler if operators' controls admit it, and record how it ended."""
         if state.deaths:
             return await self._write_run(request, self.failures.give_up_poisonous(state, request))
         service = self.service
@@ -280,9 +281,9 @@ class MessageProcessor:
             context = outcome.context
             try:
                 after = await self.repository.commit(context.processing, record_run, self.service, request, outcome)
-            except TooLarge as why:  # what the run leaves behind, on top of what is there
+            except TooLarge as why:  # the result of the run, added to the progress
                 outcome = self.runner.describe_failure(context, why)
-            except Superseded:  # decided again; what is answered already is not asked for again
+            except Superseded:  # decided again; steps that were answered are not repeated
                 return self.runner.carry(context).drop_progress()
             else:
                 return after.drop_carried(request.run)
@@ -295,7 +296,7 @@ class MessageProcessor:
             return outcome.state.carry(request.run, outcome.reusable_answers, earlier).drop_progress()
 
     async def _write_run(self, request: RunRequest, reaction: ProcessingState | Write) -> ProcessingState:
-        """Write what follows from how a run ended, if anything does; then nothing of the attempt is carried on."""
+        """Write what follows from the end of a run, if anything; then drop the attempt's carried answers."""
         if not isinstance(reaction, Write):
             return reaction
         state = (await self._write(reaction)).drop_carried(request.run)
@@ -308,7 +309,7 @@ class MessageProcessor:
     # ---------------------------------------------------------------- timers
 
     async def forward_timer(self, state: ProcessingState, action: ForwardTimer) -> ProcessingState:
-        """Publish the timer again for a later time, and complete the message."""
+        """Publish the timer again for a later time, and finish the message."""
         service, p, due_ms, unknown_ms = self.service, state.loaded_progress, action.due_ms, action.unknown_ms
         timer = state.message.id if p.wake is None else p.wake.id
         record = outbox.timer_record(service, p.saga, timer, due_ms, unknown_ms=unknown_ms)
@@ -321,7 +322,7 @@ class MessageProcessor:
         return replace(state, is_complete=True)
 
     async def _end_with_timer(self, state: ProcessingState, action: ForwardTimer | AwaitLog) -> ProcessingState:
-        """Complete the message: its timer is forwarded, or kept until the log has been handled far enough.
+        """Finish the message: its timer is forwarded, or kept until the log has been handled far enough.
 
         If another worker has the partitions of the saga, the timer is forwarded to it: only that worker knows how far
         they have been handled.
@@ -333,7 +334,8 @@ class MessageProcessor:
         return replace(state, is_complete=True, awaited_log=action)
 
     async def _add_log_progress(self, state: ProcessingState, now: Now) -> Now:
-        """Add to `now` how far the log was handled, if a deadline is due: the event that closes it may lie there."""
+        """Add to `now` the time up to which the log was handled, if a deadline is due: an event that closes it may be
+        in the log."""
         p = state.loaded_progress
         if not is_deadline_overdue(p, now.ms):
             return now
@@ -345,7 +347,8 @@ class MessageProcessor:
         return replace(now, handled_ms=handled_ms)
 
     def _report_grace(self, p: SagaProgress, k: PendingMessage, now_ms: int) -> None:
-        """Report a deadline that runs because its grace is over, although the log was not handled up to it."""
+        """Report a deadline that runs because its grace is over, although the log was not handled up to its due
+        time."""
         service, watch = self.service, self.service.ports.outage_watch
         grace_ms = service.roles.handlers[k.handler].grace_ms
         if grace_ms is None or now_ms < k.due_ms + grace_ms or not watch.is_news(f"{p.saga} {k.handler} {k.due_ms}"):
@@ -354,7 +357,7 @@ class MessageProcessor:
         watch.report(DeadlinePassedLog(service=service.name, saga=p.saga, topic=None, partition=None, error=why))
 
     def _report_future(self, message: Message, started: str) -> None:
-        """Report, once, a saga that begins far ahead of this worker's clock."""
+        """Report, once, a saga whose start is far ahead of this worker's clock."""
         service, watch = self.service, self.service.ports.outage_watch
         if watch.is_news(f"{message.saga} begins at {started}"):
             watch.report(
@@ -370,7 +373,7 @@ class MessageProcessor:
 
 
 def _add_answers(begun: Intent | None, state: ProcessingState, request: RunRequest) -> Intent | None:
-    """Return an open intent with the answers received since; `None` if nothing has begun."""
+    """Return an open intent with the answers received since; `None` if the run has not begun."""
     calls = state.results_of(request.run)
     return begun if begun is None or len(calls) <= len(begun.calls) else replace(begun, calls=calls)
 
@@ -378,7 +381,7 @@ def _add_answers(begun: Intent | None, state: ProcessingState, request: RunReque
 def record_run(
     p: SagaProgress, context: WriteContext, service: ServiceRuntime, request: RunRequest, result: RunResult
 ) -> Commit:
-    """Record a run that came to its end, or that continues later."""
+    """Record a run that ended or was suspended."""
     saga, delta = result.context, result.changed_state
     state, intent, action, answers = saga.processing, saga.intent, request.action, saga.replay.answers
     if isinstance(action, Abort):
@@ -386,7 +389,7 @@ def record_run(
     if service.migrations:
         encrypt_state = partial(saga.codec.encrypt, what=STATE)
         p, delta = recorded_values.migrate_progress(service, p, delta, saga.codec.older_state, encrypt_state)
-    if request.handler.may_wait and not intent.time:  # nothing else says how long it saw itself waiting
+    if request.handler.may_wait and not intent.time:  # only the intent records the time that a suspended run saw
         context = replace(context, now_ms=saga.time_ms)
     failed = state.attempts_of(request.run)
     emitted = [

@@ -18,22 +18,22 @@ from saga.progress.failed_attempts import Failure
 
 
 class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """What to run: a handler on its messages, a compensation on the result it undoes, or the abort of a run."""
+    """What to run: a handler on its messages, a compensation for one result, or the abort of a run."""
 
     action: RunHandler | Compensate | Abort
     handler: Reaction
     run: RunKey
     remains: list[str] = []
-    """What an abort leaves for a person to put right: it adds to the list while it runs."""
+    """For an abort: effects that remain for a person to correct. The abort adds to the list while it runs."""
 
     @property
     def version(self) -> int:
-        """Version of the handler under which it runs, if nothing of it has begun yet."""
+        """Version of the handler for a new run: only an open intent can have another one."""
         c = self.action.goes_on
         return self.handler.version if c is None else c.handler_version
 
     def open_intent(self, p: SagaProgress) -> Intent | None:
-        """Return the open intent of the run; `None` if nothing of it has begun."""
+        """Return the open intent of the run; `None` if the run has not begun."""
         return find_run_intent(p, self.run) if p.intents else None
 
     def make_intent(self, p: SagaProgress) -> Intent:
@@ -54,7 +54,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EncodedEvent(NamedTuple):
-    """An event that a handler emitted, as it is published."""
+    """An event that a handler emitted, in the form in which it is published."""
 
     type: str
     schema: str
@@ -62,52 +62,52 @@ class EncodedEvent(NamedTuple):
 
 
 class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """An attempt that has failed, and what decides what follows from it."""
+    """A failed attempt, with everything that decides what follows from it."""
 
     state: ProcessingState
     """State after the last checkpoint of the attempt."""
     error: Exception
     reason: str
-    """Words of the error, without sensitive values."""
+    """Description of the error, without sensitive values."""
     secrets: tuple[str, ...]
     """Sensitive values that the handler was given."""
     rule: FailureRule
-    """Retry rules that hold for it."""
+    """Retry rule that applies to the error."""
     is_of_call: bool
-    """True if what a step called has raised it."""
+    """True if the external function that a step called has raised the error."""
     postponed_s: float | None
     """Seconds after which to try again, if a limit or a breaker refused a call: the attempt does not count."""
     duration_s: float
     outages: int
-    """Outages that had been reported when the attempt began."""
+    """Value of `OutageWatch.outages` when the attempt began."""
     reusable_answers: tuple[StepRecord, ...]
     """Step results that a rerun can reuse."""
     answers: tuple[StepRecord, ...]
     """All step results."""
     abort_actions: tuple[AbortAction, ...]
     recorded: tuple[StepRecord, ...]
-    """Calls that the intent holds."""
+    """Calls that the intent contains."""
 
     @property
     def blame(self) -> Blame | None:
-        """Who can mend it; `None`: the rollout that is under way mends it."""
+        """Who can correct the cause; `None` if the rollout in progress will do so."""
         if isinstance(self.error, UnknownSchema | NewerHandler):
             return None
         return self.blame_of_error
 
     @property
     def blame_of_error(self) -> Blame:
-        """Who can mend the error, whatever a rollout may bring."""
+        """Who can correct the cause, apart from a rollout in progress."""
         return classify_failure(type(self.error), called=self.is_of_call)
 
     @property
     def where(self) -> str | None:
-        """Place in the service's code that raised it."""
+        """Place in the service's code that raised the error."""
         return find_origin(self.error)
 
     @property
     def failure(self) -> Failure:
-        """What the decision about it needs to know."""
+        """The error, as far as the decision about it depends on it."""
         error = self.error
         waits_for: Literal["schema", "key", "release"] | None = next(
             (name for kind, name in _AWAITED.items() if isinstance(error, kind)), None
@@ -122,7 +122,8 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def disputed_calls(self) -> tuple[tuple[str, int], ...]:
-        """Steps and reads that a person may answer whatever is recorded: this release cannot go by the record."""
+        """Steps and reads that an operator may answer even if an answer is recorded, because this release cannot follow
+        the record."""
         if isinstance(self.error, NewerHandler):
             return list_answerable_calls(self.recorded)
         return self.error.disputed if isinstance(self.error, NotDeterministic) else ()
@@ -133,4 +134,4 @@ _AWAITED: Mapping[type[Exception], Literal["schema", "key", "release"]] = {
     KeyMissing: "key",
     NewerHandler: "release",
 }
-"""Failures that end by themselves, once what the run waits for is deployed or restored."""
+"""Errors that end without an operator once what the run waits for is deployed or restored."""

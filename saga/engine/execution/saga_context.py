@@ -1,4 +1,4 @@
-"""The saga as a running handler sees it: steps, updates and reads are recorded, and replayed to a rerun."""
+"""The saga as a running handler sees it: steps, updates and reads are recorded, and replayed in a rerun."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -52,44 +52,46 @@ T = TypeVar("T")
 
 
 REMEMBERED = "remembered"
-"""Way by which an answer came that was given before."""
+"""Recorded origin of an answer that is the last good result of an earlier call."""
 
 UNDEPLOYED = FailureRule(UnknownSchema.__name__, Retry(attempts_max=10, delay_s_first=READ_S_MIN, in_place_s=0))
-"""Rules for a message of a schema that is not deployed here, whatever others say. It is tried without end, and
-reported after each so many attempts."""
+"""Retry rule for a message whose schema is not deployed here; it overrides all declared rules. Attempts continue
+without limit, and each round of this many attempts is reported."""
 NEWER = FailureRule(NewerHandler.__name__, RETRY)
-"""Rules for a run that a newer version of its handler began, whatever others say: it waits for a release."""
+"""Retry rule for a run that a newer version of its handler began; it overrides all declared rules. The run waits for a
+release."""
 
 
 class SagaContext(Saga[Any]):
-    """One run of a handler on one cause, as the handler sees it. Made for each attempt.
+    """One attempt of a handler's run, as the handler sees it.
 
-    Nothing is called before the intent to call it is in the store: see `_begin`.
+    No call is made before the intent to make it is in the store: see `_begin`.
     """
 
     failure: Exception | None = None
-    """Failure of a step, and with it of this attempt, even if the handler catches it."""
+    """Error of a step. It fails the attempt even if the handler catches it."""
     halt: BaseException | None = None
-    """Reason why this attempt ends as by a crash."""
+    """Reason why this attempt ends as it would by a crash."""
     is_abandoned = False
-    """True if the attempt is left as by a crash: only writes under way are waited for."""
+    """True if the attempt is abandoned as by a crash: only writes in progress are awaited."""
     has_ended = False
-    """True if nothing of it begins any more."""
+    """True if the run may not begin any further call."""
     given: Mapping[str, object] = MappingProxyType({})
-    """Arguments that the handler was given."""
+    """Arguments that were passed to the handler."""
     failed_on: Resource | None = None
-    """Resource on which the failed step was a call."""
+    """Resource that the failed step called."""
     called_failure: BaseException | None = None
-    """Exception of what the step called, or that it gave no answer; `None`: it failed otherwise."""
+    """Exception of the function that the step called, or of its missing answer; `None` if the step failed for another
+    reason."""
     postponed_s: float | None = None
-    """Seconds after which to try again, if that step was not admitted: the attempt does not count."""
+    """Seconds after which to try again, if the step was not admitted: then the attempt does not count."""
     _refused_answer: tuple[int, float] | None = None
-    """Number of the call that was refused to the handler, and seconds after which to try it again."""
+    """Number of the call that a breaker refused, and the seconds after which to try it again."""
     _scope: RunScope | None = None
     _state: Any = None
     _time_ms = 0
     _written = b""
-    """Arguments of the call that is asked for, as JSON."""
+    """Arguments of the current call, as JSON."""
     _digest = ""
     """Digest of these arguments, made without a key."""
     _abort_actions: tuple[AbortAction, ...] = ()
@@ -102,8 +104,8 @@ class SagaContext(Saga[Any]):
         intent: Intent,
         codec: ValueCodec,
     ) -> None:
-        """`intent`: as it is open in the progress, or as it will be written before the first step. `codec`: has the
-        state of the intent, decrypted."""
+        """`intent`: the open intent, or the one that will be written before the first step. `codec`: has the state of
+        the intent, decrypted."""
         self.service = service = repository.service
         self.repository, self.processing, self.request, self.intent, self.codec = (
             repository,
@@ -116,11 +118,11 @@ class SagaContext(Saga[Any]):
         self.continued = request.action.goes_on
         self.begun_s = service.ports.clock.monotonic_s()
         self.outages = service.ports.outage_watch.outages
-        """Outages that had been reported when it began."""
+        """Value of `OutageWatch.outages` when the attempt began."""
         self.seen: list[tuple[Any, object]] = []
-        """Values with sensitive parts that steps, reads and updates gave, each with its type."""
+        """Values with sensitive parts that steps, reads and updates returned, each with its type."""
         self.hides: list[str] = []
-        """Other texts that are hidden in what is reported of it."""
+        """Other texts to hide in reports about the run."""
         self._numbers: dict[str, int] = {}
         self.replay = StepReplay(self.handler.name, intent.handler_version, self.handler.version, codec.may_be_same)
         if intent.calls or intent.begins is not None or processing.results:  # else nothing is recorded yet
@@ -140,13 +142,15 @@ class SagaContext(Saga[Any]):
 
     @property
     def until_s(self) -> float:
-        """Time at which the handler's timeout is over."""
+        """Monotonic time at which the handler's timeout is over."""
         return self.begun_s + self.handler.timeout_s
 
     @property
     def time_ms(self) -> int:
-        """Return the time of the run, in milliseconds since 1970. Once an intent is written, a rerun has the same
-        time."""
+        """Return the time of the run, in milliseconds since 1970.
+
+        Once an intent is written, a rerun sees the same time.
+        """
         if not self._time_ms:
             self._time_ms = from_iso(self.intent.time) if self.intent.time else self._now_ms()
         return self._time_ms
@@ -155,7 +159,7 @@ class SagaContext(Saga[Any]):
         now_ms, c = self.service.ports.clock.now_ms(), self.continued
         if c is None:
             return now_ms
-        # This worker's clock may be behind the one by which the turn before was made, or this one found to be due.
+        # This worker's clock may be behind that of the worker which made the previous turn, or found this one due.
         is_awaited = any(message.type in c.until for message in self.intent.parts[len(c.parts) :])
         return max(now_ms, c.seen_ms if is_awaited or c.attempts else c.due_ms)
 
@@ -173,7 +177,7 @@ class SagaContext(Saga[Any]):
 
     @property
     def has_begun(self) -> bool:
-        """True if it has asked for a step, an update, a read or a flag."""
+        """True if the handler has called a step, an update, a read or a flag."""
         return self._scope is not None
 
     @property
@@ -208,7 +212,8 @@ class SagaContext(Saga[Any]):
 
     @property
     def _whose(self) -> str:
-        """Return the name in keys and markers: what is done to abort a run must not have those of the run itself."""
+        """Return the handler's name for keys and markers. An abort has other keys and markers than the run that it
+        undoes."""
         return f"{self.handler.name}|lieu" if self.intent.kind == "lieu" else self.handler.name
 
     def on_abort(self, call: Callable[P, Awaitable[object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -229,8 +234,10 @@ class SagaContext(Saga[Any]):
 
     @property
     def abort_actions(self) -> tuple[AbortAction, ...]:
-        """Calls that take this run back. A rerun that has not come as far as an earlier attempt has the calls of that
-        one."""
+        """Calls that undo this run.
+
+        A rerun that has declared fewer of them than an earlier attempt uses those of the earlier attempt.
+        """
         known = self.intent.undo_with if self.intent.kind == "do" else ()
         return self._abort_actions if len(self._abort_actions) >= len(known) else known
 
@@ -242,7 +249,7 @@ class SagaContext(Saga[Any]):
     async def _make_step(
         self, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[StepRecord, Any]:
-        """Make a step, or answer it from the record: return its record, and the type of its result."""
+        """Make a step, or take its answer from the record. Returns the step's record, and the type of its result."""
         name = getattr(call, "__name__", type(call).__name__)
         asked, type_ = self._describe_call("step", name, args, kwargs), return_type_of(call)
         answered = self.replay.answer_of(asked, self._digest)
@@ -345,7 +352,7 @@ class SagaContext(Saga[Any]):
         return answered
 
     async def _or_fail(self, work: Coroutine[object, object, T]) -> T:
-        """Await an answer. Any other end fails this attempt, even if the handler catches the error."""
+        """Await an answer. Any error fails this attempt, even if the handler catches it."""
         try:
             return await work
         except Halted as halt:
@@ -354,7 +361,7 @@ class SagaContext(Saga[Any]):
         except Exception as why:
             self.failure = self.failure or why
             raise
-        except asyncio.CancelledError:  # an update goes on to its end: a handler that went on would not know of it
+        except asyncio.CancelledError:  # the update continues to its end, unknown to a handler that continued
             self.failure = self.failure or TimeoutError("a step, update or read was cancelled before it answered")
             raise
         except BaseException as why:
@@ -368,18 +375,18 @@ class SagaContext(Saga[Any]):
         )
 
     def _exclusive(self) -> AbstractAsyncContextManager[object]:
-        """Return the lock of this run: steps never overlap, one begun during another waits."""
+        """Return the lock of this run: steps never overlap, and one that is called during another waits."""
         if self._scope is None:
             self._scope = self.service.ports.make_run_scope()
         return self._scope.gate
 
     async def settle(self) -> None:
-        """Wait until nothing of this run is under way. Nothing of it begins any more."""
+        """Wait until no call of this run is in progress. The run may not begin any further call."""
         self.has_ended = True
         if self._scope is not None and self.is_abandoned:
             await self._scope.wait_for_writes()
         elif self._scope is not None:
-            async with self._scope.gate:  # a step that the handler did not wait for comes to its end
+            async with self._scope.gate:  # let a step finish that the handler did not await
                 await self._scope.wait_for_writes()
 
     def _document_kind(self, kind: type[Any]) -> DocumentKind:
@@ -394,7 +401,7 @@ class SagaContext(Saga[Any]):
     def _describe_call(
         self, kind: Any, name: str, args: Sequence[object], kwargs: Mapping[str, object], document: str | None = None
     ) -> StepRecord:
-        """Make the record of a call, to be compared with what is recorded."""
+        """Make the record of a call, to be compared with the recorded calls."""
         if self.has_ended:
             raise Permanent(f"{self.handler.name} asks for {kind} {name!r} after its end: await what it begins")
         if self.halt is not None:
@@ -410,7 +417,7 @@ class SagaContext(Saga[Any]):
         )
 
     async def _begin(self, asked: StepRecord) -> None:
-        """Write the intent to make a call, with all answers so far: nothing new begins before."""
+        """Write the intent to make a call, with all answers so far. No call begins before this write."""
         try:
             self.service.ports.assignment.check_running(self.processing.position)
         except Halted as halt:
@@ -418,7 +425,7 @@ class SagaContext(Saga[Any]):
             raise
         begun = self.replay.begun_before
         if begun is not None and begun.instead == asked.instead:
-            return  # its intent is there
+            return  # its intent is stored already
         if begun is not None:  # it may have happened, and another way could do it twice
             raise NotDeterministic(
                 f"{self.handler.name} has begun {begun.instead!r} for step {begun.name!r} (number {begun.number}), and "
@@ -431,12 +438,14 @@ class SagaContext(Saga[Any]):
 
     async def _save(self, intent: Intent) -> None:
         self.processing = await self.repository.open_intent(self.processing, intent)
-        self.intent = intent  # only now: what is not written binds no rerun
+        self.intent = intent  # only now: an intent that is not written does not bind a rerun
         self.replay.mark_saved(intent.begins)
 
     async def _or_halt(self, work: Awaitable[T]) -> T:
-        """Await an operation of the store. If the store fails, the attempt ends as by a crash: it is no failure of the
-        handler."""
+        """Await an operation of the store.
+
+        If the store fails, the attempt ends as by a crash, because that is not a failure of the handler.
+        """
         try:
             return await work
         except TooLarge:
@@ -460,7 +469,7 @@ class SagaContext(Saga[Any]):
             call = await self._or_fail(self._or_halt(self.repository.overflow.load_claim(self.processing, call)))
         if find_marks(type_) is not None or call.by is not None:
             call = await self._or_fail(self._or_halt(self.codec.decrypt_call(self.run, call)))
-        if call.by is not None:  # sealed as a whole, whatever its type
+        if call.by is not None:  # encrypted as a whole, whatever its type
             self.hides += find_secrets(msgspec.json.decode(call.value))
         try:
             value = replay_result(self.handler.name, call, type_, answers)
@@ -476,9 +485,9 @@ class SagaContext(Saga[Any]):
     async def call_when_admitted(
         self, step: ExternalCall, used: UsedResource | None, limits: Limits | None
     ) -> StepRecord:
-        """Make a call when its own limits admit it, and then those of its resource. Nothing is written before.
+        """Make a call when its own limits and those of its resource admit it. No intent is written before.
 
-        Its own limits come first: a call that waits for them must not hold a place at the resource.
+        The call's own limits come first: a call that waits for them must not occupy a place at the resource.
         """
         timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
         if limits is not None and limits.timeout_s is not None:
@@ -503,7 +512,7 @@ class SagaContext(Saga[Any]):
             if own is None:
                 return await at_resource()
             if used is not None:
-                used.limiter.check_closed()  # who would be refused there takes no turn here
+                used.limiter.check_closed()  # a call that the breaker refuses must not use up its own limit
             return await own.through(at_resource, at, latest_s, self._has_failed)
         except CallNotAdmitted as refusal:
             if begun is None:  # else it may have happened, and another way could do it twice
@@ -531,7 +540,7 @@ class SagaContext(Saga[Any]):
         return with_(step.record, value=self._encrypt_answer(step.record, value), instead=REMEMBERED)
 
     async def _call_fallback(self, step: ExternalCall, limits: Limits, timeout_s: float) -> StepRecord:
-        """Call the fallback of a call, under an intent that says so: a rerun calls the same."""
+        """Call the fallback of a call. The intent names it, so that a rerun calls the same function."""
         other = limits.fallback
         assert callable(other)
         asked = with_(step.record, instead=other.__name__)
@@ -553,20 +562,21 @@ class SagaContext(Saga[Any]):
         )
 
     def _is_fault(self, why: BaseException) -> bool | None:
-        """Return whether it is the resource's fault that a call failed; `None` if that is unknown."""
+        """Return whether the resource is at fault for a failed call; `None` if the call was abandoned before its
+        timeout."""
         if isinstance(why, Exception) and self.failed_on is not None:
             return not isinstance(why, self.retry_rule(why).retry.never)
         is_late = isinstance(why, asyncio.CancelledError) and self.service.ports.clock.monotonic_s() >= self.until_s
         return True if is_late else None
 
     def _has_failed(self, why: BaseException) -> bool | None:
-        """Return True if a call has failed, which says how long it took; `None` if it was refused or abandoned."""
+        """Return whether a call counts as failed for the call's own limits; `None` if it was abandoned."""
         return True if self.called_failure is not None and isinstance(why, Exception) else self._is_fault(why)
 
     async def call_external(
         self, step: ExternalCall, used: UsedResource | None, timeout_s: float, memory: LastGoodCache[Raw] | None = None
     ) -> StepRecord:
-        """Make the call itself, within its timeout. `memory`: remembers the result as the last good one."""
+        """Make the call itself, within its timeout. `memory`: cache for the last good result."""
         asked = step.record
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
         spans, answers = self.processing.measurements.spans, self.service.expected_errors[self.handler.name]
@@ -604,9 +614,10 @@ class SagaContext(Saga[Any]):
         return answered
 
     def withdraw_refused_answer(self, why: Exception) -> None:
-        """Take back the answer that a breaker is open, if the handler fails with it: then the attempt is postponed.
+        """Withdraw the answer that a breaker is open, if the handler fails because of it: then the attempt is
+        postponed.
 
-        An answer that a written intent holds stays.
+        An answer that is in a written intent stays.
         """
         if self._refused_answer is None or not isinstance(why, BreakerOpen):
             return
@@ -616,7 +627,8 @@ class SagaContext(Saga[Any]):
             self.postponed_s = left_s
 
     def retry_rule(self, why: Exception) -> FailureRule:
-        """Return the retry rules for a failure: those of a resource only if a step on it failed."""
+        """Return the retry rule for a failure. The rule of a resource applies only if a step that called it has
+        failed."""
         if isinstance(why, NewerHandler):
             return NEWER
         if isinstance(why, UnknownSchema):
@@ -627,15 +639,15 @@ class SagaContext(Saga[Any]):
     # ---------------------------------------------------------------- redaction
 
     def _state_secrets(self) -> list[str]:
-        """Return the sensitive texts of the state, as it was and as it is now."""
+        """Return the sensitive texts of the state, as it was before the run and as it is now."""
         marks = self.service.state_marks
         if marks is None:
             return []
         return [*marks.texts(self.service.state_of(self._fields)), *marks.texts(self._state)]
 
     def secrets(self) -> list[str]:
-        """Return the texts of all sensitive values that this run was given. They are hidden in what is reported of
-        it."""
+        """Return the texts of all sensitive values that this run was given. They are hidden in reports about the
+        run."""
         texts = []
         if self.service.sensitive:
             events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
@@ -657,17 +669,18 @@ class SagaContext(Saga[Any]):
         *,
         first: int = 0,
     ) -> StepRecord:
-        """Return the record of a call with its arguments for people, if they are short. `written`: the same as JSON.
+        """Return the record of a call with its arguments for people to read, if they are short. `written`: the
+        arguments as JSON.
 
-        A run that was given anything sensitive, even a boolean, records no arguments: in what its handler makes of the
-        value it could not be found again.
+        A run that was given any sensitive value, even a boolean, records no arguments: values that its handler derives
+        from the sensitive one could not be recognized.
         """
         if len(written) > recorded_values.ARGUMENT_BYTES_MAX or not (args or kwargs) or any(self.secrets()):
             return asked
         return with_(asked, arguments=recorded_values.describe_arguments(call, args, kwargs, first=first))
 
     def _events(self) -> list[Event]:
-        """Decode the events of a run that is not given them, because it aborts another one."""
+        """Decode the events of a run that is aborted: the abort itself is not given them."""
         found = []
         for part in self.intent.parts:
             with suppress(BadInput, KeyError, KeyMissing):
