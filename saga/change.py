@@ -1,4 +1,5 @@
-"""Document changes: what a handler receives when a document was written, removed or expired, and how stores report it.
+"""Document changes: the values that a handler receives when a document was written, removed or expired, and how stores
+report changes.
 
 `Change` and its subclasses are what handlers see. `DocumentChange` is the form in which the engine handles a change;
 `to_record` and `from_record` write and read it on a topic, also in the form of Couchbase's Kafka connector.
@@ -27,9 +28,9 @@ Kind: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
 """What happened to a document; `change` if the source does not say more."""
 MARKERS = b"_saga"
 KEY_BYTES_MAX = 1024
-"""Longest accepted key of a changed document, in bytes: the key may become a saga id."""
+"""Maximum size of the key of a changed document, in bytes. The key is limited because it may become a saga id."""
 TIMES_MS = range(0, 253_402_214_400_000)
-"""Accepted times of a change, in milliseconds since 1970: up to the year 9999."""
+"""Accepted times of a change, in milliseconds since 1970: until the end of the year 9999."""
 _NOTHING = Raw(b"null")
 _HEADERS: Headers = (("content-type", b"application/json"),)
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -37,14 +38,15 @@ _ANY = msgspec.json.Decoder()
 
 
 class Change(Generic[D_co]):
-    """One change of a document, as a handler receives it: `change: Change[OrderDocument]`, in place of events.
+    """One change of a document. A handler receives it instead of an event, through a parameter `change:
+    Change[OrderDocument]`.
 
-    Its class says what happened: `Insert`, `Update`, `Delete` or `Expiry`. A plain `Change` says only what the document
-    is now. Use `match` or `isinstance` to tell them apart.
+    Its class says what happened: `Insert`, `Update`, `Delete` or `Expiry`. A plain `Change` only contains the current
+    document. Use `match` or `isinstance` to tell them apart.
 
-    Promises: changes come in order per document, each once, from a stored position. Several quick changes may arrive as
-    the last one only, so the first change that a service sees of a document may be an `Update`. A body that is not a
-    `D` becomes a dead letter.
+    Promises: changes of one document come in order, each once, from a stored position. If a document changes several
+    times quickly, only the last change may arrive, so the first change that a service sees of a document may be an
+    `Update`. A change whose document does not fit the class `D` becomes a dead letter.
     """
 
     __slots__ = ("_before", "_document", "_key")
@@ -71,9 +73,8 @@ class Change(Generic[D_co]):
 
     @property
     def before(self) -> D_co | None:
-        """Return the document before the change; `None` if there was none, or the source does not report it. SQLite
-        does, Couchbase does not.
-        """
+        """Return the document before the change; `None` if there was none, or if the source does not report it. SQLite
+        reports it, Couchbase does not."""
         return self._before
 
     def __eq__(self, other: object) -> bool:
@@ -125,23 +126,22 @@ class Expiry(Delete[D_co]):
 
 
 class DocumentChange(Struct, frozen=True, kw_only=True):
-    """One change of a document, from any source."""
+    """One change of a document, from any source, as the engine handles it."""
 
     kind: Kind
     key: str
     version: int
-    """CAS of the document after the change. Together with the key it identifies the change."""
+    """CAS value of the document after the change. Together with the key it identifies the change."""
     time_ms: int
     before: bytes | None = None
     """JSON of the document before the change, without the toolkit's markers; `None` if the source does not report
     it.
     """
     after: bytes | None = None
-    """JSON of the document after the change, without the toolkit's markers; `None` if it was removed."""
+    """JSON of the document after the change, without the toolkit's markers; `None` if the document was removed."""
     refused: str | None = None
     """Reason why no service can handle the change, if the source already knows one. Such a change becomes a dead
-    letter.
-    """
+    letter."""
 
 
 class _ChangeRecord(Struct):
@@ -164,9 +164,8 @@ _enveloped = msgspec.json.Decoder(_Envelope)
 
 
 def to_record(topic: str, changed: DocumentChange) -> Outgoing:
-    """Return the record of a change. Its key is the document's key, shortened if it is longer than a record key may
-    be.
-    """
+    """Return the record in which a change is published. Its key is the document's key, shortened if it is too long for
+    a record key."""
     event = {"delete": "deletion", "expiry": "expiration", "change": "mutation"}.get(changed.kind, changed.kind)
     key, refused = changed.key, changed.refused
     if len(key.encode()) > KEY_BYTES_MAX:
@@ -191,7 +190,7 @@ def from_record(record: Record) -> DocumentChange | None:
     """Return the change in a record; `None` if only the toolkit's markers in the document changed.
 
     Raises:
-        BadInput: The record is not a change, or lacks what identifies a change.
+        BadInput: The record is not a change, or lacks the values that identify a change.
     """
     change = _read(record.value)
     if not change.key or len(change.key.encode()) > KEY_BYTES_MAX:
@@ -232,7 +231,7 @@ def _read(value: bytes | None) -> _ChangeRecord:
             try:
                 return _told.decode(_enveloped.decode(value).payload)
             except msgspec.ValidationError:
-                pass  # a document may have fields of these names
+                pass  # documents may have fields with these names, too
         return _told.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise BadInput(f"the record is no change of a document: {why}") from None
@@ -255,9 +254,8 @@ def _kind(change: _ChangeRecord, before: bytes | None) -> Kind:
 
 
 def _time_ms(change: _ChangeRecord, record: Record) -> int:
-    """Return the time of a change: the reported one, else the one in Couchbase's CAS (nanoseconds), else the
-    record's.
-    """
+    """Return the time of a change: the reported one, else the time in Couchbase's CAS value (nanoseconds), else the
+    time of the record."""
     for time_ms in (change.time_ms, None if change.revision is None else change.cas // 1_000_000):
         if time_ms is not None and time_ms in TIMES_MS and time_ms > 0:
             return time_ms
@@ -265,12 +263,12 @@ def _time_ms(change: _ChangeRecord, record: Record) -> int:
 
 
 def _document(content: Raw, key: str) -> bytes | None:
-    """Return the JSON of a document without the toolkit's markers; `None` if it contains nothing else."""
+    """Return the JSON of a document without the toolkit's markers; `None` if the document contains nothing else."""
     given = bytes(content)
     if given == b"null":
         return None
     try:
-        if given.startswith(b'"'):  # a document is an object, so a string is a document encoded as base64
+        if given.startswith(b'"'):  # documents are objects, so a string is a document encoded as base64
             given = b64decode(_ANY.decode(given), validate=True)
         if MARKERS not in given:
             _ANY.decode(given)
@@ -303,7 +301,8 @@ class ChangeSource(Protocol):
         """Start recording changes of these collections for a service, in addition to the collections already watched.
 
         Args:
-            from_beginning: Also record the existing documents of newly watched collections.
+            from_beginning: Also record the existing documents of newly watched collections, as if they had just
+                changed.
 
         Raises:
             StoreError: The store failed.
@@ -313,7 +312,8 @@ class ChangeSource(Protocol):
         """Return the collections that are watched for a service. Raises `StoreError`."""
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
-        """Stop recording changes of these collections for a service, and drop those recorded. Raises `StoreError`."""
+        """Stop recording changes of these collections for a service, and drop the changes recorded so far. Raises
+        `StoreError`."""
 
     def read_recorded(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         """Read the oldest recorded changes for a service.
@@ -329,9 +329,8 @@ class ChangeSource(Protocol):
         """Drop the changes for a service up to and including this one. Raises `StoreError`."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait for this many seconds, or less if changes may have been recorded."""
+        """Wait for this many seconds, or less if new changes may have been recorded meanwhile."""
 
     def leads(self, service: str) -> bool:
-        """Return whether this process is the leader that publishes the changes of a service. At most one process is,
-        until it closes the store or dies.
-        """
+        """Return whether this process is the leader that publishes the changes of a service. At most one process is the
+        leader; it stays so until it closes the store or dies."""

@@ -39,13 +39,13 @@ class SagaError(Exception):
 
 
 class DeclarationError(SagaError):
-    """Declarations of a service that cannot work. It is raised while the module is imported, so the service never
-    starts.
-    """
+    """Error for declarations of a service that cannot work. It is raised while the module is imported, so the service
+    never starts."""
 
 
 class Problems(SagaError):
-    """Several problems in one error; `problems` lists them, each with its place and what to do."""
+    """Base class of errors that report several problems at once. `problems` lists them, each with its place and what to
+    do."""
 
     def __init__(self, heading: str, problems: Sequence[str]) -> None:
         self.heading, self.problems = heading, tuple(problems)
@@ -53,33 +53,33 @@ class Problems(SagaError):
 
 
 class ConfigurationError(Problems):
-    """Settings or an environment that cannot work. Nothing was started."""
+    """Error for settings or an environment that cannot work. Nothing was started."""
 
 
 class NotAStore(ConfigurationError):
-    """A file that is not a store of the toolkit. Tools that look at all files of a folder skip it."""
+    """Error for a file that is not a store of the toolkit. Tools that examine all files of a folder skip the file."""
 
 
 class NoStore(ConfigurationError):
-    """A place where tools find no store, or one whose service is not known."""
+    """Error for a place in which tools find no store, or a store whose service is not known."""
 
 
 class ServiceNeeded(NoStore):
-    """A store address that needs a service name, at a place where nothing lists the services that have a store."""
+    """Error for a store address that needs a service name. Each service has its own store there, and nothing lists the
+    services."""
 
 
 class ContractError(Problems):
-    """Schemas in `contracts/` that cannot work."""
+    """Error for schemas in `contracts/` that cannot work."""
 
 
 class BadInput(SagaError):
-    """A message that can never be handled: it cannot be decoded, is empty or incomplete, or has no key."""
+    """Error for a message that can never be handled: it cannot be decoded, is empty or incomplete, or has no key."""
 
 
 class UnknownSchema(BadInput):
-    """A message whose schema is not in `contracts/` here. It may still be deployed. `fingerprint` identifies the
-    schema.
-    """
+    """Error for a message whose schema is not in `contracts/` here. The schema may still be deployed. `fingerprint`
+    identifies it."""
 
     def __init__(self, fingerprint: bytes, problem: str) -> None:
         self.fingerprint = fingerprint
@@ -87,19 +87,17 @@ class UnknownSchema(BadInput):
 
 
 class NewerVersion(UnknownSchema):
-    """A message of a newer version than this release of the service can read. The next release may still be
-    deployed.
-    """
+    """Error for a message of a version that is too new for this release of the service. The next release may still be
+    deployed."""
 
 
 class UpcasterFailed(BadInput):
-    """A message of an older version that an upcaster of this service failed to convert."""
+    """Error for a message of an older version that an upcaster of this service failed to convert."""
 
 
 class SchemaUnasked(SagaError):
-    """A schema that must first be fetched from a registry; it was not asked since the last attempt. `id` identifies
-    it.
-    """
+    """Error for a schema that must first be fetched from a registry, because it has not been requested since the last
+    attempt. `id` identifies the schema."""
 
     def __init__(self, id_: int) -> None:
         self.id = id_
@@ -107,14 +105,15 @@ class SchemaUnasked(SagaError):
 
 
 class Permanent(SagaError):
-    """A failure of a handler that can never succeed on this input, however often it is retried."""
+    """Failure of a handler that can never succeed on this input, however often it is retried."""
 
 
 class BreakerOpen(SagaError):
     """A call that was not made, because too many recent calls to its resource failed. Nothing can have happened
     outside.
 
-    If it is in the `expected_errors=` of the resource, the handler gets it like any other answer, and may react to it.
+    If this class is in the `expected_errors=` of the resource, the handler gets the error like any other answer, and
+    may react to it.
     """
 
     def __init__(self, resource: str) -> None:
@@ -127,44 +126,46 @@ class BreakerOpen(SagaError):
 
 
 class Broken(SagaError):
-    """A file under the service that is damaged, removed, replaced, or older than it was.
+    """Error for a file of the store or broker that is damaged, removed, replaced, or older than it was.
 
-    Waiting does not help, and continuing could lose what was acknowledged. So the service ends.
+    Waiting does not help, and continuing could lose acknowledged data. So the service ends.
     """
 
 
 class StoreError(SagaError):
-    """A failed operation on a document; see the subclasses."""
+    """Error for a failed operation on a document; the subclasses say how to react."""
 
 
 class Exists(StoreError):
-    """An insert that was refused because the document exists."""
+    """Error for an insert that was refused because the document exists."""
 
 
 class Conflict(StoreError):
-    """A replacement or removal that was refused because the document has changed since it was read, or is gone."""
+    """Error for a replacement or removal that was refused because the document has changed since it was read, or no
+    longer exists."""
 
 
 class Ambiguous(StoreError):
-    """A write whose answer was lost: it may have happened, or may still happen."""
+    """Error for a write whose answer was lost: it may have happened, or may still happen."""
 
 
 class StoreUnavailable(StoreError):
-    """A store that cannot be reached, is full or read-only. Nothing was written and nothing will be."""
+    """Error for a store that cannot be reached, is full or read-only. Nothing was written, and nothing will be written
+    later."""
 
 
 class KeysUnavailable(StoreUnavailable):
-    """A key folder that cannot be read: no encrypted value can be read or written until it is back. Nothing is lost."""
+    """Error for a key folder that cannot be read. Until it is available again, no encrypted value can be read or
+    written. Nothing is lost."""
 
 
 class NoListing(StoreUnavailable):
-    """A server that reads documents by key but cannot list them. Tools need the id of each saga there."""
+    """Error for a server that reads documents by key but cannot list them. Tools need the id of each saga there."""
 
 
 class NewerHandler(SagaError):
-    """A run that began under a newer version of its handler than this release has. A release that has it will continue
-    it.
-    """
+    """Error for a run that began under a newer version of its handler than this release has. A release that has the
+    version will continue the run."""
 
     def __init__(self, handler: str, began: int, known: int) -> None:
         self.handler, self.began, self.known = handler, began, known
@@ -175,36 +176,37 @@ class NewerHandler(SagaError):
 
 
 class KeyMissing(SagaError):
-    """A text that says it is encrypted with a key that this process does not have.
+    """Error for a text that says it is encrypted with a key which this process does not have.
 
-    The text may be forged, or the key may be in a place where this process does not look. What needs it is retried
-    later, and nothing else waits for it.
+    The text may be forged, or the key may be stored where this process does not search. The message that needs the key
+    is retried later, and does not delay any other message.
     """
 
 
 class TooLarge(StoreError):
-    """A document larger than the store accepts. Nothing was written, and waiting does not help."""
+    """Error for a document larger than the store accepts. Nothing was written, and waiting does not help."""
 
 
 class StoreBroken(StoreError, Broken):
-    """A store file whose content is not, or no longer, what was written to it."""
+    """Error for a store file whose content is not, or no longer, what was written to it."""
 
 
 class BrokerError(SagaError):
-    """A failed operation on the log; see the subclasses."""
+    """Error for a failed operation on the log; the subclasses say how to react."""
 
 
 class Fenced(BrokerError):
-    """A commit that was refused because this member no longer owns the partition."""
+    """Error for a commit that was refused because this member no longer owns the partition."""
 
 
 class BrokerUnavailable(BrokerError):
-    """A broker that did not acknowledge. The records may have been published or not."""
+    """Error for a broker that did not acknowledge. The records may have been published or not."""
 
 
 class RegistryUnavailable(BrokerUnavailable):
-    """A schema registry that does not answer. No message can be written or read without it; nothing was published."""
+    """Error for a schema registry that does not answer. Without it no message can be encoded or decoded; nothing was
+    published."""
 
 
 class BrokerBroken(BrokerError, Broken):
-    """A broker file whose content is not, or no longer, what was written to it."""
+    """Error for a broker file whose content is not, or no longer, what was written to it."""

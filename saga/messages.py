@@ -1,6 +1,5 @@
-"""The basic values of messaging: events (as services see them), messages (as the engine sees them), records (as the
-broker sees them), with partitions, positions and topics.
-"""
+"""Basic values of messaging: events (as services see them), messages (as the engine sees them) and records (as the
+broker sees them), with partitions, positions and topics."""
 
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -9,38 +8,37 @@ from msgspec import Struct
 
 
 class Event:
-    """Base class of the event classes that `saga contracts generate` writes: something that has happened, immutable.
+    """Base class of the event classes that `saga contracts generate` writes. An event is something that has happened,
+    and is immutable.
 
-    Promises: a frozen, keyword-only dataclass with typed fields, equal by value, without anything of the transport. A
-    union of events in a signature means any of them. Do not subclass it by hand: a class without a contract causes a
-    `DeclarationError` where it is used.
+    Promises: an event class is a frozen, keyword-only dataclass with typed fields. Events are compared by value and
+    contain nothing of the transport. A union of events in a signature means any of them. Do not subclass it by hand: a
+    class without a contract causes a `DeclarationError` where it is used.
     """
 
     __slots__ = ()
 
     __contract__: ClassVar[str]
-    """Path of its schema below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
+    """Path of the class's schema below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
 
 
 def name_of(event: type[Event]) -> str:
-    """Return the contract's record name: `PaymentReserved`, for a class with `__contract__`
-    `payments/PaymentReserved.v1`.
-    """
+    """Return the record name in an event class's contract: `PaymentReserved`, if `__contract__` is
+    `payments/PaymentReserved.v1`."""
     return _name_in(event.__contract__)
 
 
-@lru_cache(maxsize=1024)  # there are not many, and each event is asked for its name
+@lru_cache(maxsize=1024)  # there are not many event classes, and the name is needed for each event
 def _name_in(contract: str) -> str:
     return contract.rpartition("/")[2].rpartition(".v")[0]
 
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""Headers as they are in the log: a name may occur twice, and a value may be null."""
+"""Headers as they stand in the log: a name may occur twice, and a value may be null."""
 
 
 def unquote_header(header: bytes) -> bytes:
-    """Return the value of a header without the quotes that Spring, and senders that write headers as JSON, put around
-    it.
+    """Return the value of a header without surrounding quotes, which Spring and senders that write headers as JSON add.
 
     >>> unquote_header(b'"application/json"'), unquote_header(b"application/json")
     (b'application/json', b'application/json')
@@ -49,46 +47,43 @@ def unquote_header(header: bytes) -> bytes:
 
 
 def texts_of(headers: Headers) -> dict[str, str]:
-    """Return headers as readable text: bytes that are not UTF-8 are escaped, null becomes empty, and of several headers
-    with one name the last one counts.
-    """
+    """Return headers as readable text. Bytes that are not UTF-8 are escaped, null becomes empty, and of several headers
+    with the same name the last one is returned."""
     return {name: (value or b"").decode("utf-8", "backslashreplace") for name, value in headers}
 
 
 # `gc=False` here and in `saga.progress`: these values cannot form a cycle, so the garbage collector need not track
-# them. When it did, it took a third of the engine's time.
+# them. Tracking them took a third of the engine's time.
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An event with its envelope: what decisions are based on, and what the progress stores of it. Immutable."""
+    """An event with its envelope. Decisions are based on it, and the progress stores it. Immutable."""
 
     id: str
     """Id by which the toolkit identifies the message: see `saga.messaging.message_ids`."""
     type: str
-    """Contract's record name, without namespace: `PaymentReserved`."""
+    """Record name in the contract, without namespace: `PaymentReserved`."""
     schema: str
-    """Path of its schema, `payments/PaymentReserved.v1`, as in the class's `__contract__`."""
+    """Path of the event's schema, `payments/PaymentReserved.v1`, as in the class's `__contract__`."""
     saga: str
     """Saga id: the value of the contract's key field."""
     source: str
-    """Service that emitted it, `client` for a `Client`, any text for other senders."""
+    """Service that emitted the event; `client` for a `Client`, any text for other senders."""
     time: str
-    """Time at which it was recorded, RFC 3339 in milliseconds, UTC."""
+    """Time at which the event was recorded, RFC 3339 in milliseconds, UTC."""
     value: bytes
-    """Event as Avro, as received."""
+    """The event as encoded Avro, as received."""
     started: str | None = None
-    """Time at which its saga began; `None` if the sender cannot know it (a `Client`, for a contract that does not start
-    sagas).
-    """
+    """Time at which the message's saga began; `None` if the sender cannot know it (a `Client`, for a contract that does
+    not start sagas)."""
     trace: str | None = None
     """Trace context from the header `traceparent`; it is passed on."""
     principal: str | None = None
     """Principal that began the saga, as given with the start event; `None` if none was given."""
     foreign_time: bool = False
     """True if the time comes from a sender that is neither a service nor a `Client`, and the contract does not trust
-    it. A deadline that the event opens then counts from when the event is first seen here. Set only on events that open
-    one.
-    """
+    it. A deadline that the event opens then counts from when the event is first seen here. The flag is set only on
+    events that open a deadline."""
     foreign: Headers = ()
-    """Other headers, as received; a dead letter passes them on."""
+    """Other headers, as received. A dead letter repeats them."""
 
 
 class Partition(NamedTuple):
@@ -105,9 +100,8 @@ class Position(NamedTuple):
     partition: int
     offset: int
     log_id: str = ""
-    """Id of the topic's log, to which the offset belongs: a topic that is deleted and created again has another one.
-    Empty if the broker does not report it.
-    """
+    """Id of the topic's log, to which the offset belongs. A topic that is deleted and created again has another log id.
+    Empty if the broker does not report ids."""
 
     @property
     def place(self) -> str:
@@ -116,27 +110,27 @@ class Position(NamedTuple):
 
 
 class StalledPartition(NamedTuple):
-    """A partition, or a topic, that cannot be read for now; all others continue."""
+    """A partition, or a whole topic, that cannot be read for now; all others continue."""
 
     topic: str
     partition: int | None
-    """Number of the partition; `None` if the whole topic is gone or hidden, or may not be read."""
+    """Number of the partition; `None` if the whole topic is missing or hidden, or may not be read."""
     offset: int | None
-    """Offset of the first record that cannot be read, if the problem is with records."""
+    """Offset of the first record that cannot be read; `None` if the problem is not a record."""
     reason: str
-    """Reason for operators, with what to do."""
+    """Reason for operators, with what to do about it."""
 
 
 class Writer(NamedTuple):
-    """The schema with which a value was written, as a schema registry has it under the id in the value."""
+    """The schema with which a value was written, as a schema registry returned it for the id in the value."""
 
     id: int
     schema: str
-    """Avro schema as JSON text; empty if the registry has none with that id."""
+    """Avro schema as JSON text; empty if the registry has no schema with that id."""
     registry: str
     """Address of the registry, to show to operators."""
     lacks: str = ""
-    """Reason why there is no schema, if it is not that the registry has none with that id."""
+    """Reason why there is no schema, unless the reason is that the registry has none with that id."""
 
 
 class Record(NamedTuple):
@@ -149,11 +143,10 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
     time_ms: int
-    """Time at which the broker appended it."""
+    """Time at which the broker appended the record, in milliseconds since 1970."""
     writer: Writer | None = None
-    """Schema from a registry, for a value in its wire format; `None` if the value is in another format or was not
-    looked up.
-    """
+    """Schema from a registry, if the value is in the registry's wire format; `None` if the value is in another format
+    or the schema was not looked up."""
     log_id: str = ""
     """Id of the topic's log, as in `Position`."""
 
@@ -166,7 +159,8 @@ class Outgoing(NamedTuple):
     value: bytes | None
     headers: Headers
     subject: str = ""
-    """Subject of its schema in a schema registry, if the value is to be published in the registry's wire format."""
+    """Subject of the value's schema in a schema registry, if the value is to be published in the registry's wire
+    format."""
 
 
 class Topic(NamedTuple):
@@ -179,6 +173,6 @@ class Topic(NamedTuple):
     wire: str = "single-object"
     """Format of published values: `single-object`, or `registry`, the wire format of a schema registry."""
     id_header: str | None = None
-    """Header that holds the message id, for senders that write no `ce_id`; `None` if there is no such header."""
+    """Header that holds the message id if a sender writes no `ce_id`; `None` if there is no such header."""
     id_field: str | None = None
-    """Event field that holds the message id, for the same senders; `None` if there is no such field."""
+    """Event field that holds the message id if a sender writes no `ce_id`; `None` if there is no such field."""

@@ -1,6 +1,5 @@
-"""`Service` and its decorators, with which a service is declared. The types of the decorated functions are the
-declaration.
-"""
+"""`Service` and its decorators, with which a service is declared. The types in the signatures of the decorated
+functions are the declaration."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -48,9 +47,8 @@ __all__ = ["Declared", "DocumentKind", "Parameter", "Reaction", "Resource", "Ser
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _RETENTION_MIN, _RETENTION_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
-"""Bounds of `retention`: expiry is given in whole seconds, and on Couchbase in seconds since 1970 with 32 bits, so
-until 2106.
-"""
+"""Bounds of `retention`. The minimum is one second because expiry is given in whole seconds. The maximum is 50 years
+because Couchbase stores expiry as seconds since 1970 with 32 bits, which end in 2106."""
 _TAKEN = {"client": "clients publish under that name", OURS: "the toolkit's own topics and documents are called so"}
 
 Repeating: TypeAlias = type[Event] | type[Change[Any]] | UnionType
@@ -59,7 +57,7 @@ _Emitted: TypeAlias = Event | Sequence[Event | None] | None
 _Reaction: TypeAlias = Event | Later[Event | None] | Sequence[Event | Later[Event | None] | None] | None
 _S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
 _D = TypeVar("_D", bound="DataclassInstance")
-# `Never` as a parameter: any type will do, but there has to be one. A compensation has two at least.
+# `Never` as a parameter: it may have any type, but there has to be one. A compensation has at least two.
 _Handler = TypeVar("_Handler", bound=Callable[Concatenate[Never, ...], Awaitable[_Reaction]])
 _Compensation = TypeVar("_Compensation", bound=Callable[Concatenate[Never, Never, ...], Awaitable[_Emitted]])
 _Deadline = TypeVar("_Deadline", bound=Callable[Concatenate[Never, ...], Awaitable[_Emitted]])
@@ -68,14 +66,18 @@ _Opener = TypeVar("_Opener", bound=Callable[[], AsyncIterator[object]])
 
 
 class Service(Generic[_S_co]):
-    """An independently deployed participant of sagas, with its handlers, one store and one consumer group, for one kind
-    of saga.
+    """An independently deployed participant of sagas. It has handlers, one store and one consumer group, and takes part
+    in one kind of saga.
 
-    The types are the declaration. A parameter annotated with an event, or a union of events, says what is consumed;
-    `Saga` is the saga as this run sees it; `Change[D]` is a change of a document that is declared above the handler.
-    Any other type must be the type of a resource that is declared above it. The return annotation says what may be
-    emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` possibly nothing; `Later` means that the
-    handler may run again later. Names and order of parameters do not matter.
+    The types in signatures are the declaration:
+    - A parameter annotated with an event, or a union of events, declares what is consumed.
+    - A parameter of type `Saga` receives the saga as this run sees it.
+    - A parameter of type `Change[D]` receives a change of a document that is declared above the handler.
+    - Any other parameter must have the type of a resource that is declared above the handler.
+    - The return annotation declares what may be emitted: `A | B` one of the two, `tuple[A, B]` both, `list[A]` many,
+      `| None` possibly nothing. `Later` means that the handler may run again later.
+
+    The names and the order of parameters do not matter.
 
     Every decorator returns its function unchanged, so type checkers see its own type, and a test can call it directly.
     Mistakes that types cannot show raise a `DeclarationError` while the module is imported.
@@ -93,20 +95,25 @@ class Service(Generic[_S_co]):
     ) -> None:
         """Begin the declaration of a service.
 
-        `name`: part of document keys, topics, ids and idempotency keys; at most 64 lower case letters, digits and `-`.
-        A new name without `was` makes a new service: it handles everything again, with other idempotency keys. `state`:
-        the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga begins with
-        `state()`. A field with a default may be added at any time. Left out: no state, plain `Saga`. `retention`: how
-        long a saga is kept after its last message when nothing of it is open. A duplicate is recognised for that long,
-        and all waits of a handler together may not be longer. Open sagas are kept without limit. From one second to 50
-        years, because Couchbase has no times after 2106. `retry`: how often and when a failure is retried, if neither
-        the handler nor the resource declares it. It also applies to compensations and deadlines. `start`: where to
-        begin in a topic that the service has never read: `"beginning"`, at the oldest record; `"now"`, at what is
-        published after its first start; or at a time, a `datetime` with a time zone. It is decided once, and kept in
-        the store. Left out, it begins at the oldest record, and `saga doctor` asks whether that is intended. `was`: the
-        name under which the service ran first, if `name` is a new one. Progress, group, topics, ids, idempotency keys,
-        metrics and the owner in its contracts keep that name for ever, so nothing is done twice, and releases with
-        either name can run side by side.
+        Args:
+            name: part of document keys, topics, ids and idempotency keys. At most 64 lower case letters, digits and
+                `-`. A new name without `was` makes a new service, which handles everything again, with other
+                idempotency keys.
+            state: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
+                begins with `state()`. A field with a default may be added at any time. If it is left out, the service
+                has no state, and handlers use plain `Saga`.
+            retention: how long a saga is kept after its last message when nothing of it is open, from one second to 50
+                years (Couchbase has no times after 2106). Duplicates are recognised for this long, and all waits of a
+                handler together may not be longer. Open sagas are kept without limit.
+            retry: how often and when a failure is retried, if neither the handler nor the resource declares it. It also
+                applies to compensations and deadlines.
+            start: where to begin in a topic that the service has never read: `"beginning"`, at the oldest record;
+                `"now"`, at the records published after the first start of the service; or at a time, a `datetime` with
+                a time zone. The position is decided once and kept in the store. If it is left out, the service begins
+                at the oldest record, and `saga doctor` asks whether that is intended.
+            was: the first name of the service, if `name` is a new one. Progress, group, topics, ids, idempotency keys,
+                metrics and the owner in contracts keep the first name for ever. So nothing is done twice, and releases
+                with either name can run side by side.
 
         Raises `DeclarationError`: a name with other characters; an invalid start; a state that is no frozen dataclass
         of plain fields, or has a field without a default; an invalid retention or retry.
@@ -165,31 +172,36 @@ class Service(Generic[_S_co]):
         """Declare the reaction to an event, to several events (fan-in: it runs when all of them have come), or to a
         `Change`.
 
-        Promises: for each saga it runs to its end once, despite crashes and duplicates. Its state and its events are
-        saved in one write; then the events are published in order. After a crash or a failure it runs again with the
-        same input; steps and updates that are already recorded return their results at once. An event parameter `E |
-        None` is not waited for: it has the event or `None`. It goes with `Later[E]` in the return annotation.
+        Promises: for each saga the handler runs to its end once, despite crashes and duplicates. Its state and its
+        events are saved in one write; then the events are published in order. After a crash or a failure the handler
+        runs again with the same input; steps and updates that are already recorded return their results at once. An
+        event parameter `E | None` is not waited for: it receives the event or `None`. It is used together with
+        `Later[E]` in the return annotation.
 
-        `repeats`: the event that may come several times in a saga, written as its parameter is annotated
-        (`repeats=OrderNote`, `repeats=A | B`, `repeats=Change[Order]`); the handler runs for each. A handler of several
-        events uses the same other events in each run. The event that starts the saga comes once, so it cannot repeat
-        beside others. Without `repeats`, a second event with the same content is ignored, with a log line, and one with
-        other content becomes a dead letter; of the changes of a document all after the first are ignored, with a log
-        line. `retry`: how often and when it is retried, for all failures. Left out: as the resource declares on which a
-        step failed, else as the service declares. See `Retry` for which rules apply. `timeout_s`: seconds that one
-        attempt may take. `low_priority`: it may wait. While the worker has much in flight, a message for such handlers
-        only is delayed in favour of others, for half a minute at most, and never behind a later message of its own
-        saga. `version`: version of what the handler does; raise it by one with a release whose handler makes other
-        steps. A run keeps the version under which it began, which `saga.version` returns: keep the old code beside the
-        new until no run of the old version is open. A process of the previous release does not continue a run that
-        began under a newer version; it leaves it waiting for a process that can.
+        Args:
+            repeats: the event that may come several times in a saga, written as its parameter is annotated
+                (`repeats=OrderNote`, `repeats=A | B`, `repeats=Change[Order]`). The handler runs for each of them. A
+                handler of several events uses the same other events in each run. The event that starts the saga comes
+                once, so a handler of several events cannot repeat it. Without `repeats`, a second event with the same
+                content is ignored and logged, and a second event with other content becomes a dead letter; all changes
+                of a document after the first are ignored and logged.
+            retry: how often and when the handler is retried, for all failures. If it is left out, the rules of the
+                resource on which a step failed apply, or else those of the service. See `Retry` for the precedence.
+            timeout_s: seconds that one attempt may take.
+            low_priority: true if the handler may wait. While the worker has many messages in flight, a message that
+                only such handlers take is delayed in favour of others, for at most half a minute, and never behind a
+                later message of its own saga.
+            version: version of the handler's behaviour. Raise it by one in a release whose handler makes other steps. A
+                run keeps the version under which it began, which `saga.version` returns: keep the old code beside the
+                new code until no run of the old version is open. A process of the previous release does not continue a
+                run that began under a newer version; it leaves the run to a process that can.
 
         Raises `DeclarationError`: a function that is not `async`; a parameter without annotation, or of a type that
-        nothing provides; no event among the parameters, or one in two of them; one event handled by two handlers that
-        take it alone; `Saga[X]` where X is not the service's state; an event of another owner returned; events of two
-        kinds of saga; `repeats` that names no parameter, names the event that starts the saga beside others, or is used
-        with `E | None`; `E | None` without `Later[E]`, or the other way round; a version that is no whole number from 1
-        on.
+        nothing provides; no event among the parameters, or one event in two of them; an event that two handlers take
+        alone; `Saga[X]` where X is not the service's state; a returned event that another service owns; events of two
+        kinds of saga; `repeats` that names no parameter, is used with `E | None`, or names the event that starts the
+        saga in a handler of several events; `E | None` without `Later[E]`, or the other way round; a version that is
+        not a whole number from 1 on.
         """
 
         options = HandlerOptions(
@@ -210,23 +222,30 @@ class Service(Generic[_S_co]):
     def compensation(
         self, original: Callable[..., Awaitable[_Reaction]], /, *, version: int = 1
     ) -> Callable[[_Compensation], _Compensation]:
-        """Declare what undoes `original`, a handler of this service.
+        """Declare how `original`, a handler of this service, is undone.
 
-        Its parameters: the outcome `failure` that it reacts to (or a union of them); the result of `original` that it
-        undoes (an event that `original` may return, or a union; its other results have nothing to undo); events that
-        `original` took, with the same types (they are stored with the result by releases that declare them; for older
-        results the parameter is `None` if it is `E | None`, and otherwise the compensation fails); resources, `Saga`.
+        The compensation may have these parameters:
+        - the failure outcome to which it reacts, or a union of outcomes;
+        - the result of `original` that it undoes: an event that `original` may return, or a union of such events. Other
+          results of `original` need no undoing;
+        - events that `original` took, with the same types. They are stored with the result by releases that declare
+          them here. For older results the parameter is `None` if it is `E | None`; otherwise the compensation fails;
+        - resources and `Saga`.
 
-        Promises: it runs once for each recorded result, newest first: the parameter is one event, with `repeats` too.
-        If `original` has begun, it is finished first; if not, it will never run in this saga. A failing compensation is
-        retried with growing delays and escalated, never dropped. `version`: its own version, as that of a handler.
+        Promises: it runs once for each recorded result, newest first; its parameter is one event, even if `original`
+        has `repeats`. If `original` has begun, it is finished first; if it has not begun, it will never run in this
+        saga. A failing compensation is retried with growing delays and escalated, never dropped. `version` is the
+        compensation's own version, with the same meaning as for a handler.
 
-        Raises `DeclarationError`: `original` is no handler of this service, or already has a compensation; the result
-        parameter is nothing that `original` returns, or an outcome `success`; the other event is no `failure` outcome,
-        or one that `original` itself reacts to; a further event that `original` does not take; it returns an outcome.
+        Raises `DeclarationError`: `original` is not a handler of this service, or already has a compensation; the
+        result parameter is an event that `original` does not return, or a success outcome; the other event is not a
+        failure outcome, or is one to which `original` itself reacts; a further event that `original` does not take; the
+        compensation returns an outcome.
         """
 
-        undone = find_original(self._declared, original)  # at once: `@service.compensation` alone would declare nothing
+        undone = find_original(
+            self._declared, original
+        )  # `@service.compensation` without arguments would declare nothing
 
         def declare(function: _Compensation) -> _Compensation:
             check_single_compensation(self._declared, undone)
@@ -245,22 +264,30 @@ class Service(Generic[_S_co]):
         grace: timedelta | None = None,
         version: int = 1,
     ) -> Callable[[_Deadline], _Deadline]:
-        """Declare what happens if the saga has not ended here within a time after an event, its only event parameter.
+        """Declare what happens if the saga has not ended in this service within a time after an event, which is the
+        only event parameter.
 
-        Promises: it is durable and runs once, at most a second after `within` has passed since the event's recorded
-        time, and after this service has handled everything that the log held by then, in the saga's partitions of all
-        topics that the service consumes. So an answer that came in time counts, however long the service was down or
-        behind. It never runs once an outcome, or an event of `unless`, was emitted or received here, before its event
-        or after it. It waits while another handler of the saga has begun and has not finished, behind a dead letter,
-        and while a message that may end the saga is delayed by a pause, a limit or an open breaker. If it fails it is
-        retried as any handler, and blocks nothing until it has begun. A saga whose event was handled before the
-        deadline was declared gets no deadline. For an event that neither a service nor a `Client` published, the time
-        counts from when it is first seen here, unless its contract says `"trusted_time": true`. `grace`: time after
-        which it runs although the log has not been handled that far; left out, it waits as long as that takes.
-        `version`: its own version, as that of a handler.
+        Promises: the deadline is durable and runs once, at most a second after two conditions are met: `within` has
+        passed since the event's recorded time; and this service has handled everything that the log contained at that
+        time, in the saga's partitions of all topics that the service consumes. So an answer that came in time counts,
+        however long the service was down or behind.
 
-        Raises `DeclarationError`: several event parameters, or an outcome; `within` zero, negative or longer than the
-        retention; something in `unless` that is no event; an invalid `grace`.
+        It never runs if an outcome, or an event of `unless`, was emitted or received here, before its event or after
+        it. It waits while another handler of the saga has begun and has not finished, behind a dead letter, and while a
+        message that may end the saga is delayed by a pause, a limit or an open breaker. If it fails, it is retried as
+        any handler, and blocks nothing until it has begun. A saga whose event was handled before the deadline was
+        declared gets no deadline. For an event that neither a service nor a `Client` published, the time counts from
+        when it is first seen here, unless its contract says `"trusted_time": true`.
+
+        Args:
+            within: time after the event at which the deadline is due.
+            unless: events that cancel the deadline, in addition to outcomes.
+            grace: time after the due time at which the deadline runs although the log has not been handled that far. If
+                it is left out, the deadline waits as long as that takes.
+            version: the deadline's own version, with the same meaning as for a handler.
+
+        Raises `DeclarationError`: several event parameters, or an outcome as parameter; `within` that is zero, negative
+        or longer than the retention; something in `unless` that is not an event; an invalid `grace`.
         """
 
         def declare(function: _Deadline) -> _Deadline:
@@ -301,26 +328,31 @@ class Service(Generic[_S_co]):
         at_once_max: int | None = None,
         rate_per_s: float | None = None,
     ) -> _Opener | Callable[[_Opener], _Opener]:
-        """Declare an external system (a bank, a carrier): an async generator that yields its client once, as a pytest
+        """Declare an external system (a bank, a carrier): an async generator that yields its client once, like a pytest
         fixture.
 
-        Promises: it is opened at start and closed after the last handler. Parameters annotated with the type that it
-        yields get it. In tests an instance of a subclass in `use=` takes its place, and the generator is not called.
+        Promises: it is opened at start and closed after the last handler. Parameters annotated with the yielded type
+        receive the client. In tests an instance of a subclass in `use=` replaces it, and the generator is not called.
 
-        `timeout_s`: seconds that one call through `saga.step` may take; a longer one is a transient failure.
-        `expected_errors`: exceptions that are answers of the system: `saga.step` records them (class and `args`, plain
-        values) and raises them, and a rerun raises them again without a call. All other exceptions are failures.
-        `retry`: how often and when an attempt is retried that failed because of a step on this resource, in a handler
-        that declares no `retry` itself, in a compensation or in a deadline. `breaker`: when calls stop for a time
-        because many failed. An attempt that meets an open breaker is not counted; it is repeated after a minute at
-        most. With `BreakerOpen` in `expected_errors` the handler gets the exception instead. `at_once_max`,
-        `rate_per_s`: most calls under way at once, and most calls begun per second. Other calls wait for their turn as
-        long as that leaves time for the call; an attempt that gets no turn in time is not counted, and is repeated. All
-        limits are those of one process, and apply to calls through `saga.step`; a call may have limits of its own, see
-        `saga.limited`.
+        Args:
+            timeout_s: seconds that one call through `saga.step` may take. A longer call is a transient failure.
+            expected_errors: exceptions that are answers of the system. `saga.step` records them (class and `args`,
+                plain values) and raises them; a rerun raises them again without a call. All other exceptions are
+                failures.
+            retry: how often and when an attempt is retried that failed because of a step on this resource. It applies
+                to handlers that declare no `retry` themselves, and to compensations and deadlines.
+            breaker: when calls stop for a time because many failed. An attempt that meets an open breaker is not
+                counted, and is repeated after at most a minute. If `BreakerOpen` is in `expected_errors`, the handler
+                gets this exception instead.
+            at_once_max: largest number of calls that run at once.
+            rate_per_s: largest number of calls that begin per second.
 
-        Raises `DeclarationError`: two resources of one type; the yielded type is missing; an expected error that cannot
-        be created again from its `args`; a retry that names an expected error; an invalid limit.
+        Calls beyond these two limits wait as long as that leaves time for the call itself. An attempt whose call could
+        not begin in time is not counted, and is repeated. All limits are those of one process, and apply to calls
+        through `saga.step`. A single call may have limits of its own, see `saga.limited`.
+
+        Raises `DeclarationError`: two resources of one type; a missing yielded type; an expected error that cannot be
+        created again from its `args`; a retry that names an expected error; an invalid limit.
         """
 
         options = ResourceOptions(
@@ -341,23 +373,22 @@ class Service(Generic[_S_co]):
         return declare if opener is None else declare(opener)
 
     def migrate(self, version: int, /) -> Callable[[_Migration], _Migration]:
-        """Declare how a state of this version is converted to the next version.
+        """Declare how a state of version `version` is converted to the next version.
 
-        The function takes the class that the state was, and returns the class that it became. Versions count from 1;
-        the version of the state is one more than the number of migrations.
+        The function takes the older class of the state and returns the newer one. Versions count from 1; the current
+        version of the state is one more than the number of migrations.
 
-            @order.migrate(1)
-            def cents(old: OrderStateV1) -> OrderState:
-                return OrderState(total_cents=round(old.total * 100))
+            @order.migrate(1) def cents(old: OrderStateV1) -> OrderState: return OrderState(total_cents=round(old.total
+                * 100))
 
         Promises: open sagas continue. A handler sees the migrated state; the transition that ends its run stores the
-        new version, once, despite crashes and duplicates. From then on processes of the previous release decide nothing
-        about that saga. A run that began before continues with the state that it saw.
+        new version, once, despite crashes and duplicates. From then on processes of the previous release do not handle
+        that saga. A run that began before continues with the state that it saw.
 
-        Raises `DeclarationError`: a service without state; a version that has a migration already; something else than
-        a plain function of one state; a state before or after that is no frozen dataclass with defaults. A chain with a
-        gap, or one that does not end with the state of the service, is refused when the service is started, tried or
-        tested.
+        Raises `DeclarationError`: a service without state; a version that has a migration already; anything other than
+        a plain function of one state; an older or newer class that is no frozen dataclass with defaults. A chain of
+        migrations that has a gap, or does not end with the state of the service, is refused when the service is
+        started, tried or tested.
         """
 
         def declare(function: _Migration) -> _Migration:
@@ -378,14 +409,18 @@ class Service(Generic[_S_co]):
         """Declare a business document: instances of the frozen dataclass `kind` are the JSON documents of `collection`.
 
         The key of a document is the string given to `saga.update` and `saga.read`, unchanged. Fields of the JSON that
-        `kind` does not know are kept; fields that the JSON lacks need a default.
+        `kind` does not have are kept; fields that the JSON lacks need a default.
 
-        `expected_errors`: exceptions with which a pure function refuses a change. They are recorded, and raised again
-        by a rerun, as those of a resource. `saga`: for handlers of `Change[kind]` the field that holds the saga id.
-        Left out, the saga id is the document's key.
+        Args:
+            kind: the class of the documents.
+            collection: the collection that contains them.
+            expected_errors: exceptions with which a pure function refuses a change. They are recorded, and raised again
+                by a rerun, like those of a resource.
+            saga: for handlers of `Change[kind]`, the field that holds the saga id. If it is left out, the saga id is
+                the document's key.
 
-        Raises `DeclarationError`: no frozen dataclass of plain fields; two kinds for one collection; an expected error
-        that cannot be created again from its `args`; a `saga` that is no field of `kind`.
+        Raises `DeclarationError`: a class that is no frozen dataclass of plain fields; two kinds for one collection; an
+        expected error that cannot be created again from its `args`; a `saga` that is not a field of `kind`.
         """
         self._declared.documents.append(make_document_kind(self._declared, kind, collection, expected_errors, saga))
 

@@ -1,6 +1,5 @@
-"""What a handler sees of a saga, and how it continues later: `Saga`, which the engine and the test kit implement, and
-`Later`, which a handler returns.
-"""
+"""The saga as a handler sees it, and how a handler continues later: `Saga`, which the engine and the test kit
+implement, and `Later`, which a handler returns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,18 +30,19 @@ _R = TypeVar("_R", bound=Recordable, default=None)
 
 
 class Saga(ABC, Generic[_S]):
-    """The saga as one run of a handler sees it. Written as plain `Saga` if the service has no state."""
+    """The saga as one run of a handler sees it. Annotate the parameter as `Saga[State]`, or as plain `Saga` if the
+    service has no state."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def state(self) -> _S:
-        """Return the state that this service keeps of this saga; before the first handler it is `state()` of the
-        service.
+        """Return the state that this service keeps for this saga. Before the first handler has finished, it is the
+        default `state()`.
 
-        Assign a new value to change it (`saga.state = replace(saga.state, paid=True)`). It is saved with the handler's
-        transition, so only if the handler finishes; a rerun begins with the value from before.
+        Assign a new value to change it (`saga.state = replace(saga.state, paid=True)`). The new value is saved with the
+        handler's transition, so only if the handler finishes; a rerun begins with the previous value.
         """
 
     @state.setter
@@ -54,8 +54,8 @@ class Saga(ABC, Generic[_S]):
     def elapsed(self) -> timedelta:
         """Return the time since this handler was first called for its event.
 
-        It is zero in the first turn; after a `Later` whose time has passed it is not less than the time asked for. It
-        is computed from recorded times: once a step has begun, a rerun sees the same value.
+        It is zero in the first turn. After a `Later` whose time has passed, it is at least the requested time. It is
+        computed from recorded times, so once a step has begun, a rerun sees the same value.
         """
 
     @property
@@ -64,17 +64,18 @@ class Saga(ABC, Generic[_S]):
         """Return the principal that began the saga, as given by the sender of its start event; `None` if none was
         given.
 
-        It is no proof: anyone who may write to the topic may claim it. It is the same in every handler and rerun.
+        It proves nothing, because anyone who may write to the topic may claim any principal. It is the same in every
+        handler and rerun.
         """
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """Return the version of the handler under which this run began: `@payment.handler(version=2)` of that release,
-        or 1 if it declared none.
+        """Return the version of the handler under which this run began, as declared by the release of that time with
+        `@payment.handler(version=2)`; 1 if it declared none.
 
         From its first step or update on, a rerun sees the same version under any release, and so do all turns of a run
-        that returned `Later`. Write `if saga.version >= 2: ...` and keep the old code beside it.
+        that returned `Later`. Write `if saga.version >= 2: ...` and keep the old code in the other branch.
         """
 
     @abstractmethod
@@ -87,35 +88,36 @@ class Saga(ABC, Generic[_S]):
 
     @abstractmethod
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call an external system, and record its answer.
+        """Call an external system and record its answer.
 
             charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), order.card, order.total)
 
-        Promises: typed as the call itself. The result is durable before the next step or update begins, and a rerun
-        gets it without another call. After a crash between the call and the record, the call is repeated with equal
-        arguments: pass a `saga.idempotency_key`, so that the external system treats both as one. A step is identified
-        by the name of the function and by its number among the calls of that function.
+        Promises: the result has the type of the call itself. It is durable before the next step or update begins, and a
+        rerun gets it without another call. After a crash between the call and the record, the call is repeated with
+        equal arguments: pass a `saga.idempotency_key`, so that the external system treats both calls as one. A step is
+        identified by the name of the function and by its number among the calls of that function.
 
         Raises what `call` raises. An exception in the `expected_errors` of this handler's resources is recorded like
         any other result. After any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of
         its resource, the attempt has failed even if the handler catches the exception; the handler is retried by its
-        `retry`. A rerun that asks for other steps or arguments than recorded becomes a dead letter "not deterministic".
+        `retry`. A rerun that makes other steps, or passes other arguments, than recorded becomes a dead letter "not
+        deterministic".
         """
 
     @abstractmethod
     def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Register a call that undoes what this handler has done so far, in case the handler can never finish.
 
-        Nothing is called now. Promises: if the saga fails while this handler is a dead letter that had begun, the
-        registered calls are made in place of its compensation, newest first, each as a step. If the handler finishes,
+        Nothing is called now. Promises: if the saga fails after this handler had begun and became a dead letter, the
+        registered calls are made instead of its compensation, newest first, each as a step. If the handler finishes,
         they are dropped. A step that began and has no recorded answer is reported to an operator in any case.
 
-        `call` is a method of a resource, or an `async def` at the top level of the handler's module or imported there
-        by its name, because another process, perhaps of a later version, has to find it. A call that changes documents
-        takes the saga: `saga.on_abort(give, saga, sku)`.
+        `call` must be a method of a resource, or an `async def` that is defined or imported at the top level of the
+        handler's module. The reason is that another process, perhaps of a later version, has to find it by its name. A
+        call that changes documents takes the saga: `saga.on_abort(give, saga, sku)`.
 
-        Raises for whatever cannot be recorded, as a step does: another kind of function, an argument that is no plain
-        value, a handler without a compensation.
+        Raises, as a step does, if the call cannot be recorded: it is another kind of function, an argument is no plain
+        value, or the handler has no compensation.
         """
 
     @abstractmethod
@@ -130,13 +132,14 @@ class Saga(ABC, Generic[_S]):
     ) -> _R:
         """Change one business document by a pure function: `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
 
-        `change` gets the document and the arguments, and returns the new document, or the new document and a result to
-        return from here. It may be called several times if others change the document at the same time. If the document
-        does not exist: if `change` accepts `None` first (`Stock | None`), it gets `None`, and what it returns is
-        created. Otherwise the missing document is a permanent failure that says so.
+        `change` receives the document and the arguments. It returns the new document, or the new document and a result,
+        which `update` then returns. It may be called several times if others change the document at the same time. If
+        the document does not exist and the first parameter of `change` accepts `None` (`Stock | None`), `change`
+        receives `None`, and the document that it returns is created. Otherwise a missing document is a permanent
+        failure.
 
-        Promises: applied exactly once for each cause, without a transaction; durable when this returns. The result, or
-        the expected error, is recorded, and a rerun gets it without applying the change again.
+        Promises: the change is applied exactly once for each cause, without a transaction, and is durable when this
+        returns. The result, or the expected error, is recorded, and a rerun gets it without applying the change again.
 
         Raises an exception declared in the document's `expected_errors` when `change` raises it; then nothing was
         changed.
@@ -149,17 +152,18 @@ class Saga(ABC, Generic[_S]):
         Operators set flags while services run, for a share of the sagas or for one saga: `saga control flag`. A flag
         that was never set is off. A saga that belongs to a share also belongs to every larger share of the same flag.
 
-        Promises: recorded as `read` is. From the first step or update on, a rerun gets the same answer, even if the
-        flag was changed meanwhile, so it takes the same path. In a rerun of a run that began before the code asked for
-        it, it is off.
+        Promises: the answer is recorded like that of `read`. From the first step or update on, a rerun gets the same
+        answer, even if the flag was changed meanwhile, so it takes the same path. If a run began before the code read
+        this flag, the flag is off in its reruns.
         """
 
     @abstractmethod
     async def read(self, kind: type[_D], key: str, /) -> _D | None:
         """Read one business document as it is now; `None` if it does not exist.
 
-        Promises: it causes no write of its own, but is recorded with the next one, so a rerun sees what this run saw.
-        Others may change the document at any moment: decide what must hold inside `update`.
+        Promises: reading causes no write of its own, but the document is recorded with the next write, so a rerun sees
+        the same document as this run. Others may change the document at any moment, so make decisions that depend on it
+        inside `update`.
         """
 
 
@@ -171,14 +175,14 @@ _NOW = timedelta(0)
 
 
 class Later(Generic[E_co]):
-    """A handler's result that means: save what I did, and run me again for this event later.
+    """A handler's result which says that the run is to be saved now and continued for the same event later.
 
     Return it alone (`Later`), with events (`tuple[Reminded, Later]`), or to wait for an event:
     `Later[AddressCorrected]`, in a handler that also has a parameter `corrected: AddressCorrected | None`. State,
-    events and the wait are saved in one transition. The event waits in the progress and blocks no other; then the same
-    handler runs again with the same event and the state of that time. Use it for long jobs (with the state as cursor),
-    reminders, polling and missing data. A compensation of the handler ends the wait. Compensations and deadlines cannot
-    return it.
+    events and the wait are saved in one transition. The event waits in the progress and blocks no other event; then the
+    same handler runs again with the same event and the state of that time. Use `Later` for long jobs (with the state as
+    cursor), reminders, polling and missing data. A compensation of the handler ends the wait. Compensations and
+    deadlines cannot return `Later`.
     """
 
     __slots__ = ("after", "until")
@@ -192,11 +196,12 @@ class Later(Generic[E_co]):
     ) -> None:
         """Create a wait for a time, or for an event.
 
-        `Later(after=timedelta(days=7))` runs again not before that time; without `after` at once, in a turn of its own.
+        `Later(after=timedelta(days=7))` runs the handler again when that time has passed. Without `after` it runs again
+        at once, in a turn of its own.
 
-        `Later(until=E, within=timedelta(days=3))` runs again as soon as there is an E that no earlier turn has seen
-        (the parameter `E | None` holds it), or when `within` has passed (the parameter is `None`, and `saga.elapsed`
-        has grown by `within` or more).
+        `Later(until=E, within=timedelta(days=3))` runs the handler again as soon as there is an E that no earlier turn
+        has seen; the parameter `E | None` then holds the event. It also runs again when `within` has passed; the
+        parameter is then `None`, and `saga.elapsed` has grown by at least `within`.
 
         Raises:
             ValueError: A negative time, or `until` without `within`. If all waits of a run together are longer than the

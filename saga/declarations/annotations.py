@@ -1,5 +1,5 @@
-"""Annotations of the functions that users hand over, each read once: of handlers and resources at import, of what is
-called by steps and updates when it first is. And written out in messages."""
+"""Read the annotations of user functions, and write them out in messages. Annotations of handlers and resources are
+read at import, those of functions called through `saga.step` and `saga.update` at their first call."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,11 +17,12 @@ from saga.view import Later
 
 _STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 Returned: TypeAlias = Event | Later[Event | None]
-"""Values that may be in what a handler returns."""
+"""Values that a handler may return, alone or inside a tuple or list."""
 
 
 def read_parameters(function: Callable[..., object], where: str) -> Mapping[str, Parameter]:
-    """Parameters by name. Raises `DeclarationError` for one that the toolkit could not give by its name."""
+    """Return the parameters of a function by name. Raises `DeclarationError` for a parameter that the toolkit could not
+    pass by name."""
     found = signature(function).parameters
     for name, parameter in found.items():
         if parameter.kind in _STARS:
@@ -41,9 +42,8 @@ def read_parameters(function: Callable[..., object], where: str) -> Mapping[str,
 
 
 def read_hints(function: Callable[..., object], where: str) -> Mapping[str, object]:
-    """Return the annotations by name, including `return`. Raises `DeclarationError` if one names something
-    undefined.
-    """
+    """Return the annotations of a function by name, including `return`. Raises `DeclarationError` if one names
+    something undefined."""
     try:
         return get_type_hints(function)
     except (NameError, AttributeError, TypeError, SyntaxError) as why:
@@ -54,7 +54,7 @@ def read_hints(function: Callable[..., object], where: str) -> Mapping[str, obje
 
 
 def split_union(annotation: object) -> tuple[object, ...]:
-    """Return the members of a union; for any other annotation, itself.
+    """Return the members of a union. Any other annotation is returned as its only member.
 
     >>> split_union(int | None), split_union(int)
     ((<class 'int'>, <class 'NoneType'>), (<class 'int'>,))
@@ -67,7 +67,7 @@ def split_union(annotation: object) -> tuple[object, ...]:
 
 
 def spell(annotation: object) -> str:
-    """Return an annotation as its author wrote it, as far as possible.
+    """Return an annotation as text, as similar as possible to what its author wrote.
 
     >>> spell(int | None), spell(list[int])
     ('int | None', 'list[int]')
@@ -85,7 +85,7 @@ def spell(annotation: object) -> str:
 
 
 def return_type_of(call: Callable[..., object]) -> Any:
-    """The type that a call returns, by its annotation. Raises `Permanent` without one."""
+    """Return the result type of a call, from its return annotation. Raises `Permanent` if it has none."""
     return _read_return_type(getattr(call, "__func__", call))
 
 
@@ -101,8 +101,8 @@ def _read_return_type(function: Callable[..., object]) -> Any:
 
 
 def parameter_type_at(call: Callable[..., object], place: str) -> Any:
-    """Type of what a call takes by that name or, as "0", "1"..., at that place; `None` without one. Raises `Permanent`
-    where its annotations cannot be read."""
+    """Return the type of a call's argument: of the parameter with this name, or at this position ("0", "1", ...).
+    Return `None` if there is no such parameter or annotation. Raises `Permanent` if the annotations cannot be read."""
     function = getattr(call, "__func__", call)
     types = _read_parameter_types(function, function is not call)
     return types.get(place, types.get("*" if place.isdigit() else "**"))
@@ -110,7 +110,8 @@ def parameter_type_at(call: Callable[..., object], place: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _read_parameter_types(function: Callable[..., object], is_bound: bool) -> Mapping[str, Any]:
-    """Types by name and by place; `*` and `**`: of all that has no parameter of its own."""
+    """Return the parameter types of a function by name and by position. The keys `*` and `**` hold the types of all
+    further arguments."""
     try:
         parameters = list(signature(function).parameters.values())[is_bound:]
         hints = get_type_hints(function, include_extras=True)
@@ -130,7 +131,8 @@ def _read_parameter_types(function: Callable[..., object], is_bound: bool) -> Ma
 
 @lru_cache(maxsize=4096)
 def accepts_none(change: Callable[..., object]) -> bool:
-    """Return whether the first parameter takes `None`: then an absent document may be created."""
+    """Return whether the first parameter of a change function accepts `None`. If it does, the function may create a
+    missing document."""
     try:
         hints = get_type_hints(change)
     except (NameError, TypeError):
@@ -148,34 +150,34 @@ def _name(function: Callable[..., object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReturnShape(ABC):
-    """The shape in which a handler returns its events, composed of other shapes."""
+    """The shape of the value that a handler returns, according to its annotation. Shapes are composed of other
+    shapes."""
 
     parts: tuple["ReturnShape", ...] = ()
 
     @property
     def events(self) -> tuple[type[Event], ...]:
-        """Events that may be emitted, in the order of the annotation."""
+        """Return the events that may be emitted, in the order of the annotation."""
         return tuple(dict.fromkeys(event for part in self.parts for event in part.events))
 
     @property
     def awaited_events(self) -> tuple[type[Event], ...]:
-        """Events for which it may wait, in the order of the annotation."""
+        """Return the events for which the handler may wait, in the order of the annotation."""
         return tuple(dict.fromkeys(event for part in self.parts for event in part.awaited_events))
 
     @property
     def may_wait(self) -> bool:
-        """True if a `Later` may be in it."""
+        """Return whether the returned value may contain a `Later`."""
         return any(part.may_wait for part in self.parts)
 
     @abstractmethod
     def fit(self, returned: object) -> tuple[Returned, ...] | None:
-        """Return the events in `returned`, in order, and a `Later` among them; `None` if the value does not have this
-        shape.
-        """
+        """Return the events in `returned`, in order, and a `Later` if there is one; `None` if the value does not have
+        this shape."""
 
 
 class NothingReturned(ReturnShape):
-    """Shape of `None`: no event."""
+    """Shape of the value `None`, which contains no event."""
 
     __slots__ = ()
 
@@ -185,7 +187,7 @@ class NothingReturned(ReturnShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneEvent(ReturnShape):
-    """Shape of one event."""
+    """Shape of a single event."""
 
     event: type[Event]
 
@@ -202,7 +204,7 @@ class LaterReturned(ReturnShape):
     """Shape of `Later`, or of `Later[E]`."""
 
     until: tuple[type[Event], ...]
-    """Events for which it may wait; none: it waits for a time."""
+    """Events for which the handler may wait; empty if it waits for a time."""
 
     @property
     def awaited_events(self) -> tuple[type[Event], ...]:
@@ -220,7 +222,7 @@ class LaterReturned(ReturnShape):
 
 
 class EitherShape(ReturnShape):
-    """Shape `A | B`: the first part that fits."""
+    """Shape of `A | B`. A value has the first of these shapes that fits."""
 
     __slots__ = ()
 
@@ -229,7 +231,7 @@ class EitherShape(ReturnShape):
 
 
 class TupleShape(ReturnShape):
-    """Shape `tuple[A, B]`: as many parts as there are, in this order."""
+    """Shape of `tuple[A, B]`: one value for each part, in this order."""
 
     __slots__ = ()
 
@@ -240,7 +242,7 @@ class TupleShape(ReturnShape):
 
 
 class SequenceShape(ReturnShape):
-    """Shape `list[A]`, `Sequence[A]`, `tuple[A, ...]`: any number of its part."""
+    """Shape of `list[A]`, `Sequence[A]` and `tuple[A, ...]`: any number of values of one shape."""
 
     __slots__ = ()
 
@@ -251,12 +253,13 @@ class SequenceShape(ReturnShape):
 
 
 def any_number_of(events: Sequence[type[Event]]) -> ReturnShape:
-    """Shape of any number of any of these events: for a handler that has no annotation to be read."""
+    """Return the shape of any number of these events, for a reaction that is created without a return annotation."""
     return SequenceShape((EitherShape(tuple(OneEvent(event=event) for event in events)),))
 
 
 def parse_shape(annotation: object, where: str) -> ReturnShape:
-    """Shape that an annotation describes. Raises `DeclarationError`, beginning with `where`."""
+    """Return the shape that an annotation describes. Raises `DeclarationError` with a message that begins with
+    `where`."""
     first, *others = split_union(annotation)
     if others:
         return EitherShape(tuple(parse_shape(option, where) for option in (first, *others)))
@@ -281,7 +284,8 @@ def parse_shape(annotation: object, where: str) -> ReturnShape:
 
 
 def _parse_later(args: tuple[object, ...], where: str) -> ReturnShape:
-    """Shape of `Later`, `Later[None]`, `Later[A | B]`. Raises `DeclarationError` for one that waits for no event."""
+    """Return the shape of `Later`, `Later[None]` or `Later[A | B]`. Raises `DeclarationError` if the brackets contain
+    something other than events."""
     options = split_union(args[0]) if args else (NoneType,)
     if options == (NoneType,):
         return LaterReturned(until=())
@@ -295,7 +299,7 @@ def _parse_later(args: tuple[object, ...], where: str) -> ReturnShape:
 
 
 def describe_returned(returned: object) -> str:
-    """Describe what was returned, by its types alone: an event's content has no place in a message.
+    """Describe a returned value by its types only, because messages must not show the content of events.
 
     >>> describe_returned((1, None, ["a"]))
     'tuple[int, None, list[str]]'

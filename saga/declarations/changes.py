@@ -1,6 +1,5 @@
-"""Document changes in declarations: a generated contract represents the changes of one collection, so that they are
-handled as events are.
-"""
+"""Document changes in declarations. For the changes of each collection a contract and an event class are generated in
+memory, so that the engine handles changes in the same way as events."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -21,7 +20,8 @@ from saga.messages import Event, Topic
 from saga.messaging.names import change_topic
 
 OWNER = "client"
-"""Owner of these contracts: the external writers of the documents. No service can have that name."""
+"""Owner in the generated contracts. It stands for the external writers of the documents; no service can have this
+name."""
 KEY, KIND, BEFORE, AFTER = "change_key", "change_kind", "change_before", "change_after"
 Word: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
 _KINDS: dict[Word, type[Change[Any]]] = {
@@ -41,19 +41,19 @@ def is_change(event: type[Event]) -> bool:
 
 
 def kind_of(event: type[Event]) -> DocumentKind | None:
-    """Return the kind of document whose changes this class represents; `None` for events."""
+    """Return the kind of document whose changes this class represents; `None` for a class of ordinary events."""
     kind = getattr(event, "__document__", None)
     return kind if isinstance(kind, DocumentKind) else None
 
 
 def library_of(event: type[Event]) -> library.Library:
-    """Library of an event as its folder has it, without what stands for changes."""
+    """Return the library of an event's contracts folder, without the contracts generated for document changes."""
     beside = getattr(event, "__beside__", None)
     return beside if isinstance(beside, library.Library) else library.binding_of(event).library
 
 
 def document_class_in(annotation: object) -> type | None:
-    """Class of the document in `Change[D]`; `None` for anything that is no change."""
+    """Return the class of the document in the annotation `Change[D]`; `None` for any other annotation."""
     option = split_union(annotation)[0]
     origin = get_origin(option) or option
     if not (isinstance(origin, type) and issubclass(origin, Change)):
@@ -65,8 +65,17 @@ def document_class_in(annotation: object) -> type | None:
 def make_change_parameter(
     declared: Declared, function: Callable[..., object], named: Iterable[object], given: tuple[str, object]
 ) -> Parameter | None:
-    """Make the parameter that is given changes of a document; `None` for any other. `named`: what the function's
-    annotations name. `given`: the parameter's name and annotation. Raises `DeclarationError`."""
+    """Make the parameter that receives the changes of a document; return `None` if the annotation is not a `Change`.
+
+    Args:
+        declared: the declarations of the service so far.
+        function: the handler.
+        named: the types that the handler's annotations name. An event among them shows which contracts folder the
+            service uses.
+        given: the name and the annotation of the parameter.
+
+    Raises `DeclarationError` if the annotation or its document cannot be used.
+    """
     name, annotation = given
     if document_class_in(annotation) is None:
         return None
@@ -79,7 +88,7 @@ def make_change_parameter(
 
 
 def check_changes(reaction: Reaction, where: str) -> None:
-    """Check that changes are taken by a handler. Raises `DeclarationError`."""
+    """Check that no compensation or deadline takes document changes: only handlers may. Raises `DeclarationError`."""
     if reaction.kind != "handler" and any(map(is_change, reaction.taken_events)):
         raise DeclarationError(
             f"{where} takes a Change: only a handler may; let it return an event, and react to that with a "
@@ -90,8 +99,18 @@ def check_changes(reaction: Reaction, where: str) -> None:
 def _change_event_of(
     declared: Declared, annotation: object, beside: type[Event] | None, file: str | None, where: str
 ) -> type[Event]:
-    """Class that stands for the changes that a parameter takes. `beside`: an event of the service, if it has named one
-    by now. `file`: of the service's module. Raises `DeclarationError`."""
+    """Return the event class that represents the changes which a parameter takes.
+
+    Args:
+        declared: the declarations of the service so far.
+        annotation: the annotation of the parameter.
+        beside: any event of the service, from which the contracts folder and the key are found; `None` if it has named
+            no event yet.
+        file: path of the service's module, from which the contracts folder is searched if there is no such event.
+        where: beginning of error messages.
+
+    Raises `DeclarationError` if the annotation or its document cannot be used.
+    """
     if [get_origin(option) for option in split_union(annotation)] != [Change]:
         raise DeclarationError(
             f"{where}: it is {spell(annotation)}: write Change[TheDocument], and ask the change what it is "
@@ -121,7 +140,8 @@ def _change_event_of(
 
 
 def make_change(event: Event, kind: DocumentKind) -> Change[Any]:
-    """Return the change that a handler receives. Raises `BadInput` if the body is not of the document's class."""
+    """Convert an event of a generated class to the change that a handler receives. Raises `BadInput` if a document does
+    not fit its class."""
     key: str = getattr(event, KEY)
     before, after = (_decode_document(getattr(event, name), kind, key) for name in (BEFORE, AFTER))
     made = _KINDS[getattr(event, KIND)]
@@ -133,7 +153,7 @@ def make_change(event: Event, kind: DocumentKind) -> Change[Any]:
 
 
 def describe_change(change: Change[Any]) -> Word:
-    """Return the word for what happened to the document."""
+    """Return the word for what happened to the document, such as `insert`."""
     return next(word for word, kind in _KINDS.items() if kind is type(change))
 
 
@@ -147,7 +167,7 @@ def _decode_document(content: bytes | None, kind: DocumentKind, key: str) -> Any
 
 
 def _make_change_class(declared: Declared, kind: DocumentKind, field: str, others: library.Library) -> type[Event]:
-    """Make the class, and the contract behind it, once."""
+    """Make the event class for changes of a collection, with its contract. Repeated calls return the same class."""
     known = _made.get((declared.name, kind, field))
     if known is not None:
         return known
@@ -212,7 +232,8 @@ def _make_change_class(declared: Declared, kind: DocumentKind, field: str, other
 
 
 def _library_beside(event: type[Event], where: str) -> library.Library:
-    """Library of an event of the service. Raises `DeclarationError`, beginning with `where`."""
+    """Return the library of an event of the service. Raises `DeclarationError` with a message that begins with
+    `where`."""
     try:
         return library_of(event)
     except DeclarationError as why:
@@ -220,7 +241,8 @@ def _library_beside(event: type[Event], where: str) -> library.Library:
 
 
 def _contract_name(collection: str) -> str:
-    """Name of the contract: Avro takes letters, digits and `_`.
+    """Return the name of a collection's generated contract. Other characters than letters and digits are escaped,
+    because Avro does not allow them in names.
 
     >>> _contract_name("web-orders"), _contract_name("orders")
     ('ChangeOf_web_2dorders', 'ChangeOf_orders')

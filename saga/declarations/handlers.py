@@ -1,4 +1,5 @@
-"""Handlers, deadlines and compensations: the parameters of each, and the rules for all of one service together."""
+"""Declare handlers, deadlines and compensations: read their parameters, and check the rules for all reactions of one
+service together."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from saga.policies.retry import Retry
 from saga.view import Saga
 
 TIMEOUT_S = 60.0
-"""Seconds that one attempt of a handler may take, unless its declaration says otherwise."""
+"""Seconds that one attempt of a handler may take, unless its declaration sets another time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,32 +28,31 @@ class HandlerOptions:
     """Options of a handler, a compensation or a deadline, as given to its decorator."""
 
     repeats: object = None
-    """Annotation of the parameter whose event may come several times."""
+    """Annotation of the parameter whose event may come several times in a saga."""
     retry: Retry | None = None
     timeout_s: float = TIMEOUT_S
     low_priority: bool = False
     version: int = 1
     undoes: str | None = None
-    """Name of the handler that a compensation undoes."""
+    """Name of the handler that a compensation undoes; `None` for other reactions."""
     within: timedelta | None = None
-    """Time after its event at which a deadline is due; only a deadline has one."""
+    """Time after its event at which a deadline is due; `None` for other reactions."""
     unless: tuple[type[Event], ...] = ()
-    """Events that close a deadline."""
+    """Events that cancel a deadline."""
     grace: timedelta | None = None
-    """Longest wait of a deadline for the log."""
+    """Longest time that a deadline waits for the log to be handled up to its due time; `None` if unlimited."""
 
     @property
     def kind(self) -> Literal["handler", "compensation", "deadline"]:
-        """Kind of the declared function."""
+        """Return whether the declared function is a handler, a compensation or a deadline."""
         if self.within is not None:
             return "deadline"
         return "handler" if self.undoes is None else "compensation"
 
 
 def make_handler(declared: Declared, function: Callable[..., Awaitable[object]], options: HandlerOptions) -> Reaction:
-    """Return the handler, compensation or deadline that a function declares by its signature. Raises
-    `DeclarationError` if it cannot work, alone or with the others.
-    """
+    """Return the handler, compensation or deadline that a function declares by its signature. Raises `DeclarationError`
+    if it cannot work by itself, or together with the other declarations of the service."""
     where = _where(declared, function)
     check_not_limited(function, where)
     check_version(options.version, where)
@@ -103,7 +103,7 @@ def check_version(version: object, where: str) -> None:
 
 
 def check_deadline(declared: Declared, within: object, unless: object, where: str) -> None:
-    """Check when a deadline is due, and what closes it. Raises `DeclarationError`."""
+    """Check the due time of a deadline and the events that cancel it. Raises `DeclarationError`."""
     if not isinstance(within, timedelta) or not timedelta(0) < within <= declared.retention:
         raise DeclarationError(
             f"{where}: within={within!r}: give a timedelta above zero, and not longer than the service's retention, "
@@ -118,7 +118,7 @@ def check_deadline(declared: Declared, within: object, unless: object, where: st
 
 
 def check_grace(grace: object, where: str) -> None:
-    """Check how long a deadline waits for the log at most. Raises `DeclarationError`."""
+    """Check the longest time that a deadline waits for the log. Raises `DeclarationError`."""
     if grace is not None and (not isinstance(grace, timedelta) or grace < timedelta(0)):
         raise DeclarationError(
             f"{where}: grace={grace!r}: give a timedelta, of zero or more, or leave it out: then the deadline waits "
@@ -127,7 +127,8 @@ def check_grace(grace: object, where: str) -> None:
 
 
 def check_opener(deadline: Reaction) -> None:
-    """Check that one event opens a deadline, and does not close it. Raises `DeclarationError`."""
+    """Check that exactly one event parameter opens a deadline, and that its events do not also cancel it. Raises
+    `DeclarationError`."""
     where, events = f"{deadline.service}.{deadline.name}", deadline.needed_events
     if len(events) != 1:
         raise DeclarationError(
@@ -145,7 +146,8 @@ def check_opener(deadline: Reaction) -> None:
 
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
-    """Check that no other handler reacts to one of its events, and to nothing else. Raises `DeclarationError`."""
+    """Check that an event which this handler takes alone is not taken alone by another handler, too. Raises
+    `DeclarationError`."""
     events = handler.needed_events
     if len(events) > 1:
         return
@@ -159,7 +161,7 @@ def check_alone(declared: Declared, handler: Reaction) -> None:
 
 
 def contract_of(event: type[Event], where: str) -> Contract:
-    """Contract of an event. Raises `DeclarationError`, beginning with `where`."""
+    """Return the contract of an event. Raises `DeclarationError` with a message that begins with `where`."""
     try:
         return library.contract_of(event)
     except DeclarationError as why:
@@ -167,12 +169,12 @@ def contract_of(event: type[Event], where: str) -> Contract:
 
 
 def guess_variable(declared: Declared) -> str:
-    """Most likely name of the service's variable: for examples in messages."""
+    """Guess the name of the variable that holds the service, for examples in messages."""
     return declared.name.replace("-", "_")
 
 
 def _where(declared: Declared, function: Callable[..., object]) -> str:
-    """Name of a function in messages. Raises `DeclarationError` if it is no coroutine function."""
+    """Return the name of a function for messages. Raises `DeclarationError` if it is not a coroutine function."""
     if not (isfunction(function) or ismethod(function)):
         raise DeclarationError(
             f"{declared.name!r}: {function!r} is no function: a handler is an `async def`; "
@@ -206,7 +208,8 @@ def _make_parameter(declared: Declared, name: str, annotation: object, where: st
 
 
 def _check_saga(declared: Declared, annotation: object, where: str) -> None:
-    """Check the annotation of the saga's parameter: the service's state, or none, for a handler may do without."""
+    """Check the annotation of the parameter that receives the saga: `Saga`, or `Saga[X]` with the state class of the
+    service."""
     option, *others = split_union(annotation)
     if others:
         raise DeclarationError(f"{where}: it is {spell(annotation)}, but a saga is always there: write Saga")
@@ -222,7 +225,7 @@ def _check_saga(declared: Declared, annotation: object, where: str) -> None:
 
 
 def _describe_unknown(declared: Declared, annotation: object, events: Sequence[type[Event]]) -> str:
-    """Problem of an annotation that is no event, saga or resource; and what to do."""
+    """Describe the problem of an annotation that is no event, saga or resource, and what to do about it."""
     if events:
         return f"{spell(annotation)} mixes events with what is none: give each a parameter of its own"
     inside = [a for a in get_args(annotation) if isinstance(a, type) and issubclass(a, Event)]
@@ -233,7 +236,7 @@ def _describe_unknown(declared: Declared, annotation: object, events: Sequence[t
         )
     asked = [o for o in split_union(annotation) if isinstance(o, type) and get_origin(o) is None]
     for resource in declared.resources:
-        # By `__mro__`, for a protocol can be asked for too, and `issubclass` fails on those.
+        # Compares `__mro__`, because `issubclass` fails on protocols, and a protocol may be the annotation, too.
         if any(o in resource.gives.__mro__ or resource.gives in o.__mro__ for o in asked):
             return f"nothing gives a {spell(annotation)}; {resource.name} gives {spell(resource.gives)}: annotate it so"
     return (
@@ -243,7 +246,7 @@ def _describe_unknown(declared: Declared, annotation: object, events: Sequence[t
 
 
 def _check_parameters(handler: Reaction, where: str) -> None:
-    """Check the parameters: at least one event; at most one saga; no event in two of them."""
+    """Check that there is at least one event parameter, at most one saga parameter, and no event in two parameters."""
     if not handler.needed_events:
         absent = "; one that may be `None` is not waited for" if handler.taken_events else ""
         raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event{absent}")
@@ -262,8 +265,8 @@ def _check_parameters(handler: Reaction, where: str) -> None:
 def _find_repeated(
     declared: Declared, repeats: object, parameters: Sequence[Parameter], where: str
 ) -> tuple[type[Event], ...]:
-    """Return the events of the parameter that `repeats=` names. Raises `DeclarationError` if no parameter is
-    annotated so."""
+    """Return the events of the parameter that `repeats=` names. Raises `DeclarationError` if no parameter has that
+    annotation."""
     if repeats is None:
         return ()
     for parameter in parameters:
@@ -277,7 +280,7 @@ def _find_repeated(
 
 
 def _is_named(repeats: object, parameter: Parameter) -> bool:
-    """Return whether `repeats=` names what this parameter is annotated with."""
+    """Return whether `repeats=` names the annotation of this parameter."""
     kind = changes.kind_of(parameter.events[0])
     if kind is not None:
         return changes.document_class_in(repeats) is kind.kind
@@ -290,7 +293,8 @@ def _show_parameter(parameter: Parameter) -> str:
 
 
 def _check_repeats(handler: Reaction, where: str) -> None:
-    """Check that the event for which a handler of several events runs again may come again."""
+    """Check that the event in `repeats=` can come more than once, if the handler takes other events, too. An event that
+    starts the saga comes only once."""
     others = [events for events in handler.needed_events if events != handler.repeats]
     starts = all(contract_of(event, where).starts and not changes.is_change(event) for event in handler.repeats)
     if handler.repeats and others and starts:
@@ -301,12 +305,13 @@ def _check_repeats(handler: Reaction, where: str) -> None:
 
 
 def _check_waits(handler: Reaction, where: str) -> None:
-    """Check that it may wait for each optional event, and that each event it may wait for is an optional parameter."""
+    """Check that a handler may wait for each of its optional events, and that each event for which it may wait is an
+    optional parameter."""
     assert handler.shape is not None
     optional = [event for p in handler.parameters if p.optional for event in p.events]
     awaited, absent = _names(handler.shape.awaited_events), _names(optional)
     if handler.kind == "compensation" and not handler.may_wait:
-        return  # what it may do without is of its original
+        return  # optional parameters of a compensation are checked with its original handler
     if handler.kind != "handler" and (handler.may_wait or optional):
         what = f"takes {_either(optional)} | None" if optional else "returns Later"
         raise DeclarationError(
@@ -346,7 +351,8 @@ def _check_name(declared: Declared, handler: Reaction) -> None:
 
 
 def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
-    """Check that all events of a service belong to one kind of saga: the key field of their contracts has one name."""
+    """Check that all events of a service belong to one kind of saga, so the key fields of their contracts have the same
+    name."""
     first = next(iter(declared.reactions), handler)
     known = first.needed_events[0][0]
     kind = contract_of(known, where).key
@@ -368,7 +374,8 @@ def _either(events: Iterable[type[Event]]) -> str:
 
 
 def _advise_renamed(declared: Declared, contract: Contract) -> str:
-    """Advice where the owner is the new name of a service: ids of events are compared with the stored one."""
+    """Return advice for a contract whose owner is the new name of a renamed service: contracts must keep the first
+    name, under which everything of the service is stored."""
     if contract.owner != declared.renamed:
         return ""
     return f"; {declared.renamed!r} was {declared.name!r}, and stays the owner {declared.name!r} in its contracts"
@@ -378,7 +385,8 @@ def _advise_renamed(declared: Declared, contract: Contract) -> str:
 
 
 def find_original(declared: Declared, original: Callable[..., object]) -> Reaction:
-    """Return the handler that `original` was declared as. Raises `DeclarationError` if there is none."""
+    """Return the handler as which `original` was declared. Raises `DeclarationError` if it is not a handler of the
+    service."""
     name = getattr(original, "__name__", repr(original))
     found = next((h for h in declared.handlers if h.function is original), None)
     if found is None:
@@ -391,17 +399,17 @@ def find_original(declared: Declared, original: Callable[..., object]) -> Reacti
 
 
 def check_single_compensation(declared: Declared, original: Reaction) -> None:
-    """Check that nothing undoes this handler already. Raises `DeclarationError`."""
+    """Check that the handler has no compensation yet. Raises `DeclarationError`."""
     other = next((c for c in declared.compensations if c.undoes == original.name), None)
     if other is not None:
         raise DeclarationError(f"{declared.name}.{original.name} already has a compensation, {other.name}: keep one")
 
 
 def make_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> Reaction:
-    """Return the compensation, with the parameters marked that take events of its original.
+    """Return the compensation. Parameters that take events of its original handler are marked in it.
 
-    Checks that it takes a failure outcome and a result of `original`, otherwise only events that `original` took, and
-    emits no outcome. Raises `DeclarationError`.
+    Raises `DeclarationError` unless it takes a failure outcome and a result of `original`; takes no further events
+    other than those that `original` took; and emits no outcome.
     """
     where = f"{declared.name}.{compensation.name}"
     rule = (
@@ -456,8 +464,8 @@ def make_compensation(declared: Declared, original: Reaction, compensation: Reac
 def _check_compensation_can_run(
     failures: Iterable[type[Event]], results: Iterable[type[Event]], original: Reaction, where: str
 ) -> None:
-    """Check that the result which a compensation wants and the outcome it acts on can meet. Raises
-    `DeclarationError`."""
+    """Check that the result which a compensation undoes and the outcome to which it reacts can occur in the same saga.
+    Raises `DeclarationError`."""
     for event in results:
         if contract_of(event, where).outcome == "success":
             raise DeclarationError(

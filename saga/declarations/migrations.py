@@ -1,6 +1,5 @@
-"""Migrations of a service's state, each by itself and all as a chain up to the present state; and upcasters of events
-(`upcast`).
-"""
+"""Declare migrations of a service's state and upcasters of events (`upcast`). A migration is checked by itself, and all
+migrations are checked as a chain up to the current state."""
 
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
@@ -25,7 +24,7 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def make_migration(declared: Declared, version: object, function: Callable[..., object]) -> Migration:
-    """Return the migration that a function declares. Raises `DeclarationError` with all its problems."""
+    """Return the migration that a function declares. Raises `DeclarationError` with all problems of the function."""
     name = getattr(function, "__name__", repr(function))
     where = f"{declared.name}.migrate({version!r}), {name}"
     problems = list(_find_migration_problems(declared, version))
@@ -64,7 +63,7 @@ def _find_migration_problems(declared: Declared, version: object) -> Iterator[st
 
 
 def _state(annotation: object, what: str, problems: list[str]) -> type:
-    """Class of a state, as annotated; of anything else the problem is added."""
+    """Return the annotated class of a state. If the annotation is not such a class, add the problem to `problems`."""
     if annotation is None:
         problems.append(f"{what} is not annotated: write the class of the state, a frozen dataclass")
         return object
@@ -76,7 +75,8 @@ def _state(annotation: object, what: str, problems: list[str]) -> type:
 
 
 def check_chain(declared: Declared) -> tuple[Migration, ...]:
-    """Return the migrations, oldest first. Raises `DeclarationError` with all gaps, and all that do not fit."""
+    """Return the migrations, oldest first. Raises `DeclarationError` with all gaps in their versions, and all
+    migrations that do not fit the next one."""
     chain = sorted(declared.migrations, key=lambda m: m.version)
     if not chain:
         return ()
@@ -105,25 +105,28 @@ def check_chain(declared: Declared) -> tuple[Migration, ...]:
 
 
 def upcast(event: type[Event], version: int, /) -> Callable[[_Upcaster], _Upcaster]:
-    """Declare how an older version of an event is read as this class, where resolution cannot: a plain function from
-    the class of that version, which `saga contracts generate` writes for `OrderPlaced.v1`.
+    """Declare how an older version of an event is converted to this class, if schema resolution cannot do it. The
+    decorated function is a plain function that takes the class of the older version, which `saga contracts generate`
+    writes for `OrderPlaced.v1`.
 
         @upcast(OrderPlaced, 1)
         def from_v1(old: OrderPlacedV1) -> OrderPlaced:
             return OrderPlaced(order_id=old.order_id, total=Decimal(old.cents) / 100)
 
-    The schema of the class says so: `"upcasts": [1]`. The function may return a version between: it is read on from
-    there, by the upcaster of that version, or by resolution where the schema names none.
+    The schema of the class must declare it with `"upcasts": [1]`. The function may also return a version between the
+    two. That version is then converted further by its own upcaster, or by schema resolution if the schema does not list
+    it.
 
-    Promises: returns the function itself, and a plain call tests it. It runs wherever a message of that version is
-    decoded: live, waiting, queued, replayed, as an own event or a result, in `trial` and in worlds. The message stays
-    as it is, and is upcast anew each time: so the function has to be quick, to make the same of the same, and to ask
-    nobody. One that raises makes a dead letter of the message, to be replayed once it is mended.
+    Promises: returns the function itself, so a test can call it directly. The function runs wherever a message of the
+    older version is decoded: when it arrives, when a pending, queued or replayed message is read, when the service
+    reads its own events or results, and in the test kit's `trial` and worlds. The message itself is not changed and is
+    upcast again each time it is read. So the function must be fast and deterministic, and must not access anything
+    outside. If it raises, the message becomes a dead letter, which can be replayed after the function has been fixed.
 
-    Raises `DeclarationError`: a version that the schema does not say is upcast, or for which there is an upcaster
-    already; a function that is not plain `def`, that takes anything but that version, or returns anything but a newer
-    one, this class at the most. A service that takes the event refuses to start without an upcaster for each version
-    that the schema names.
+    Raises `DeclarationError`: the schema does not list the version in `"upcasts"`; the version has an upcaster already;
+    the function is not a plain `def`; it takes anything other than that version; or it returns anything other than a
+    newer version up to this class. A service that takes the event refuses to start unless each version listed in the
+    schema has an upcaster.
     """
     if not (isinstance(event, type) and issubclass(event, Event)):
         raise DeclarationError(f"upcast({event!r}, {version!r}): it is no event: give the class that is to be made")
@@ -147,7 +150,7 @@ def upcast(event: type[Event], version: int, /) -> Callable[[_Upcaster], _Upcast
 
 
 def _find_upcast_problems(event: type[Event], newer: Version, version: object) -> Iterator[str]:
-    """Problems of the number, by itself."""
+    """Yield the problems of the version number."""
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < newer.number:
         older = f"version 1 to {newer.number - 1}" if newer.number > 2 else "version 1" if newer.number == 2 else "none"
         yield f"the class is of {newer.path}, and there is no older version {version!r} of it; there is {older}"
@@ -166,7 +169,8 @@ def _find_upcast_problems(event: type[Event], newer: Version, version: object) -
 def _signature(
     function: Callable[..., object], where: str, problems: list[str]
 ) -> tuple[type[Event] | None, type[Event] | None]:
-    """Classes of what is taken and returned; `problems` grows where there is none, or what a plain function has not."""
+    """Return the classes that the function takes and returns. Problems of the signature, and of a function that is not
+    plain, are added to `problems`."""
     if not callable(function) or any(
         is_one(function) for is_one in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
     ):
@@ -183,7 +187,7 @@ def _signature(
 
 
 def _check_event(hints: Mapping[str, object], name: str, does: str, problems: list[str]) -> type[Event] | None:
-    """Class of an event, as annotated; of anything else the problem is added."""
+    """Return the annotated class of an event. If the annotation is not such a class, add the problem to `problems`."""
     if name not in hints:
         problems.append(f"what it {does} is not annotated: write the class of the event")
         return None
@@ -195,7 +199,7 @@ def _check_event(hints: Mapping[str, object], name: str, does: str, problems: li
 
 
 def _check_taken(newer: Version, version: int, takes: type[Event]) -> Iterator[str]:
-    """Problems of what it takes."""
+    """Yield the problems of the class that the function takes."""
     old = _version_of_class(newer, takes)
     if old is None or old.number != version:
         name = f"{newer.name}V{version}"
@@ -206,7 +210,7 @@ def _check_taken(newer: Version, version: int, takes: type[Event]) -> Iterator[s
 
 
 def _check_returned(event: type[Event], newer: Version, version: int, gives: type[Event]) -> Iterator[str]:
-    """Problems of what it returns."""
+    """Yield the problems of the class that the function returns."""
     new = _version_of_class(newer, gives)
     if new is None:
         yield f"it returns {spell(gives)}: let it return {event.__name__}, or a version between"
@@ -219,6 +223,6 @@ def _check_returned(event: type[Event], newer: Version, version: int, gives: typ
 
 
 def _version_of_class(newer: Version, event: type[Event]) -> Version | None:
-    """Version of a class; `None` if it is of another contract."""
+    """Return the version of an event class; `None` if the class belongs to another contract."""
     binding = binding_of(event)
     return binding.version if binding.contract.name == newer.name else None

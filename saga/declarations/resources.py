@@ -1,6 +1,5 @@
-"""Resources, state and business documents of a service: their declarations, the expected errors, which are recorded and
-created again from their `args`, and the limits of single calls (`limited`).
-"""
+"""Declare a service's resources, state and business documents, and the limits of single calls (`limited`). Expected
+errors of resources and documents are recorded, and created again from their `args`, so they are checked here."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -23,15 +22,16 @@ from saga.view import Saga
 
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 MARKERS = "_saga"
-"""Field of a business document in which the toolkit stores the markers of updates."""
+"""Field of a business document in which the toolkit stores the markers of document updates."""
 
 REMEDY = "hand all that its __init__ takes to super().__init__(...), by position and as it came"
 _PROBES: tuple[Sequence[object], ...] = (("a", "b", "c", "d", "e", "f", "g", "h"), (1, 2, 3, 4, 5, 6, 7, 8))
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 MARK = "__saga_limits__"
-"""Attribute in which a function has its limits. So an overriding method has none, unless it declares them."""
+"""Attribute of a function that holds its limits. A method that overrides a limited one has no limits unless it declares
+them itself."""
 Other: TypeAlias = Callable[..., Coroutine[Any, Any, object]]
-"""Function that is called in place of another."""
+"""Fallback function that is called instead of another function."""
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Call = TypeVar("_Call", bound=Callable[..., Coroutine[Any, Any, object]])
 
@@ -51,7 +51,7 @@ class ResourceOptions:
 def make_resource(
     declared: Declared, opener: Callable[[], AsyncIterator[object]], options: ResourceOptions
 ) -> Resource:
-    """Return the resource that a generator function declares. Raises `DeclarationError`."""
+    """Return the resource that a generator function declares. Raises `DeclarationError` if it cannot work."""
     name = getattr(opener, "__name__", repr(opener))
     where = f"{declared.name}.{name}"
     if not isasyncgenfunction(opener):
@@ -73,7 +73,7 @@ def make_resource(
             )
     gives = _yielded_type(read_hints(opener, where).get("return"), where)
     for other in declared.resources:
-        # By `__mro__`, for a resource may give a protocol, and `issubclass` fails on those.
+        # Compares `__mro__`, because a resource may yield a protocol, and `issubclass` fails on protocols.
         if other.gives in gives.__mro__ or gives in other.gives.__mro__:
             raise DeclarationError(
                 f"{where} gives {spell(gives)} and {other.name} gives {spell(other.gives)}: parameters are told apart "
@@ -100,7 +100,7 @@ def make_document_kind(
     expected_errors: tuple[type[Exception], ...],
     saga: str | None = None,
 ) -> DocumentKind:
-    """Declare a kind of business document. Raises `DeclarationError`."""
+    """Return the kind of business document that is declared. Raises `DeclarationError` if it cannot work."""
     where = f"{declared.name}.document({spell(kind)}, {collection!r})"
     check_dataclass(kind, where)
     if not _COLLECTION.fullmatch(collection):
@@ -184,7 +184,7 @@ def _check_limits(
 
 
 def check_turns(at_once_max: object, rate_per_s: object, where: str) -> None:
-    """Check how many calls may be made at once, and a second. Raises `DeclarationError`."""
+    """Check the limits for concurrent calls and for calls per second. Raises `DeclarationError`."""
     if at_once_max is not None and (
         isinstance(at_once_max, bool) or not isinstance(at_once_max, int) or at_once_max < 1
     ):
@@ -210,9 +210,8 @@ def _yielded_type(annotation: object, where: str) -> type:
 
 
 def _check_answers(declared: Declared, answers: object, where: str) -> None:
-    """Check the expected errors of a declaration. They are recorded by class name, so names must be unique in a
-    service.
-    """
+    """Check the expected errors of a declaration. They are recorded by class name, so each name must be unique in a
+    service."""
     if not is_exceptions(answers):
         raise DeclarationError(
             f"{where}: expected_errors={answers!r}: give a tuple of exception classes; of one it is (Declined,)"
@@ -234,8 +233,8 @@ def _check_answers(declared: Declared, answers: object, where: str) -> None:
 
 
 def _unreadable_types(kind: type) -> Iterator[object]:
-    """Yield the types inside a class that msgspec cannot read back."""
-    from msgspec import inspect  # only services with states or documents pay for it
+    """Yield the types inside a class that msgspec cannot decode."""
+    from msgspec import inspect  # imported here, because only services with states or documents need it
 
     seen: set[type] = set()
 
@@ -267,7 +266,8 @@ def _unreadable_types(kind: type) -> Iterator[object]:
 def check_reconstructible(answer: type[Exception], where: str) -> None:
     """Check that an expected error can be created again from its `args`.
 
-    Raises `DeclarationError` if it certainly cannot. Otherwise it is checked again when it is raised.
+    Raises `DeclarationError` if it certainly cannot. If this cannot be decided here, the error is checked again when a
+    call raises it.
     """
     if (reason := _why_not(answer)) is not None:
         raise DeclarationError(
@@ -277,12 +277,14 @@ def check_reconstructible(answer: type[Exception], where: str) -> None:
 
 
 def find_declared_error(why: Exception, answers: tuple[type[Exception], ...]) -> type[Exception]:
-    """Return the class under whose name an expected error is recorded: the declared one, not a subclass."""
+    """Return the declared class under whose name an expected error is recorded. The error may be an instance of a
+    subclass."""
     return next(answer for answer in answers if isinstance(why, answer))
 
 
 def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str) -> None:
-    """Check that the recorded `args` create an equal expected error of `name`. Raises `Permanent`."""
+    """Check that the recorded `args` create an error equal to the one that `name` raised. Raises `Permanent` if they do
+    not."""
     differs = describe_difference(answer, why, msgspec.json.decode(args))
     if differs is not None:
         raise Permanent(
@@ -292,10 +294,11 @@ def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str
 
 
 def describe_difference(answer: type[Exception], raised: Exception, args: Sequence[object]) -> str | None:
-    """Return how `answer`, created from recorded `args`, differs from what was `raised`; `None` if it does not."""
+    """Return how an error created from recorded `args` differs from the one that was raised; `None` if it does not
+    differ."""
     try:
         again = answer(*args)
-    except Exception as why:  # noqa: BLE001 - an `__init__` of anybody's may raise anything
+    except Exception as why:  # noqa: BLE001 - `__init__` may be user code and raise anything
         return f"{spell(answer)}{_show_types(args)} raises {type(why).__name__}: {why}"
     if len(again.args) != len(args) or any(not _equal(x, y) for x, y in zip(again.args, args, strict=True)):
         return f"{spell(answer)}{_show_types(args)} has other args: {_show_types(again.args)}"
@@ -311,7 +314,7 @@ def describe_difference(answer: type[Exception], raised: Exception, args: Sequen
 def _why_not(answer: type[Exception]) -> str | None:
     try:
         parameters = signature(answer).parameters.values()
-    except (ValueError, TypeError):  # of a class in C nothing is known
+    except (ValueError, TypeError):  # classes written in C have no signature
         return None
     wanted = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     if wanted:
@@ -320,26 +323,26 @@ def _why_not(answer: type[Exception]) -> str | None:
     for probe in _PROBES:
         try:
             made = answer(*probe[:count])
-        except Exception:  # noqa: BLE001 - it wants values of other types: it is looked at when it is raised
+        except Exception:  # noqa: BLE001 - it takes values of other types: the error is checked when it is raised
             continue
         return describe_difference(answer, made, made.args)
     return None
 
 
 def _look_equal(one: object, other: object) -> bool:
-    """Return whether two values are equal, or of a type that does not define equality."""
+    """Return whether two values are equal, or have the same type and that type does not define equality."""
     return type(one) is type(other) and (_equal(one, other) or type(one).__eq__ is object.__eq__)
 
 
 def _equal(one: object, other: object) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # noqa: BLE001 - an `__eq__` of anybody's
+    except Exception:  # noqa: BLE001 - `__eq__` may be user code and raise anything
         return False
 
 
 def _show_types(args: Sequence[object]) -> str:
-    """Types of arguments, for a message: their values have no place in one."""
+    """Return the types of arguments, for a message, which must not show their values."""
     return f"({', '.join(type(arg).__name__ for arg in args)})"
 
 
@@ -348,19 +351,20 @@ def _show_types(args: Sequence[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one call."""
+    """Limits of calls of one function."""
 
     call: str
-    """Module and name of the function, so that a function that is defined again in each run is the same call."""
+    """Module and qualified name of the function. It identifies the function even if that is defined again in each
+    run."""
     timeout_s: float | None = None
     at_once_max: int | None = None
     rate_per_s: float | None = None
     fallback: LastGood | Other | None = None
-    """What answers while the call is refused; `None` if it waits."""
+    """Where the answer to a refused call comes from; `None` if the attempt waits instead."""
 
     @property
     def has_turns(self) -> bool:
-        """Return whether calls may have to wait for a turn."""
+        """Return whether calls may have to wait because too many run at once or begin per second."""
         return self.at_once_max is not None or self.rate_per_s is not None
 
 
@@ -371,28 +375,31 @@ def limited(
     rate_per_s: float | None = None,
     fallback: LastGood | Other | None = None,
 ) -> Callable[[_Call], _Call]:
-    """Declare the limits of one call that handlers make by `saga.step`: a method of a resource, or a function alone.
+    """Declare the limits of one function that handlers call through `saga.step`: a method of a resource, or a function
+    outside of any resource.
 
         class Bank:
             @limited(timeout_s=2, at_once_max=1, rate_per_s=5)
             async def statement(self, account: str) -> Statement: ...
 
-    `timeout_s`: seconds that the call may take, in the place of the resource's; for a function alone, of the handler's.
-    `at_once_max`, `rate_per_s`: such calls under way at once, and begun a second, at most, beside the limits of the
-    resource. A call has its own turn first; one that has none in time is no attempt, as at a resource.
+    `timeout_s`: seconds that one call may take. It replaces the timeout of the resource or, for a function outside of
+    any resource, of the handler. `at_once_max`, `rate_per_s`: largest number of such calls that run at once, and that
+    begin per second. They apply in addition to the limits of the resource. A call first waits for its own limits; if it
+    cannot begin in time, the attempt is not counted and is repeated, as with the limits of a resource.
 
-    `fallback`: an answer for a call that is refused, by an open breaker or without a turn in time: what it gave last
-    for the same arguments, `LastGood(for_s=600)`, or another `async def` with the same parameters and result, of the
-    same class or beside it, which is called in its place. The answer is recorded, with the way it came: a rerun sees
-    the same. A call that has begun is never given another way, for it may have happened: it waits. Without an answer
-    it waits, too.
+    `fallback`: where the answer comes from if a call is refused, because a breaker is open or the call could not begin
+    in time. `LastGood(for_s=600)` gives the last answer for the same arguments. Another `async def` with the same
+    parameters and result, in the same class or module, is called instead. The answer is recorded together with its
+    origin, so a rerun gets the same one. A call that has begun never gets an answer from the fallback, because it may
+    have taken effect: the attempt waits. It also waits if the fallback has no answer.
 
-    Promises: returns the function itself, so checkers see its own type, and a plain call is not limited. The limits are
-    those of one process, and of each resource whose method it is. A method that overrides it has none, unless it says
-    so; a fake does not either.
+    Promises: returns the function itself, so type checkers see its own type, and a direct call is not limited. The
+    limits are those of one process, and of each resource that has the method. A method that overrides it has no limits
+    unless it declares them itself; neither has the method of a fake.
 
-    Raises `DeclarationError`: no limit, or one that is none; what is no `async def`; the same function twice; a
-    fallback that is none, that has other parameters, or for which there never is a reason.
+    Raises `DeclarationError`: no limit, or an invalid one; anything other than an `async def`; a function that is
+    limited already; a fallback that is neither `LastGood` nor an `async def`, has other parameters, or could never be
+    used.
     """
 
     def declare(call: _Call) -> _Call:
@@ -441,7 +448,7 @@ def _check_fallback(call: Callable[..., object], limits: Limits, where: str) -> 
 
 
 def check_may_refuse(resource: Resource, where: str) -> None:
-    """Check that a method with a fallback may be refused at all. Raises `DeclarationError`."""
+    """Check that calls of a method with a fallback can be refused at all. Raises `DeclarationError` if they cannot."""
     if resource.is_limited:
         return
     for kind in resource.gives.__mro__:
@@ -455,7 +462,7 @@ def check_may_refuse(resource: Resource, where: str) -> None:
 
 
 def limits_of(call: object) -> Limits | None:
-    """Return the limits that a function declares, if any."""
+    """Return the limits that a function declares; `None` if it declares none."""
     limits: Limits | None = getattr(call, MARK, None)
     return limits
 
@@ -467,7 +474,7 @@ def with_limits(call: _Function, limits: Limits | None) -> _Function:
 
 
 def check_not_limited(function: object, where: str) -> None:
-    """Check that a handler has no `@limited`, which would have no effect. Raises `DeclarationError`."""
+    """Check that a handler is not decorated with `@limited`, which would have no effect. Raises `DeclarationError`."""
     if limits_of(function) is not None:
         raise DeclarationError(
             f"{where}: @limited is for what is called by saga.step, and this is called by the toolkit: leave it out, "

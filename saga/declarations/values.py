@@ -1,4 +1,5 @@
-"""Frozen values that a service declares and the engine reads; and the flags that its code reads (`find_flags`)."""
+"""Frozen values that a service declares and the engine reads. `find_flags` finds the flags that the service's code
+reads."""
 
 import dis
 import sys
@@ -17,35 +18,38 @@ from saga.policies.retry import FailureRule, Retry
 from saga.view import Later
 
 Start: TypeAlias = Literal["beginning", "now"] | datetime
-"""Where a service begins in a topic: at the oldest record, at its own first start, or at a time."""
+"""Where a service begins in a topic that it has never read: at the oldest record, at its own first start, or at a
+time."""
 ReactionKind: TypeAlias = Literal["handler", "compensation", "deadline"]
-"""Kind of a reaction: it handles an event, undoes what a handler did, or runs if nothing else came in time."""
+"""Kind of a reaction: a handler handles events, a compensation undoes what a handler did, and a deadline runs if no
+other event came in time."""
 
 _PADDING = ("CACHE", "PRECALL", "PUSH_NULL", "NOP", "EXTENDED_ARG")
-"""Instructions that may stand between a method and its first argument, in one version of Python or another."""
+"""Bytecode instructions that may stand between a method and its first argument, depending on the version of Python."""
 _FOREIGN = sys.stdlib_module_names | {"saga"}
-"""Packages whose code asks for no flag of a service."""
+"""Packages whose code never reads a flag of a service, so it is not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of a handler, and what it receives."""
+    """Parameter of a handler, and what it receives."""
 
     name: str
     role: Literal["event", "saga", "resource"]
     events: tuple[type[Event], ...] = ()
-    """Classes that a parameter of the role `event` takes, any of them."""
+    """Event classes of which the parameter takes one, if its role is `event`."""
     optional: bool = False
-    """True for an event that is not waited for and may be `None`."""
+    """True if the handler does not wait for the event, so the parameter may be `None`."""
     of_original: bool = False
-    """True in a compensation for an event that the handler took which it undoes."""
+    """True in a compensation if the event was taken by the handler that it undoes."""
     gives: type | None = None
-    """Type of the resource that a parameter of the role `resource` is given."""
+    """Type of the resource that the parameter receives, if its role is `resource`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """A function of the service that runs because of something that happened."""
+    """A function of the service that runs in reaction to an event, an outcome or a time: a handler, compensation or
+    deadline."""
 
     kind: ReactionKind
 
@@ -55,32 +59,33 @@ class Reaction:
     parameters: tuple[Parameter, ...]
     """Parameters in the order of the signature."""
     emits: tuple[type[Event], ...]
-    """Events that it may emit."""
+    """Events that the function may emit."""
     repeats: tuple[type[Event], ...] = ()
-    """Events that may come several times in a saga, each a run of its own; empty: it runs once in a saga."""
+    """Events that may come several times in a saga, each of which causes a run of its own; empty if the function runs
+    once in a saga."""
     retry: Retry | None
-    """Its own rules; `None`: those of a resource, or of the service."""
+    """Retry rules of the function; `None`: the rules of a resource or of the service apply."""
     timeout_s: float
     undoes: str | None = None
-    """Handler that a compensation undoes."""
+    """Name of the handler that a compensation undoes."""
     within: timedelta | None = None
-    """Time after its event at which a deadline runs."""
+    """Time after its event at which a deadline is due."""
     unless: tuple[type[Event], ...] = ()
-    """Events that close a deadline."""
+    """Events that cancel a deadline."""
     grace: timedelta | None = None
-    """Time after its due time from which on a deadline no longer waits for the log; `None`: it waits as long as that
-    takes.
-    """
+    """Time after its due time at which a deadline runs even if the log has not been handled up to the due time; `None`:
+    it waits as long as that takes."""
     version: int = 1
-    """Version of what it does: a run keeps the one under which it began."""
+    """Version of the function's behaviour. A run keeps the version under which it began."""
     low_priority: bool = False
-    """True if it yields to others while the worker is saturated."""
+    """True if messages for this function are delayed in favour of others while the worker is busy."""
     shape: ReturnShape | None = None
-    """Shape in which it returns events; left out, any number of what it emits."""
+    """Shape of the returned value; if it is not given, any number of the events in `emits`."""
     may_wait: bool = field(init=False, default=False)
-    """True if it may return a `Later`."""
+    """True if the function may return a `Later`."""
     _alone: frozenset[type] = field(init=False, repr=False, compare=False)
-    """Events that it may return as they are: the common case, and cheap to see."""
+    """Events that the function may return by themselves. Checking these first is a fast path for the most common
+    case."""
 
     def __post_init__(self) -> None:
         shape = any_number_of(self.emits) if self.shape is None else self.shape
@@ -93,24 +98,24 @@ class Reaction:
 
     @property
     def always_emits_one(self) -> bool:
-        """Return whether it always returns exactly one event."""
+        """Return whether the function always returns exactly one event."""
         options = self.shape.parts if isinstance(self.shape, EitherShape) else (self.shape,)
         return all(isinstance(option, OneEvent) for option in options)
 
     @property
     def needed_events(self) -> list[tuple[type[Event], ...]]:
-        """Return the events that each required event parameter takes; the repeated one comes first."""
+        """Return the events that each required event parameter takes; the parameter in `repeats` comes first."""
         needed = [each.events for each in self.parameters if each.role == "event" and not each.optional]
         return sorted(needed, key=lambda events: events != self.repeats) if self.repeats else needed
 
     @property
     def taken_events(self) -> tuple[type[Event], ...]:
-        """Return the events that its parameters take."""
+        """Return the events that the parameters take."""
         return tuple(event for parameter in self.parameters for event in parameter.events)
 
     @property
     def consumed_events(self) -> tuple[type[Event], ...]:
-        """Return the events that the service has to read because of it."""
+        """Return the events that the service has to consume because of this function."""
         return (*self.taken_events, *self.unless)
 
     def events_of(self, returned: object) -> tuple[Event, ...]:
@@ -118,7 +123,7 @@ class Reaction:
         the value.
         """
         if type(returned) in self._alone:
-            return (returned,)  # type: ignore[return-value] # all of `_alone` are classes of events
+            return (returned,)  # type: ignore[return-value] # all of `_alone` are event classes
         assert self.shape is not None
         found = self.shape.fit(returned)
         if found is None:
@@ -132,7 +137,8 @@ class Reaction:
         return cast("tuple[Event, ...]", found)
 
     def wait_of(self, returned: object) -> Later[Event | None] | None:
-        """Return the `Later` in a returned value; `None` if the run has ended. Raises `Permanent` if there are two."""
+        """Return the `Later` in a returned value; `None` if there is none, so the run has ended. Raises `Permanent` if
+        there are two."""
         if not self.may_wait or type(returned) in self._alone:
             return None
         assert self.shape is not None
@@ -150,38 +156,38 @@ class Resource:
 
     name: str
     opener: Callable[[], AsyncIterator[object]]
-    """Generator function that yields it once; what comes after the `yield` closes it."""
+    """Generator function that yields the client of the system once. The code after its `yield` closes the client."""
     gives: type
     timeout_s: float
-    """Seconds that one call by `saga.step` may take."""
+    """Seconds that one call through `saga.step` may take."""
     expected_errors: tuple[type[Exception], ...]
     retry: Retry | None = None
-    """Rules for attempts that failed because of a step on it."""
+    """Retry rules for attempts that failed because of a step on this resource."""
     breaker: Breaker | None = None
     at_once_max: int | None = None
-    """Calls that are under way at once, at most; in one process, as the others."""
+    """Largest number of calls that run at once in one process; `None` if unlimited."""
     rate_per_s: float | None = None
 
     @property
     def is_limited(self) -> bool:
-        """Return whether calls may be refused or delayed."""
+        """Return whether calls may be refused or delayed by a breaker or a limit."""
         return self.breaker is not None or self.at_once_max is not None or self.rate_per_s is not None
 
     @property
     def rule(self) -> FailureRule | None:
-        """Return its retry rules, with its name."""
+        """Return the retry rules of the resource, with its name."""
         return None if self.retry is None else FailureRule(self.name, self.retry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentKind:
-    """Kind of business document."""
+    """A kind of business document that handlers update or whose changes they receive."""
 
     kind: type
     collection: str
     expected_errors: tuple[type[Exception], ...]
     saga: str | None = None
-    """Field with the id of the saga that a change belongs to; `None`: that is the document's key."""
+    """Field of the document that holds the saga id of a change; `None`: the saga id is the document's key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +196,7 @@ class Migration:
 
     name: str
     version: int
-    """Version that it takes."""
+    """Version of the state that the function takes."""
     function: Callable[[Any], object]
     takes: type
     gives: type
@@ -198,17 +204,18 @@ class Migration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """Declarations of a service so far, in their order."""
+    """Everything that a service has declared so far, in the order of declaration."""
 
     name: str
     state: type | None
     retention: timedelta
     renamed: str = ""
-    """Name that the code has for it, if that is another one than `name`, under which all of it is stored."""
+    """Name of the service in the code if it was renamed; `name` is then the first name, under which everything is
+    stored."""
     start: Start | None = None
-    """Where it begins in a topic that it has never read; `None` if not declared: at the oldest record."""
+    """Where the service begins in a topic that it has never read; `None` if not declared: at the oldest record."""
     retry: Retry | None = None
-    """Rules for attempts that failed, where neither handler nor resource has any."""
+    """Retry rules for failed attempts if neither the handler nor a resource has rules."""
     reactions: list[Reaction] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
     documents: list[DocumentKind] = field(default_factory=list)
@@ -221,17 +228,17 @@ class Declared:
 
     @property
     def handlers(self) -> list[Reaction]:
-        """Reactions to events."""
+        """Return the reactions to events."""
         return [reaction for reaction in self.reactions if reaction.kind == "handler"]
 
     @property
     def deadlines(self) -> list[Reaction]:
-        """Reactions to a time."""
+        """Return the reactions to a time."""
         return [reaction for reaction in self.reactions if reaction.kind == "deadline"]
 
     @property
     def compensations(self) -> list[Reaction]:
-        """Reactions to failure outcomes, each undoing a handler."""
+        """Return the reactions to failure outcomes, each of which undoes a handler."""
         return [reaction for reaction in self.reactions if reaction.kind == "compensation"]
 
 
@@ -243,7 +250,8 @@ def _names(events: tuple[type[Event], ...]) -> str:
 
 
 def find_flags(declared: Declared) -> frozenset[str] | None:
-    """Return the names of all flags that the code of a service may read; `None` if one cannot be determined."""
+    """Return the names of all flags that the code of a service may read; `None` if the name of one cannot be
+    determined."""
     found, seen = set[str](), set[CodeType]()
     roots: list[object] = [reaction.function for reaction in declared.reactions]
     roots += [each for resource in declared.resources for each in (resource.opener, resource.gives)]
@@ -265,7 +273,7 @@ def find_flags(declared: Declared) -> frozenset[str] | None:
 
 
 def _nested_code(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function, and of those inside it."""
+    """Yield the code object of a function and of all functions nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -273,7 +281,7 @@ def _nested_code(code: CodeType) -> Iterator[CodeType]:
 
 
 def _flags_in(code: CodeType) -> Iterator[str | None]:
-    """Arguments of all calls of a method `flag`; `None` for one that is no plain text."""
+    """Yield the argument of each call of a method `flag`; `None` for an argument that is not a text literal."""
     left = (each for each in dis.get_instructions(code) if each.opname not in _PADDING)
     for instruction in left:
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "flag":
@@ -284,7 +292,8 @@ def _flags_in(code: CodeType) -> Iterator[str | None]:
 
 
 def _named_objects(function: FunctionType, names: set[str]) -> Iterator[object]:
-    """Things outside a function that its code names: of its module, of modules that it names, and of what it is in."""
+    """Yield the objects outside of a function that its code names: in its module, in other modules that it names, and
+    in enclosing functions."""
     for name in names & function.__globals__.keys():
         there = function.__globals__[name]
         yield there
@@ -293,12 +302,13 @@ def _named_objects(function: FunctionType, names: set[str]) -> Iterator[object]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # it is empty as yet
+        except ValueError:  # the variable has no value yet
             continue
 
 
 def _functions_in(there: object) -> Iterator[FunctionType]:
-    """A function itself; of a class, or of an object's class, the methods."""
+    """Yield the functions that belong to an object: itself if it is a function, else the methods of a class or of the
+    object's class."""
     if callable(there) and isfunction(inner := _unwrap(there)):
         yield from (
             each for each in (there, inner) if isinstance(each, FunctionType) and not _is_foreign(each.__module__)
@@ -313,7 +323,7 @@ def _functions_in(there: object) -> Iterator[FunctionType]:
 def _unwrap(there: Callable[..., object]) -> object:
     try:
         return unwrap(there)
-    except ValueError:  # it wraps itself
+    except ValueError:  # the function wraps itself
         return there
 
 
