@@ -1,7 +1,8 @@
-"""Replay the steps of a rerun from the record: it has to ask for the same calls, in the same order.
+"""Replay the recorded steps in a rerun, which has to make the same calls in the same order.
 
-Flags are the exception, for a release uses them to begin another way: a recorded flag that this release does not ask
-for is skipped, and a flag that the recorded run never asked for is off. What follows is compared all the same.
+Flags are the exception, because a release uses them to introduce a new branch in a handler. A recorded flag that this
+release does not read is skipped, and a flag that the recorded run never read is off. The calls after it are compared as
+usual.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,59 +20,62 @@ class StepReplay:
     """Answers of one run so far: those that are recorded, and those that this attempt adds."""
 
     open_call: StepRecord | None = None
-    """Call that has begun and has no answer in the intent."""
+    """The call that has begun and has no answer in the intent."""
     recorded = 0
-    """Number of answers that the intent holds, as it was written last."""
+    """Number of answers in the intent as it was last written."""
     _next = 0
     """Index of the next recorded call."""
     _resolved: Mapping[tuple[str, str, int], StepRecord] = MappingProxyType({})
-    """Answers that an operator gave in place of the external system."""
+    """Answers that an operator supplied in place of the external system."""
 
     def __init__(self, handler: str, began_version: int, version: int, may_be_same: Callable[[str, str], bool]) -> None:
-        """`began_version`: version of the handler under which the run began. `version`: that of this release.
-        `may_be_same`: compares a digest of arguments with one that was recorded with another key."""
+        """`began_version`: version of the handler that began the run. `version`: that of this release. `may_be_same`:
+        compares the digest of arguments with one that may have been recorded with another key."""
         self._handler, self._began_version, self._version = handler, began_version, version
         self._may_be_same = may_be_same
         self.calls: list[StepRecord] = []
 
     @property
     def answers(self) -> tuple[StepRecord, ...]:
-        """All calls with their answers; those that an operator gave come last."""
+        """All calls with their answers; those that an operator supplied come last."""
         return (*self.calls, *self._resolved.values()) if self._resolved else tuple(self.calls)
 
     @property
     def position(self) -> int:
-        """Number of recorded calls that the run has asked for."""
+        """Number of calls that this attempt has made or replayed."""
         return self._next
 
     @property
     def begun_before(self) -> StepRecord | None:
-        """The call that is asked for, if an earlier attempt began it: its result is unknown."""
+        """The current call, if an earlier attempt began it, so that its result is unknown; otherwise `None`."""
         return self.open_call if self.recorded == len(self.calls) else None
 
     @property
     def is_resolved(self) -> bool:
-        """True if an operator has answered one of the steps: the run continues under whatever code there is."""
+        """True if an operator has answered one of the steps. Then the run continues with whatever version of its code
+        is deployed."""
         return bool(self._resolved)
 
     def load(self, intent: Intent, carried: tuple[StepRecord, ...]) -> None:
-        """Load what an earlier attempt has got: what its intent holds, or what this message's processing carries on."""
+        """Load the answers of an earlier attempt: those in its intent, or those carried while this message is
+        processed."""
         known = intent.calls
         if answered := {identify_call(call): call for call in known if call.by is not None}:
-            # One overrides what is carried on, and all that came of it.
+            # An operator's answer overrides the carried one, and all carried answers after it.
             self._resolved = answered
             known = tuple(call for call in known if call.by is None)
             carried = tuple(takewhile(lambda call: identify_call(call) not in answered, carried))
         self.recorded, self.open_call = len(known), intent.open_call
-        # What is recorded wins: another worker may have gone on from other answers meanwhile.
+        # The intent takes precedence: another worker may have continued with other answers meanwhile.
         self.calls = list(carried if carried and carried[: len(known)] == known else known)
 
     def mark_saved(self, begun: StepRecord | None) -> None:
-        """Take note that an intent with all answers so far is in the store. `begun`: the call that it begins."""
+        """Record that the intent was saved with all answers so far. `begun`: the call that this intent marks as
+        started, if any."""
         self.open_call, self.recorded = begun, len(self.calls)
 
     def check_exhausted(self) -> None:
-        """Raise `NotDeterministic` if something is recorded that this run has not asked for."""
+        """Raise `NotDeterministic` if a call is recorded that this run has not made."""
         left = self._expected() if self.calls or self.open_call else None
         if left is not None and is_flag(left):
             self._next = skip_flags(self.calls, self._next, None)
@@ -86,7 +90,7 @@ class StepReplay:
     def answer_of(self, asked: StepRecord, digest: str) -> StepRecord | None:
         """Return the recorded answer of a call; `None` if the call has to be made. Raises `NotDeterministic`.
 
-        `digest`: of the arguments, made without a key.
+        `digest`: digest of the arguments, made without a key.
         """
         if self._resolved and (answered := self._resolved.get(identify_call(asked))) is not None:
             return answered
@@ -111,7 +115,10 @@ class StepReplay:
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
 
     def as_begun(self, asked: StepRecord, digest: str) -> StepRecord:
-        """Return the call as it was begun, if it was: a key that has come or gone since would change its digest."""
+        """Return the call with the digest under which it was begun, if it was begun.
+
+        A key that was added or lost since would change the digest.
+        """
         begun = self.open_call
         is_it = begun is not None and begun.input != asked.input and identify_call(begun) == identify_call(asked)
         if begun is None or not is_it or not self._may_be_same(digest, begun.input):
@@ -119,9 +126,9 @@ class StepReplay:
         return with_(asked, input=begun.input)
 
     def _mismatch(self, what: str, *calls: StepRecord) -> NotDeterministic:
-        """Make the failure of a rerun. It names the version under which the run began if this release has another one.
+        """Make the failure of a rerun. If another version of the handler began the run, the failure names it.
 
-        `calls`: what is recorded, and what was asked for.
+        `calls`: the recorded call, and the call that the rerun made instead.
         """
         began, now, disputed = self._began_version, self._version, list_answerable_calls(calls)
         if began == now:
@@ -133,7 +140,7 @@ class StepReplay:
         )
 
     def _answer_past_flags(self, asked: StepRecord, digest: str) -> StepRecord | None:
-        """Return the recorded answer where the call that is asked for, or the recorded one, is a flag."""
+        """Return the recorded answer if the current call, or the recorded one, reads a flag."""
         place = skip_flags(self.calls, self._next, asked)
         count = len(self.calls)
         follows = self.calls[place] if place < count else self.open_call if count == self.recorded else None
@@ -143,7 +150,7 @@ class StepReplay:
         return self.answer_of(asked, digest)
 
     def _expected(self) -> StepRecord | None:
-        """Return the recorded call that has to be asked for next."""
+        """Return the recorded call that the rerun has to make next; `None` if there is none."""
         count = len(self.calls)
         if self._next < count:
             return self.calls[self._next]

@@ -1,7 +1,7 @@
-"""Encryption at the edge of a run: decrypt what the handler is given, encrypt what it records and emits.
+"""Encryption around a run: decrypt the values that the handler is given, encrypt those that it records and emits.
 
-Each value is encrypted with the key of its subject. Without keys nothing is encrypted, and a value that others have
-encrypted fails the attempt: it is tried again later.
+Each value is encrypted with the key of its subject. Without keys nothing is encrypted, and an encrypted value from
+another process fails the attempt, which is retried later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _KEYED = "k"
-"""Beginning of a digest that was made with a key: no other one has it."""
+"""Prefix of a digest that was made with a key. Digests without a key never begin with it."""
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -58,12 +58,12 @@ class ValueCodec:
     """Decrypts and encrypts the values of one run, with the keys of their subjects."""
 
     own: "SubjectKey | None" = None
-    """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
+    """Key of the subject of the run; `None` if there are no keys, or if this key was erased."""
     trouble: KeyMissing | Permanent | None = None
-    """Reason that something which the run is handed cannot be opened."""
+    """Error for a value of the run that cannot be opened. The attempt raises it when it opens its messages."""
 
     older_state: Mapping[str, Any] = MappingProxyType({})
-    """State of an older version that is to be migrated, decrypted."""
+    """State of an older version, decrypted, to be migrated."""
 
     def __init__(
         self, service: ServiceRuntime, processing: ProcessingState, state: dict[str, Any] | None = None
@@ -83,9 +83,10 @@ class ValueCodec:
             self.older_state = await self.decrypt_state(p.state, p.version)
 
     async def begin(self, handler: str, intent: Intent) -> None:
-        """Get the keys for what a run is given. Raises `KeyMissing` before a key is made for its subject.
+        """Get the keys for everything that a run is given.
 
-        A new key would take the place of the missing one.
+        Raises `KeyMissing` if one is missing, before a key is made for the run's subject: a new key would replace the
+        missing one.
         """
         library = self._service.schemas.library
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if find_key_names(bytes(call.value))]
@@ -97,7 +98,7 @@ class ValueCodec:
             ),
             _names_in([intent.state, *recorded]),
         )
-        parts = [self._whole(part) for part in intent.parts]  # its sender may have sealed fields in it
+        parts = [self._whole(part) for part in intent.parts]  # its sender may have encrypted fields in it
         writer_of = self._service.schemas.writers.get
         await self._unlock(
             *(encryption.key_names_in(_readable_value(part, library, writer_of), library) for part in parts)
@@ -107,25 +108,27 @@ class ValueCodec:
             self.own = await self._ask_keys(keys.get_or_create_key, subject)
 
     def _whole(self, part: Message) -> Message:
-        """Decrypt a message that was encrypted as a whole; return any other message, and one that cannot be decrypted,
-        unchanged."""
-        with suppress(BadInput):  # who is handed it says so
+        """Decrypt a message that was encrypted as a whole.
+
+        Any other message, and one that cannot be decrypted, is returned unchanged.
+        """
+        with suppress(BadInput):  # the handler that is given it reports the error
             value = encryption.decrypt_value(part.value, part.type, part.saga, self._known.__getitem__)
             return part if value is part.value else replace(part, value=value)
         return part
 
     def _subject_of(self, handler: str, parts: Sequence[Message]) -> str:
-        """Return the subject of the first message with sensitive fields; without one, the saga."""
+        """Return the subject of the first message with sensitive fields; if there is none, the saga."""
         for part in parts:
             if part.type in self._service.sensitive:
                 try:
                     return encryption.subject_of_event(self._service.decode(handler, part))
-                except (BadInput, KeyError, KeyMissing):  # the run will say so, or it takes the place of another one
+                except (BadInput, KeyError, KeyMissing):  # the run reports it, or the message replaces another one
                     break
         return self._processing.message.saga
 
     async def _unlock(self, *names: set[str]) -> None:
-        """Get the keys of these names. Raises `KeyMissing`."""
+        """Get the keys with these names. Raises `KeyMissing`."""
         for name in sorted(set[str]().union(*names) - self._known.keys()):
             if (keys := self._service.ports.keys) is None:
                 raise KeyMissing(encryption.NO_KEYS)
@@ -157,7 +160,7 @@ class ValueCodec:
         return replace(part, value=value)
 
     async def encrypt_event(self, event: Event, type_: str, schema: str, value: bytes) -> EncodedEvent:
-        """Encrypt an event for publishing. Raises `Permanent` if it is too large then."""
+        """Encrypt an event for publishing. Raises `Permanent` if the encrypted event is too large."""
         keys = self._service.ports.keys
         if keys is not None and type_ in self._service.sensitive:
             key = await self._ask_keys(keys.get_or_create_key, encryption.subject_of_event(event))
@@ -170,22 +173,23 @@ class ValueCodec:
     # ------------------------------------------------------------ digests
 
     def digest(self, plain: str) -> str:
-        """Return the digest of arguments for the record. With keys the arguments cannot be found by trying."""
+        """Return the digest of arguments for the record. With a key, the arguments cannot be guessed from the
+        digest."""
         if self.own is None:
             return plain
         return _KEYED + blake2b(plain.encode(), key=self.own.digest, digest_size=12).hexdigest()
 
     def may_be_same(self, plain: str, expected: str) -> bool:
-        """Return whether a digest recorded with other keys, or without, may be of these arguments.
+        """Return whether a digest that was recorded with another key, or without a key, may belong to these arguments.
 
-        One whose key is gone may be of any.
+        A digest whose key is lost may belong to any arguments.
         """
         return self.own is None if expected.startswith(_KEYED) else plain == expected
 
     # ------------------------------------------------------------ what is recorded
 
     def encrypt(self, recorded: Any, what: str) -> Any:
-        """Encrypt the sensitive parts of a recorded value, each for its place. `what`: the state, or a call."""
+        """Encrypt the sensitive parts of a recorded value, bound to their place. `what`: the state, or a call."""
         if self._service.ports.keys is None:
             return recorded
         return replace_marked_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))
@@ -199,7 +203,7 @@ class ValueCodec:
         return {MARK: self.own.encrypt_recorded(_encoder.encode(value), place)}
 
     def decrypt(self, recorded: Any, what: str) -> Any:
-        """Decrypt the sensitive parts of a recorded value. What was erased reads `erased`. `_unlock` has to be called
+        """Decrypt the sensitive parts of a recorded value. Erased parts read `erased`. `_unlock` has to be called
         before."""
         return replace_marked_at(recorded, lambda path, value: self._decrypt_text(value, self._place(what, path)))
 
@@ -235,7 +239,7 @@ class ValueCodec:
         return Raw(_encoder.encode(self.decrypt(recorded, what)))
 
     def encrypt_abort_call(self, handler: str, action: AbortAction) -> AbortAction:
-        """Encrypt the sensitive arguments of a call that takes a run back."""
+        """Encrypt the sensitive arguments of an abort action."""
         args = [self.encrypt_raw(value, _argument(handler, action, n)) for n, value in enumerate(action.args)]
         named = {
             name: self.encrypt_raw(value, _argument(handler, action, name)) for name, value in action.named.items()
@@ -248,7 +252,7 @@ class ValueCodec:
         return call if value is call.value else replace(call, value=value)
 
     async def decrypt_abort_call(self, handler: str, action: AbortAction) -> AbortAction:
-        """Decrypt the arguments of a call that takes a run back."""
+        """Decrypt the arguments of an abort action."""
         args = [await self.decrypt_raw(value, _argument(handler, action, n)) for n, value in enumerate(action.args)]
         named = {
             name: await self.decrypt_raw(value, _argument(handler, action, name))
@@ -257,8 +261,9 @@ class ValueCodec:
         return replace(action, args=tuple(args), named=named)
 
     async def decrypt_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """Decrypt the fields of a state of that version. A field that cannot hold `erased` gets its default."""
-        await self._unlock(_names_in(fields))  # keys of a migrated state were not asked for before
+        """Decrypt the fields of a state of the given version. A field whose type does not accept `erased` gets its
+        default."""
+        await self._unlock(_names_in(fields))  # the keys of a state to be migrated are not known yet
         if not self._known:
             return dict(fields)
         older = self._service.migrations[version - 1 : version]
@@ -268,10 +273,11 @@ class ValueCodec:
 
 
 async def encrypt_answer(service: ServiceRuntime, state: ProcessingState, action: CommandDecision) -> CommandDecision:
-    """Encrypt an operator's answer to a step, with the key of the run's subject, as the step's own answer would be.
+    """Encrypt an operator's answer to a step, with the key of the run's subject, as the step's own answer would be
+    encrypted.
 
-    It is encrypted as a whole, because the name of a step does not tell what of it is sensitive. The arguments of an
-    exception stay as they are, as those of any exception that an external system raises.
+    The whole answer is encrypted, because the name of a step does not show which parts are sensitive. The arguments of
+    an exception stay plain, like those of any exception that an external system raises.
     """
     if not isinstance(action, AnswerStep):
         return action
@@ -294,22 +300,22 @@ async def encrypt_answer(service: ServiceRuntime, state: ProcessingState, action
 
 
 STATE = "state"
-"""Place of the state of a saga, for what is sealed in it."""
+"""Place of a saga's state, to which encrypted values in it are bound."""
 
 
 def place_of_call(run: RunKey, call: StepRecord) -> str:
-    """Return the place of the answer to a call, to which its encryption is bound: only this run and call can use it."""
+    """Return the place of the answer to a call. The encrypted answer is bound to it, so only this run and call can use
+    it."""
     return repr((*run, call.kind, call.name, call.number))
 
 
 def _may_be_encrypted(intent: Intent) -> bool:
-    """Return whether a run may be given anything that others have encrypted: a look at the bytes of its messages."""
+    """Return whether a run may be given an encrypted value, judging by the bytes of its messages."""
     return bool(intent.state or intent.calls) or any(find_key_names(part.value) for part in intent.parts)
 
 
 def _argument(handler: str, action: AbortAction, place: int | str) -> str:
-    """Return the place of an argument of a call that takes a run back. It is the same in all turns of a run, and in its
-    abort."""
+    """Return the place of an argument of an abort action. It is the same in all turns of a run, and in its abort."""
     return repr(("undo_with", handler, action.call, place))
 
 
@@ -322,14 +328,15 @@ def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> byt
 
 
 def _names_in(recorded: Any) -> set[str]:
-    """Return the names of the keys in a recorded value. Only marked values count, whatever others look like."""
+    """Return the names of the keys in a recorded value. Only marked values count, even if others look like encrypted
+    ones."""
     names = set[str]()
     replace_marked(recorded, lambda value: names.add(key_name_of(value)) if is_encrypted(value) else None)
     return names
 
 
 def _fits(name: str, value: Any, kind: Any) -> bool:
-    """Return whether a state whose other fields have their defaults can have this field."""
+    """Return whether a state can have this field, if its other fields have their defaults."""
     try:
         msgspec.convert({name: unwrap_marked(value)}, kind, strict=False)
     except msgspec.ValidationError:
@@ -341,7 +348,7 @@ def _fits(name: str, value: Any, kind: Any) -> bool:
 
 
 async def encrypt_message(service: ServiceRuntime, message: Message, position: Position) -> Message:
-    """Encrypt a message as it arrives, so that it can be stored. Waits while the keys are unavailable. Raises
+    """Encrypt a message when it arrives, so that it can be stored. Waits while the keys are unavailable. Raises
     `Draining`."""
     if service.ports.keys is None:
         return message
@@ -372,11 +379,11 @@ async def encrypt_record(service: ServiceRuntime, record: Record) -> Record:
 async def _encrypt_value(
     service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
 ) -> bytes:
-    """Encrypt everything in a value that is not encrypted.
+    """Encrypt every part of a value that should be encrypted and is not.
 
-    The fields of a value with an unknown schema are not known, nor its subject, and a newer version may mark
-    more fields as sensitive. So it is encrypted as a whole, with the key of its saga. Its header stays as it came, so
-    that it can be read once its schema is deployed, or a registry has it.
+    If the schema is unknown, so are the fields and the subject, and a newer version may mark more fields as sensitive.
+    So the value is encrypted as a whole, with the key of its saga. Its header stays plain, so that the value can be
+    read once its schema is deployed or known to a registry.
     """
     library = service.schemas.library
     if encryption.split_encrypted(value) is not None:
@@ -400,7 +407,7 @@ async def _encrypt_value(
         return value
     try:
         key = await _key_of(service, position, subject, saga)
-    except KeyMissing:  # both are lost: a run that needs them is parked, and says so
+    except KeyMissing:  # both are lost: a run that needs them is parked, with this reason
         return value
     return encryption.encrypt_fields(value, version, saga, key, arrived=True)
 
@@ -425,7 +432,8 @@ async def _encrypt_foreign(
 
 
 async def _key_of(service: ServiceRuntime, position: Position, subject: str, saga: str) -> "SubjectKey | None":
-    """Return the key of a subject, or that of the saga if it is lost. Raises `KeyMissing` if both are."""
+    """Return the key of a subject, or that of the saga if the subject's key is lost. Raises `KeyMissing` if both are
+    lost."""
     keys = service.ports.keys
     assert keys is not None
     found: SubjectKey | None

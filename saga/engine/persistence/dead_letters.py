@@ -1,7 +1,7 @@
 """Make dead letters, records on `<service>.dead`: the original bytes and headers, the reason, and what to do.
 
-A dead letter always fits: its own texts are bounded, and it has as much of the original as the log accepts, with
-length, digest and the place of the whole.
+A dead letter always fits: the size of its own texts is limited, and it contains as much of the original as the log
+accepts, with length, digest, and the place where the whole original is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,24 +23,26 @@ from saga.support.printable import printable, shorten
 from saga.telemetry.events import DeadLettered, Escalated
 
 TOO_LARGE = "the progress cannot be written"
-"""Beginning of the reason of a letter that no progress holds, because the store takes none that is larger."""
+"""Beginning of the reason of a dead letter that is in no progress, because the progress would be too large for the
+store."""
 
 DEADLY = "mend what ends the process, which the system's log may tell; then have it tried again: saga dead replay"
-"""Remedy for a message of which processes die."""
+"""Remedy for a poison message."""
 
 REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500, 500, 300
 STACK_BYTES_MAX, STATE_BYTES_MAX = 300, 2000
 CALLS_BYTES_MAX = 8000
-"""Bytes of all calls together, at most."""
+"""Maximum size of all listed calls together, in bytes."""
 SMALLER_BYTES = (1 << 18, 1 << 16, 1 << 13)
-"""Bytes in all with which a letter that the log refuses is tried next; then without anything of the original."""
+"""Sizes in bytes to which a dead letter that the log refuses is cut, one after another; finally it is sent without the
+original."""
 LEAST_BYTES_MAX = 120
-"""Bytes of each header of ours, at most, in a letter without anything of the original."""
+"""Maximum size in bytes of each of our headers, in a dead letter without the original."""
 _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")
 
 
 def to_outgoing(service: str, dead: DeadLetterRecord, time: str, whole: str, contract: Contract | None) -> Outgoing:
-    """Make the dead letter of a handler. `whole`: where all of the original lies, if the log does not accept it."""
+    """Make the dead letter of a handler. `whole`: place of the whole original, if the log does not accept it."""
     message = dead.message
     headers = (
         *envelope.headers_of(message, contract),
@@ -61,7 +63,8 @@ def to_outgoing(service: str, dead: DeadLetterRecord, time: str, whole: str, con
 def escalation_to_outgoing(
     service: str, dead: DeadLetterRecord, time: str, undoes: str, whole: str, contract: Contract | None
 ) -> Outgoing:
-    """Make the escalation of a compensation that keeps failing. `undoes`: the event that it cannot undo."""
+    """Make the escalation of a compensation that keeps failing. `undoes`: the event that the compensation cannot
+    undo."""
     record = to_outgoing(service, dead, time, whole, contract)
     return record._replace(headers=(*record.headers, _header("dead_undoes", undoes)))
 
@@ -69,7 +72,7 @@ def escalation_to_outgoing(
 def to_telemetry(
     service: str, saga: str, dead: DeadLetterRecord, contract: Contract | None
 ) -> DeadLettered | Escalated | None:
-    """Make the telemetry event of a dead letter; `None` for the end of one."""
+    """Make the telemetry event of a dead letter; `None` for the end of a dead letter."""
     if dead.what == "escalation":
         return Escalated(
             service=service, saga=saga, handler=dead.handler, reason=dead.reason, steps=dead.calls, id=dead.id
@@ -92,8 +95,8 @@ def to_telemetry(
 
 
 def from_unreadable(service: str, record: Record, reason: str, now_ms: int, contract: Contract | None) -> Outgoing:
-    """Make the dead letter of a record whose saga is unknown, with its bytes and headers. `contract`: of its declared
-    type."""
+    """Make the dead letter of a record whose saga is unknown, with its bytes and headers. `contract`: that of the
+    declared type."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
     remedy = "mend its sender; this dead letter has the original, or says where it is"
     id_ = ids.dead_letter_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
@@ -107,8 +110,7 @@ def from_unreadable(service: str, record: Record, reason: str, now_ms: int, cont
 
 
 def from_forgotten(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
-    """Make the dead letter of a message whose saga is forgotten here: it must not be taken for the first of a new
-    saga."""
+    """Make the dead letter of a message whose saga is forgotten here. Otherwise the message would start a new saga."""
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
     remedy = (
         "look why it comes so late, or whether this worker's clock is ahead; "
@@ -126,14 +128,14 @@ def from_forgotten(service: str, message: Message, position: Position, contract:
 
 
 def describe_deaths(deaths: int) -> str:
-    """Return the reason of the dead letter for a message that kills processes."""
+    """Return the reason of the dead letter for a poison message."""
     return f"the process died {deaths} times while it processed this message"
 
 
 def from_poisonous(
     service: str, message: Message, position: Position, deaths: int, contract: Contract | None
 ) -> Outgoing:
-    """Make the dead letter of a message that kills the process before any handler runs: no progress mentions it."""
+    """Make the dead letter of a message on which processes die before any handler runs: no progress mentions it."""
     where = position.place
     headers = (
         *envelope.headers_of(message, contract),
@@ -153,7 +155,7 @@ def from_poisonous(
 
 
 def forgotten_id(service: str, message: Message) -> str:
-    """Return the id of a dead letter for a message older than the retention."""
+    """Return the id of a dead letter for a message that is older than the retention."""
     return ids.dead_letter_id(service, message.saga, "-", message.id, 0)
 
 
@@ -201,7 +203,7 @@ def _call_headers(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def shrink(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
-    """Yield a dead letter whole, or with as much of the original as the log accepts; then with ever less of it.
+    """Yield a dead letter in full or with as much of the original as the log accepts, then with less and less of it.
 
     The topic may accept less than the log.
     """
@@ -218,10 +220,10 @@ def shrink(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
 
 
 def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
-    """Cut a dead letter to at most so many bytes, if there is room for its own texts.
+    """Cut a dead letter to a maximum number of bytes, if there is room for its own texts.
 
-    It keeps the original's key or the beginning of it, as many headers as fit, and the beginning of the value; with
-    lengths and digests.
+    It keeps the original's key or the beginning of it, as many headers as fit, and the beginning of the value, each
+    with length and digest.
     """
     ours = [header for header in whole.headers if header[0].startswith("dead_")]
     theirs = [header for header in whole.headers if not header[0].startswith("dead_")]
@@ -244,7 +246,7 @@ def _digest(what: str, content: bytes) -> tuple[str, bytes]:
 
 
 def _least(whole: Outgoing) -> Outgoing:
-    """Make the dead letter without anything of the original: any log accepts it."""
+    """Make the dead letter without the original, which any log accepts."""
     given = dict(whole.headers)
     ours = tuple(
         (name, shorten((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given

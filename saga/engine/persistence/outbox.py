@@ -1,4 +1,4 @@
-"""Publish records and dead letters, and retry while store or broker cannot be reached."""
+"""Publish records and dead letters, and retry while store or broker is unavailable."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Literal, ParamSpec, TypeVar
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
-"""Shortest and longest pause between two attempts while store or broker cannot be reached."""
+"""Shortest and longest pause between two attempts while store or broker is unavailable."""
 REFUSED_S_MAX = 30.0
 """Longest pause between two attempts to publish a dead letter that the log refuses."""
 REFUSED = BrokerUnavailable("a dead letter is refused in every form")
@@ -32,8 +32,8 @@ async def retry_while_unavailable(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Return the result of `act`; retry while store or broker cannot be reached. That counts as no attempt of
-    anything."""
+    """Return the result of `act`, and retry while store or broker is unavailable. A retry does not count as an
+    attempt."""
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
         began = ports.clock.monotonic_s()
@@ -65,14 +65,15 @@ def report_refused_write(
 
 
 def send(service: ServiceRuntime, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
-    """Publish records; return when all are acknowledged."""
+    """Publish records, and return when all are acknowledged."""
     return retry_while_unavailable(service, position, "publish", service.ports.publisher.publish, outgoing)
 
 
 async def send_dead_letter(service: ServiceRuntime, position: Position, whole: Outgoing) -> None:
-    """Publish a dead letter whole, or with as much of the original as the log accepts; return when it is acknowledged.
+    """Publish a dead letter in full, or with as much of the original as the log accepts; return when it is
+    acknowledged.
 
-    While the log rejects it in every form it waits, and that is reported.
+    While the log rejects it in every form, this waits and reports it.
     """
     ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
     while (
@@ -89,17 +90,17 @@ async def send_dead_letter(service: ServiceRuntime, position: Position, whole: O
 async def offer_dead_letter(
     service: ServiceRuntime, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
 ) -> BrokerUnavailable | None:
-    """Try to publish the dead letter once: whole, then in ever smaller forms.
+    """Try once to publish the dead letter: in full, then in smaller and smaller forms.
 
-    Returns `None` once it is acknowledged, or why it is not.
+    Returns `None` once it is acknowledged; otherwise the reason why it is not.
     """
     refusal = REFUSED
     for form in dead_letters.shrink(whole, service.ports.publisher.record_bytes_max):
         try:
             await publish(form)
-        except BrokerUnavailable as why:  # for a smaller one, too
+        except BrokerUnavailable as why:  # a smaller dead letter would not help
             return why
-        except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be handled must not end who handles
+        except Exception as why:  # noqa: BLE001 - an error of a dead letter must not end the worker
             refusal = BrokerUnavailable(f"{REFUSED}: {type(why).__name__}: {why}")
         else:
             return None
@@ -107,7 +108,7 @@ async def offer_dead_letter(
 
 
 def report_dead_letter(service: ServiceRuntime, saga: str, letter: DeadLetterRecord) -> None:
-    """Report a dead letter or an escalation to people."""
+    """Report a dead letter or an escalation as a telemetry event."""
     moment = dead_letters.to_telemetry(service.name, saga, letter, service.contracts.get(letter.message.type))
     if moment is not None:
         service.ports.outage_watch.report(moment)
@@ -122,14 +123,14 @@ def timer_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, u
 def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> list[Outgoing]:
     """Make the records of a transition: events in recorded order, then dead letters.
 
-    All of it is built from what the progress holds, so a repetition has the same bytes.
+    They are built only from the contents of the progress, so a repetition has the same bytes.
     """
     contracts = service.contracts
     messages = build_messages(p, entry)
     if (tracing := service.ports.outage_watch.tracing) is not None:
         messages = [replace(m, trace=tracing.outgoing_header(m)) for m in messages]
     records = [envelope.to_record(m, contracts[m.type]) for m in messages]
-    if not entry.letters:  # nearly always
+    if not entry.letters:  # the usual case
         return records
     return records + [
         dead_letters.to_outgoing(

@@ -1,4 +1,4 @@
-"""Overflow segments and claim checks: what of a saga does not fit in its one progress document."""
+"""Overflow segments and claim checks: the parts of a saga's progress that do not fit in its one document."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,14 +20,14 @@ from saga.progress.overflow import NewSegment, OverflowContext, SegmentDocument,
 from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
-"""How long segments are kept after they are no longer needed: clocks may differ by so much."""
+"""Seconds for which segments are kept after they are no longer needed, because clocks may differ by that much."""
 EXPIRY_S_MAX = 10 * 365 * 86_400
-"""Longest time that a segment of the inbox is kept, or the retention and a year if that is longer: a message may carry
+"""Maximum seconds for which an inbox segment is kept, unless the retention plus a year is longer. A message may carry
 any time, and no store keeps a document for thousands of years."""
 
 
 class OverflowStore:
-    """Read and write the overflow segments of a progress, and the claims of large step results."""
+    """Reads and writes the overflow segments of a progress, and claim checks of large step results."""
 
     def __init__(self, service: ServiceRuntime) -> None:
         self.service = service
@@ -35,7 +35,8 @@ class OverflowStore:
     async def recall(self, state: ProcessingState) -> ProcessingState:
         """Look the message up in the overflow segments.
 
-        From here on `ProcessingState.loaded_progress` knows of it what a progress without segments would know.
+        Afterwards `ProcessingState.loaded_progress` shows about the message what a progress without segments would
+        show.
         """
         had, kept = await self._find_entries(state, state.loaded_progress, [state.message])
         return replace(state, recalled=had, paged=tuple(sorted(kept)))
@@ -43,13 +44,14 @@ class OverflowStore:
     async def find_in_segments(
         self, state: ProcessingState, p: SagaProgress, messages: Sequence[Message]
     ) -> dict[str, int]:
-        """Return the inbox entries of these messages that are in segments only. Raises `Superseded`."""
+        """Return the inbox entries of these messages that are only in segments. Raises `Superseded`."""
         return (await self._find_entries(state, p, messages))[0]
 
     async def _find_entries(
         self, state: ProcessingState, p: SagaProgress, messages: Sequence[Message]
     ) -> tuple[dict[str, int], set[str]]:
-        """Return their entries in segments of the inbox, and the handlers for which segments hold them pending."""
+        """Return the message's entries in inbox segments, and the handlers for which segments store the message as
+        pending."""
         missing = {
             ids.inbox_entry(m.id, name): name for m in messages for name in self.service.roles.names.get(m.type, ())
         }
@@ -72,10 +74,10 @@ class OverflowStore:
     async def move_overflow(
         self, state: ProcessingState, p: SagaProgress
     ) -> tuple[SagaProgress, list[tuple[str, int]]]:
-        """Move what has no room in the progress to segments, and back what has room again.
+        """Move items that do not fit in the progress to segments, and restore items that are needed.
 
-        Returns the progress to be written, once its segments are durable, and the segments that are not needed once it
-        is written, each with its version. Raises `Superseded`.
+        Returns the progress to be written, once its segments are durable, and the segments that are no longer needed
+        after that write, each with its version. Raises `Superseded`.
         """
         emptied: list[tuple[str, int]] = []
         context = OverflowContext(
@@ -114,7 +116,7 @@ class OverflowStore:
     async def _empty_segment(
         self, state: ProcessingState, segment: OverflowSegment, emptied: list[tuple[str, int]]
     ) -> SegmentDocument:
-        """Return the content of a segment, which is added to `emptied`."""
+        """Read a segment that is to be removed from the progress, add it to `emptied`, and return its content."""
         key, document = await self._read(state, segment)
         content = _decode_segment(key, document)
         emptied.append((key, document.cas))
@@ -128,8 +130,10 @@ class OverflowStore:
         emptied: list[tuple[str, int]],
         context: OverflowContext,
     ) -> SagaProgress:
-        """Return the progress with a copy of a segment that expires at the right time; of an index, with its segments
-        instead."""
+        """Return the progress with the segment replaced by a copy that expires at the right time.
+
+        An index segment is replaced by the segments that it lists.
+        """
         key, document = await self._read(state, segment)
         content = _decode_segment(key, document)
         if segment.level:
@@ -143,20 +147,20 @@ class OverflowStore:
         return p
 
     async def restore_results(self, state: ProcessingState, p: SagaProgress) -> SagaProgress:
-        """Return the progress with all results that are in segments. Raises `Superseded`."""
+        """Return the progress with all results from its segments. Raises `Superseded`."""
         while (segment := next((s for s in p.pages if s.of == "results"), None)) is not None:
             key, document = await self._read(state, segment)
             p = overflow.restore(p, segment, _decode_segment(key, document))
         return p
 
     async def remove_segments(self, emptied: Sequence[tuple[str, int]]) -> None:
-        """Remove segments that no progress lists any more. One that cannot be removed does no harm."""
+        """Remove segments that no progress lists any more. A segment that cannot be removed does no harm."""
         for key, cas in emptied:
             with suppress(StoreError):
                 await self.service.ports.store.remove(ARCHIVES, key, cas=cas)
 
     async def _insert_segment(self, state: ProcessingState, new: NewSegment) -> None:
-        """Insert a segment; return when it is durable. Raises `Superseded`."""
+        """Insert a segment, and return when it is durable. Raises `Superseded`."""
         ports, saga = self.service.ports, state.message.saga
         expiry_s = None
         if new.segment.until:
@@ -176,7 +180,7 @@ class OverflowStore:
                 new.content,
                 expiry_s=expiry_s,
             )
-        except Exists:  # from an attempt that got no further: its name is the digest of its content
+        except Exists:  # from an earlier attempt: its content is the same, because its name contains the digest
             pass
         except Ambiguous as why:
             report_refused_write(self.service, saga, "archive", why)
@@ -195,7 +199,7 @@ class OverflowStore:
         if document is not None:
             entries = _decode_segment(key, document).entries
         elif segment.is_forgotten(ports.clock.now_ms() // 1000):
-            entries = b""  # expired, as whatever is in it would be
+            entries = b""  # expired, and all of its entries with it
         else:
             raise await self._missing(state, key)
         ports.overflow_cache.learn(key, entries)
@@ -231,11 +235,11 @@ class OverflowStore:
         key, ports = claim_key(self.service.name, saga, claim), self.service.ports
         while True:
             try:
-                # Without expiry, as archives: transitions refer to it, and these are archived.
+                # Like archives, it does not expire: archived transitions may refer to it.
                 await retry_while_unavailable(self.service, at, "claim", ports.store.insert, ARCHIVES, key, content)
-            except Exists:  # its name is the digest of its content
+            except Exists:  # its content is the same, because its name is the digest
                 break
-            except Ambiguous as why:  # it may be there: the same again does no harm
+            except Ambiguous as why:  # it may be stored: writing the same again does no harm
                 report_refused_write(self.service, saga, "archive", why)
                 await ports.assignment.pause(WAIT_S_FIRST, at)
             else:
@@ -243,7 +247,7 @@ class OverflowStore:
         return replace(call, value=Raw(b"null"), claim=claim)
 
     async def load_claim(self, state: ProcessingState, call: StepRecord) -> StepRecord:
-        """Return the record with its value. Raises `StoreError` if the claim is gone or was changed."""
+        """Return the record with its value. Raises `StoreError` if the claim check is gone or was changed."""
         key = claim_key(self.service.name, state.message.saga, call.claim)
         document = await retry_while_unavailable(
             self.service, state.position, "get", self.service.ports.store.get, ARCHIVES, key

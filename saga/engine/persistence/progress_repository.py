@@ -38,7 +38,7 @@ from saga.telemetry.events import DeadLettered, ReplayEnded
 P = ParamSpec("P")
 
 OURS = ("", timers.TYPE)
-"""Types of messages that no progress knows: of a repair, and of wakes."""
+"""Types of messages that are never in a progress: the empty type of a repair, and timers."""
 
 
 def _decode_archive(key: str, document: Document) -> TransitionArchive:
@@ -49,7 +49,8 @@ def _decode_archive(key: str, document: Document) -> TransitionArchive:
 
 
 class ProgressRepository:
-    """Load and commit the progress of one service's sagas, and publish their events. It keeps nothing per message."""
+    """Loads and commits the progress of one service's sagas, and publishes their events. It keeps no state for a
+    message."""
 
     def __init__(self, service: ServiceRuntime) -> None:
         self.service, self.overflow = service, OverflowStore(service)
@@ -57,8 +58,9 @@ class ProgressRepository:
     async def load(self, state: ProcessingState) -> ProcessingState:
         """Read the progress from the store.
 
-        Events that are not known as published are published first. Those that another message will publish go out only
-        if this message's processing writes. Raises `Draining`: a worker that has lost the partition decides nothing.
+        Events that are not known as published are published first, except events that another message's redelivery will
+        publish: those are published only if the processing of this message writes. Raises `Draining`, because a worker
+        that has lost the partition must not decide.
         """
         self.service.ports.assignment.check_running(state.position)
         saga, remembered = state.message.saga, 0 if state.progress is None else state.cas
@@ -87,20 +89,21 @@ class ProgressRepository:
                 self.service.ports.transition_listener.on_loaded(p)
         if p.started is None and self.service.is_older_than_retention(
             state.message
-        ):  # what is kept here may be all new to us
+        ):  # its contents may all be new to this version
             await self._note_work(state.position)
             if self.service.is_older_than_retention(state.message):
                 await self._give_up_old(state)
                 return replace(state, is_complete=True)
         if takeover.is_takeover_due(p, self.service.roles):
             p = await self._take_over(replace(state, cas=cas), p)
-        # What was looked up in segments of the progress before is of no use any more.
+        # Entries found in segments of the previous progress are no longer valid.
         return replace(state, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
 
     def _is_brought_elsewhere(self, state: ProcessingState, entry: Transition) -> bool:
-        """Return True if another message that is redelivered publishes the events of a transition.
+        """Return True if another message will be redelivered, and will then publish the events of a transition.
 
-        Its offset was not committed, its log is still read, and a handler of this version consumes it.
+        That is so if the message's offset is not committed, its log is still read, and a handler of this version
+        consumes it.
         """
         if state.position == NOWHERE or entry.position is None or entry.position == state.position[:3]:
             return False
@@ -112,7 +115,7 @@ class ProgressRepository:
             await self.publish(state, p, entry)
 
     async def _take_over(self, state: ProcessingState, p: SagaProgress) -> SagaProgress:
-        """Return the progress with the self-consumed events that the version of the service before did not consume."""
+        """Return the progress with self-consumed events that the previous version of the service did not consume."""
         entries = [*await self._load_archives(state.position, p), *map(decode_transition, p.transitions)]
         if p.pages:
             p = await self.overflow.restore_results(state, p)
@@ -135,9 +138,10 @@ class ProgressRepository:
         return entries
 
     def _check_declared(self, p: SagaProgress, unpublished: Sequence[Transition]) -> None:
-        """Check that the progress needs nothing that this version of the service does not declare.
+        """Check that this version of the service declares everything that the progress needs.
 
-        Raises `SagaError`: the saga waits, and that is reported, until a version that declares it takes the message.
+        Raises `SagaError` otherwise: the saga waits, and this is reported, until a version that does so processes the
+        message.
         """
         if p.version > self.service.version:
             raise SagaError(
@@ -154,7 +158,7 @@ class ProgressRepository:
             )
 
     async def _give_up_old(self, state: ProcessingState) -> None:
-        """Make a dead letter of a message whose saga is older than the retention, without a progress."""
+        """Make a dead letter of a message whose saga is older than the retention. No progress is written."""
         message = state.message
         letter = dead_letters.from_forgotten(
             self.service.name, message, state.position, self.service.contracts[message.type]
@@ -187,10 +191,10 @@ class ProgressRepository:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> ProcessingState:
-        """Write the progress that `record_it` makes by one compare-and-swap, then publish its events.
+        """Write the progress that `record_it` returns by one compare-and-swap, then publish its events.
 
-        `record_it` is given the progress, the context of this write, and the arguments. Raises `Superseded` if the
-        progress has to be decided again, and `TooLarge`.
+        `record_it` is called with the progress, the context of this write, and the arguments. Raises `Superseded` if
+        the next action has to be decided again on a reloaded progress, and `TooLarge`.
         """
         written = record_it(state.loaded_progress, self.write_context(state), *args, **kwargs)
         clock, stages, entry = self.service.ports.clock, state.measurements, written.entry
@@ -212,7 +216,7 @@ class ProgressRepository:
         return state
 
     def _report_replay(self, p: SagaProgress, entry: Transition) -> None:
-        """Report the end of what a person had tried again, if this transition is it."""
+        """Report the result of an operator's replay, if this transition ends it."""
         result = operator_commands.find_replay_result(p, entry)
         if result is not None:
             ended = ReplayEnded(
@@ -221,7 +225,8 @@ class ProgressRepository:
             self.service.ports.outage_watch.report(ended)
 
     async def checkpoint(self, state: ProcessingState, written: Commit) -> ProcessingState:
-        """Write the progress alone. An ambiguous write counts as refused: it is never repeated, for it may still land.
+        """Write the progress only. An ambiguous write counts as refused and is never repeated, because it may still
+        take effect.
 
         Raises `Superseded`, and `TooLarge` for a progress that can never be written.
         """
@@ -229,7 +234,7 @@ class ProgressRepository:
         p = written.snapshot
         if state.unpublished:
             await self._publish_all(state, state.loaded_progress, state.unpublished)
-        if state.recalled:  # these are in segments already
+        if state.recalled:  # these entries are in segments already
             p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in state.recalled})
         if p.results or p.later or p.format == RELEASED or (p.intents and integrity.may_affect_format(p.intents)):
             p = integrity.update_format(p)
@@ -269,7 +274,8 @@ class ProgressRepository:
         return replace(state, progress=p, cas=cas, is_current=True, unpublished=())
 
     async def open_intent(self, state: ProcessingState, intent: Intent) -> ProcessingState:
-        """Write an intent, so that what it begins is known after a crash. Raises `Superseded` and `TooLarge`."""
+        """Write an intent, so that the call that it begins is known after a crash. Raises `Superseded` and
+        `TooLarge`."""
         context = self.write_context(state, appends=False)
         return await self.checkpoint(state, journal.open_intent(state.loaded_progress, context, intent))
 
@@ -287,7 +293,7 @@ class ProgressRepository:
                     f"the archive {key!r} was there and is gone: somebody removes documents by hand"
                 ) from None
             earlier = _decode_archive(key, there)
-            if history.is_of_another_saga(p, earlier):  # of a saga that had this id, and is forgotten
+            if history.is_of_another_saga(p, earlier):  # archive of an earlier saga with this id, which is forgotten
                 await self._replace_archive(position, p.saga, key, content, there.cas)
             else:
                 archive = earlier
@@ -307,9 +313,9 @@ class ProgressRepository:
             raise Superseded from why
 
     async def publish(self, state: ProcessingState, p: SagaProgress, entry: Transition) -> None:
-        """Publish the events and the timer of a transition, in order; return when all are acknowledged.
+        """Publish the events and the timer of a transition, in order, and return when all are acknowledged.
 
-        Nothing later is published before. The timer that is being processed is not published again.
+        Nothing of a later transition is published before. A timer that is being processed is not published again.
         """
         position, records, count = state.position, outbox.outbox_records(self.service, p, entry), len(entry.events)
         if entry.wake is not None and entry.wake.id != state.message.id:
@@ -318,7 +324,7 @@ class ProgressRepository:
         began_s = self.service.ports.clock.monotonic_s()
         try:
             await outbox.send(self.service, position, records)
-        except Exception:  # a dead letter that the log does not take keeps back nothing else
+        except Exception:  # a dead letter that the log refuses must not block anything else
             if not entry.letters:
                 raise
             if count:
@@ -332,7 +338,7 @@ class ProgressRepository:
                 outbox.report_dead_letter(self.service, p.saga, dead)
 
     def write_context(self, state: ProcessingState, *, appends: bool = True) -> WriteContext:
-        """Collect what the next write depends on: message, time, retention, and the progress before.
+        """Collect everything that the next write depends on: message, time, retention, and the previous progress.
 
         `appends`: False for a write without a transition, which need not know whether the message is new.
         """
@@ -349,7 +355,7 @@ class ProgressRepository:
             message=message,
             position=state.position if is_new else None,
             roles=self.service.roles,
-            # Without a message nothing is redelivered after a crash: a repair records this when all is published.
+            # Without a message nothing is redelivered after a crash: a repair records it after everything is published.
             heard=self.service.roles.heard if message.type else p.heard,
             now_ms=self.service.ports.clock.now_ms(),
             retention_s=self.service.retention_s,

@@ -1,19 +1,19 @@
 """Record of a service in its own store: the id of the store, where the service began in each topic that it reads, the
 log id of each topic that it publishes to, and when it was down.
 
-Store id and beginnings never change: the id is random, so no two stores have the same; a beginning is what
-`Service(start=...)` declares when a release first reads the topic. A group without a committed position begins there,
-on every broker, also after positions were lost, and in partitions that a topic gets later.
+Store id and beginnings never change. The id is random, so no two stores have the same. A beginning is the value of
+`Service(start=...)` when a release first read the topic: a group without a committed position begins there, on every
+broker, also after positions were lost, and in partitions that a topic gets later.
 
-A topic can be lost while the store remains. A progress records what was published, timers included; if the topic was
+A topic can be lost while the store remains. A progress records what was published, including timers; if the topic was
 deleted and created again, its log id differs from the one in the record.
 
-A progress expires one `memory` after its last write. So nothing of a saga can have expired that began while the service
-was down, if it was down until less than one `memory` ago. Before a worker writes a progress, it makes sure that the
-record says that the service runs now.
+A progress expires one retention after its last write. So, while the service has been up again for less than one
+retention, nothing has expired of a saga that began while it was down. Before a worker writes a progress, it makes sure
+that the record says that the service runs now.
 
-A second document, one for all services of the store, holds the handlers of each: a service without a record that has
-all handlers of another one is most likely that one under a new name.
+A second document, shared by all services of the store, lists the handlers of each. A service without a record that has
+all handlers of another one is most likely that service under a new name.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,13 +34,13 @@ from saga.store.port import Document, Store
 from saga.support.clock import Clock
 
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
-"""Pauses before a store that cannot be reached is asked again."""
+"""First and longest pause before a store that is unavailable is tried again."""
 BITS = 52
-"""Random bits that one draw gives."""
+"""Number of random bits that one draw gives."""
 WORK_MS_MIN, WORK_MS_MAX = 1000, 3_600_000
-"""Time, at least and at most, for which one note says that the service works."""
+"""Shortest and longest time, in milliseconds, for which one record of work is valid."""
 ABSENCES_MAX = 16
-"""Absences in the time of one memory, at most: what is shorter than such a part of it counts as work."""
+"""Maximum number of recorded absences within one retention: a shorter absence than this part of it counts as work."""
 
 
 class ServiceRecord(Struct, frozen=True, kw_only=True):
@@ -50,14 +50,14 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
     store: str
     """Id of the store."""
     starts: dict[str, int]
-    """Topics that the service has ever read, each with the time in milliseconds since 1970 at which it began there; 0:
-    at the oldest record."""
+    """Topics that the service has ever read, each with the time at which it began there, in milliseconds since 1970; 0
+    for the oldest record."""
     logs: dict[str, str] = {}
-    """Topics that the service publishes to, each with the id of its log."""
+    """Topics that the service publishes to, each with its log id."""
     works_until_ms: int = 0
-    """Time until which a worker may write; 0: that is not known."""
+    """Time until which a worker may write; 0 if unknown."""
     absences: tuple[tuple[int, int], ...] = ()
-    """Times in which no worker has written anything, as long as they matter; oldest first."""
+    """Periods in which no worker wrote anything, as long as they matter, oldest first."""
 
     def identity(self, worker: str) -> MemberIdentity:
         """Return the identity of a member of the service's consumer group."""
@@ -65,13 +65,15 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
 
 
 def record_key(service: str) -> str:
-    """Return the key of the record in collection `saga-archive`. No service name has a `|`, so it is no archive's
-    key."""
+    """Return the key of the record in collection `saga-archive`.
+
+    It is never equal to the key of an archive, because service names contain no `|`.
+    """
     return f"{service}|identity::{OURS}::record"
 
 
 def decode(service: str, document: Document) -> ServiceRecord:
-    """Decode the record. Raises `StoreError`: without it the store may be that of another service."""
+    """Decode the record. Raises `StoreError`: without a record the store may belong to another service."""
     try:
         return msgspec.json.decode(document.content, type=ServiceRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
@@ -81,14 +83,14 @@ def decode(service: str, document: Document) -> ServiceRecord:
 
 
 REACTIONS_KEY = f"|reactions::{OURS}::record"
-"""Key of what the services of a store react to, likewise."""
+"""Key of the document with the handlers of all services of a store; likewise."""
 
 
 class Reactions(Struct, frozen=True):
-    """What the services that have run on a store react to."""
+    """The handlers of all services that have run on a store, with the events that they consume."""
 
     services: dict[str, tuple[str, ...]] = {}
-    """By service, each reaction with the events that it takes."""
+    """For each service, its handlers with the events that they consume."""
 
 
 def reactions_of(declared: Declared) -> tuple[str, ...]:
@@ -102,14 +104,14 @@ def _event(event: type[Event]) -> str:
     topic = contract_of(event).topic
     return (
         name_of(event) if is_change_topic(topic) else f"{topic}/{name_of(event)}"
-    )  # such a topic has the service's name
+    )  # the names of such topics contain the service's name
 
 
 def check_name(declared: Declared, known: Reactions) -> None:
     """Check the name of a service that has never run on a store.
 
-    Raises `ConfigurationError` if another service there did the same: it was probably renamed. A service that declares
-    `start=` is taken for a new one.
+    Raises `ConfigurationError` if another service there had the same handlers, because then this one was probably
+    renamed. A service that declares `start=` counts as new.
     """
     mine, title = set(reactions_of(declared)), declared.title
     twin = next((name for name, theirs in known.services.items() if name != declared.name and mine >= {*theirs}), None)
@@ -136,33 +138,33 @@ def start_ms(declared: Declared, now_ms: int) -> int:
 
 
 def begun_topics(declared: Declared) -> frozenset[str]:
-    """Return the topics in which the declared start counts: those of events. Its own topics it reads from the
-    beginning."""
+    """Return the topics to which the declared start applies: those of events. The service's own topics are read from
+    the beginning."""
     return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_change_topic(name))
 
 
 def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:
-    """Return the record with the topics that are new."""
+    """Return the record with topics added that are new."""
     new = dict.fromkeys(sorted(set(topics) - record.starts.keys()), begins_ms)
     return replace(record, starts={**record.starts, **new}) if new else record
 
 
 def work_ms(retention_s: int) -> int:
-    """Return for how long one record of work counts, in milliseconds."""
+    """Return for how many milliseconds one record of work is valid."""
     return min(WORK_MS_MAX, max(WORK_MS_MIN, retention_s * 1000 // ABSENCES_MAX))
 
 
 def times_of_writes(record: ServiceRecord, retention_s: int) -> tuple[int, int]:
     """Return the first and the last time at which a write may begin.
 
-    A clock that was ahead may have recorded an absence that is not over yet; and half of the recorded time is left for
-    the write to land.
+    A clock that was ahead may have recorded an absence that is not over yet. Half of the recorded time is kept as a
+    reserve until the write takes effect.
     """
     return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(retention_s) // 2
 
 
 def record_work(record: ServiceRecord, now_ms: int, retention_s: int) -> ServiceRecord:
-    """Return the record that the service works from now on, and whether it was away before.
+    """Return the record extended so that the service works from now on, and whether it was down before.
 
     An absence that ends in the future was recorded by a clock that was ahead: it ends now.
     """
@@ -178,13 +180,13 @@ def record_work(record: ServiceRecord, now_ms: int, retention_s: int) -> Service
 
 
 async def read_record(store: Store, service: str) -> ServiceRecord | None:
-    """Read the record of a service; `None` if it never ran on this store."""
+    """Read the record of a service; `None` if the service never ran on this store."""
     document = await store.get(ARCHIVES, record_key(service))
     return None if document is None else decode(service, document)
 
 
 def replaced_logs(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the topics that have another log than the known one. A topic that is unknown, or missing, has none.
+    """Return the topics whose log is another one than the known one. Unknown and missing topics are left out.
 
     >>> replaced_logs({"orders": "a", "payments": "b", "gone": "c"}, {"orders": "a", "payments": "x", "new": "y"})
     ['payments']
@@ -193,7 +195,8 @@ def replaced_logs(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 
 async def known_logs(store: Store, service: str) -> dict[str, str]:
-    """Read the logs that a service has published to; none if it never ran on this store. Raises `StoreError`."""
+    """Read the ids of the logs that a service has published to; empty if it never ran on this store. Raises
+    `StoreError`."""
     record = await read_record(store, service)
     return {} if record is None else record.logs
 
@@ -201,7 +204,7 @@ async def known_logs(store: Store, service: str) -> dict[str, str]:
 async def note_logs(store: Store, service: str, log_ids: Mapping[str, str], but: Collection[str] = ()) -> None:
     """Record that the service publishes to these logs from now on, except those of the topics `but`.
 
-    A service that never ran on this store has no record to hold them. Raises `StoreError`.
+    For a service that never ran on this store, nothing is recorded. Raises `StoreError`.
     """
     new = {topic: id_ for topic, id_ in log_ids.items() if topic not in but}
     await _change(store, service, lambda known: replace(known, logs={**known.logs, **new}))
@@ -241,7 +244,7 @@ class WorkTimes:
     async def record(self) -> None:
         """Record that the service works. Raises `StoreError`.
 
-        If the record was removed, this worker uses what it knows until it ends.
+        If the record was removed, this worker continues with the copy that it has.
         """
 
         def extend(known: ServiceRecord) -> ServiceRecord:
@@ -251,9 +254,10 @@ class WorkTimes:
 
 
 async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: OutageWatch) -> ServiceRecord:
-    """Return the record of a service, made or extended if necessary: durable before anything is read from the log.
+    """Return the record of a service, created or extended if necessary. It is durable before anything is read from the
+    log.
 
-    While the store cannot be reached it waits, and that is reported. Raises `ConfigurationError` for a service that was
+    While the store is unavailable this waits and reports it. Raises `ConfigurationError` for a service that was
     probably renamed.
     """
     service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
@@ -277,7 +281,7 @@ async def ensure_record(declared: Declared, store: Store, clock: Clock, watching
             await _note_reactions(declared, store, listed)
             return made
         except (Exists, Conflict, Ambiguous):
-            continue  # another process was faster, or the answer was lost: what is there by now counts
+            continue  # another process was faster, or the answer was lost: read it again
         except StoreUnavailable as why:
             watching.unavailable("get", why)
             await clock.sleep(pause_s)
@@ -285,7 +289,7 @@ async def ensure_record(declared: Declared, store: Store, clock: Clock, watching
 
 
 def _reactions_in(listed: Document | None) -> Reactions:
-    """Decode what the services of a store react to. Raises `StoreError`."""
+    """Decode the handlers of the services of a store. Raises `StoreError`."""
     try:
         return Reactions() if listed is None else msgspec.json.decode(listed.content, type=Reactions)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
@@ -296,7 +300,7 @@ def _reactions_in(listed: Document | None) -> Reactions:
 
 
 async def _note_reactions(declared: Declared, store: Store, listed: Document | None) -> None:
-    """Record what a service reacts to, if that is new. Raises what a write of the store raises."""
+    """Record the handlers of a service, if they are new. Raises the errors of a write to the store."""
     known, mine = _reactions_in(listed).services, reactions_of(declared)
     if known.get(declared.name) == mine or not mine:
         return
@@ -312,5 +316,5 @@ def _new_id(clock: Clock) -> str:
 
 
 def starts_of(record: ServiceRecord) -> Mapping[str, int]:
-    """Return the starts to join the consumer group with: see `saga.broker.port.Broker`."""
+    """Return the starting positions for joining the consumer group: see `saga.broker.port.Broker`."""
     return {topic: at_ms for topic, at_ms in record.starts.items() if at_ms}

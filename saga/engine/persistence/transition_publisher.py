@@ -1,9 +1,10 @@
 """Publish transition events in the background, in batches: no message waits for them.
 
-A transition is published soon after its write, and before the offset of its message is committed: so if a worker dies
-first, the message is redelivered, and the next worker loads the progress and publishes what is not known as published.
-If the log accepts none for long, commits go on, and the backlog is bounded: the rest is dropped. The progress holds
-from where on transitions are unpublished, and the next worker that loads it publishes them.
+A transition event is published soon after the transition is written, and before the offset of its message is committed.
+So if a worker dies before, the message is redelivered, and the next worker loads the progress and publishes the events
+that are not known as published. If the log accepts none for long, commits continue and the backlog is limited: further
+events are dropped. The progress records from which transition on they are unpublished, and the next worker that loads
+it publishes them.
 """
 
 import asyncio
@@ -37,19 +38,19 @@ from saga.support.clock import LATEST_MS, Clock, iso
 from saga.telemetry.events import Untold
 
 PUBLISH_S = 0.1
-"""Pause before queued transitions are published, so that a batch has those of many lanes."""
+"""Pause before queued events are published, so that one batch contains those of many sagas."""
 WITHIN_S = 2.0
-"""Seconds for one batch, at most."""
+"""Maximum seconds for publishing one batch."""
 AGAIN_S = 0.5
 """Pause after a batch that could not be published."""
 HOLDS_S_MAX = 10.0
-"""Seconds for which commits wait for transitions that cannot be published; then they go on without."""
+"""Maximum seconds for which commits wait for events that cannot be published; after that they continue."""
 BATCH_MAX = 1000
 QUEUED_BYTES_MAX = 8 << 20
-"""Bytes of transitions that wait to be published; new ones beyond that are dropped."""
+"""Maximum bytes of events that wait to be published; further ones are dropped."""
 SAGAS_MAX = 20_000
-"""Sagas of which the worker remembers what is published. For others it asks the progress, and some transitions are
-published twice."""
+"""Largest number of sagas for which the worker remembers what is published. For others it uses the progress, and some
+events are published twice."""
 _CLASS = re.compile(r"([A-Za-z_]\w{0,99})(?=:)")
 
 
@@ -68,14 +69,14 @@ class QueuedTransition(NamedTuple):
 
     saga: str
     known: _PublishedSaga
-    """What is known of its saga; another one of the same id has an entry of its own."""
+    """What is known about its saga. A later saga with the same id has another object."""
     number: int
     line: TransitionLine
 
 
 @dataclass(slots=True)
 class TransitionPublisher:
-    """Publishes the transitions that one worker writes or loads. It remembers, for each saga, how far they are
+    """Publishes the events of transitions that one worker writes or loads. It remembers how far each saga's are
     published."""
 
     service: PreparedService
@@ -89,9 +90,9 @@ class TransitionPublisher:
     _sagas: OrderedDict[str, _PublishedSaga] = field(default_factory=OrderedDict)
     _rests_until_s: float = -inf
     _fails_since_s: float | None = None
-    """Time since which nothing can be published; `None`: publishing works."""
+    """Time since which publishing fails; `None` while it works."""
     _dropped: int = 0
-    """Transitions dropped since the last report of any."""
+    """Number of events dropped since the last report."""
     _reported_s: float = -inf
 
     @property
@@ -116,7 +117,7 @@ class TransitionPublisher:
         self._queue(p, known, event)
 
     def on_loaded(self, p: SagaProgress) -> None:
-        """Queue all transitions of a progress read from the store that are not known as published."""
+        """Queue the events of all transitions of a loaded progress that are not known as published."""
         known = self._sagas.get(p.saga)
         if known is not None and known.queued == p.n:
             return
@@ -127,7 +128,7 @@ class TransitionPublisher:
         for raw in p.transitions[first - p.first :]:
             try:
                 entry = decode_transition(raw)
-            except UNREADABLE:  # `saga sagas verify` names it: the saga goes on
+            except UNREADABLE:  # `saga sagas verify` reports it; the saga continues
                 continue
             self._queue(
                 p, known, make_transition_event(self.service, self.worker, p, entry, sha256(bytes(raw)).hexdigest())
@@ -157,7 +158,7 @@ class TransitionPublisher:
             await self.publish()
 
     async def publish(self) -> bool:
-        """Publish everything queued, as far as possible. Returns whether offsets may be committed."""
+        """Publish all queued events, as far as possible. Returns whether offsets may be committed."""
         async with self._one_at_a_time:
             left = len(self._waiting)
             while left > 0 and self.clock.monotonic_s() >= self._rests_until_s:
@@ -167,13 +168,13 @@ class TransitionPublisher:
                     await self.clock.within(
                         WITHIN_S, self.log.publish(transitions_to_records(queued.line for queued in batch))
                     )
-                except (BrokerUnavailable, TimeoutError):  # kept: published when the log can be reached again
+                except (BrokerUnavailable, TimeoutError):  # kept, and published when the log is available again
                     now = self.clock.monotonic_s()
                     self._rests_until_s = now + AGAIN_S
                     if self._fails_since_s is None:
                         self._fails_since_s = now
                     break
-                except Exception as why:  # noqa: BLE001 - whatever it is: no message waits for it
+                except Exception as why:  # noqa: BLE001 - whatever the error is, no message waits for it
                     self._remove(batch)
                     for queued in batch:
                         self._drop(queued.saga, why)
@@ -197,7 +198,7 @@ class TransitionPublisher:
                 queued.known.published += 1
 
     def _drop(self, saga: str, why: Exception) -> None:
-        """Drop a transition: forget the saga, so that its transitions are published when its progress is loaded
+        """Drop a transition event and forget its saga, so that its events are published when its progress is loaded
         again."""
         self._sagas.pop(saga, None)
         self._dropped += 1
@@ -216,9 +217,9 @@ def make_transition_event(
     hash_: str,
     times_ms: tuple[int | None, int | None] = (None, None),
 ) -> TransitionEvent:
-    """Make the event of a transition, with what is open, awaited and due by the progress `p`.
+    """Make the event of a transition, with the saga's open work, awaited events and due times in the progress `p`.
 
-    `times_ms`: how long the message was queued, and how long its handler took, if that is known.
+    `times_ms`: how long the message was queued, and how long its handler took, if known.
     """
     topic, partition, offset = entry.position or (None, None, None)
     events = entry.events
@@ -253,21 +254,21 @@ def make_transition_event(
 
 
 def _error_of(entry: Transition) -> str | None:
-    """Return the class of the exception of the last failed attempt or dead letter; never its text."""
+    """Return the class name of the exception of the last failed attempt or dead letter; never its text."""
     reason = entry.letters[-1].reason if entry.letters else entry.failures[-1].reason
     found = _CLASS.match(reason)
     return None if found is None else found[1]
 
 
 def _blame_of(entry: Transition) -> str | None:
-    """Return who can fix that failure."""
+    """Return who can correct the cause of that failure."""
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
 def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage, ...]:
     """List what the saga waits for: missing event types of pending messages, and times and events of suspended runs.
 
-    While no message has named the time at which the saga began, everything waits for one that does.
+    As long as the start of the saga is unknown, everything waits for a message that carries it.
     """
     found = dict[WaitingMessage, None]()
     if p.started is None:
@@ -288,7 +289,7 @@ def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMes
 
 
 def _undo_name(service: PreparedService, kept: PendingMessage) -> str:
-    """Return the name of the compensation that an outcome is kept for, as in the journal."""
+    """Return the name of the compensation for which an outcome is stored, as in the journal."""
     role = service.roles.handlers.get(kept.handler)
     return kept.handler if role is None or role.undo is None else role.undo.name
 
@@ -300,7 +301,8 @@ def _parked_until(p: SagaProgress) -> str | None:
 
 
 def _due_ms(kept: PendingMessage) -> int:
-    """Return the time after which stored work is late. A postponed run never is, for its looks are not recorded."""
+    """Return the time after which stored work is late. A postponed run is never late, because its rechecks are not
+    recorded."""
     return LATEST_MS if kept.put_off else kept.due_ms
 
 
