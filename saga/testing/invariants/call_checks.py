@@ -1,4 +1,6 @@
-"""Invariants of calls: each is in an intent before it is made, and recorded updates agree with markers in documents."""
+"""Invariants of calls: each call is in an intent before it is made, and recorded updates agree with the markers in
+documents.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,8 +24,8 @@ _NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 
 def check_intents(case: SagaCase) -> Iterator[Violation]:
-    """Check that each step and update was in an intent, with all answers before it, before it was made, and that what
-    an intent holds is neither changed nor lost up to the transition that ends the run.
+    """Check that each step and update was written in an intent before it was made, together with all earlier answers.
+    Also check that nothing in an intent is changed or lost before the transition that ends the run.
     """
     for life in case.every_life():
         wrong = _find_contradiction(life)
@@ -32,8 +34,8 @@ def check_intents(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_same_calls(case: SagaCase) -> Iterator[Violation]:
-    """Check that no run was given up because its rerun made different calls. A handler that makes the same calls in
-    every rerun cannot cause that, whatever fails.
+    """Check that no run was given up because its rerun made different calls. This cannot happen to a handler that makes
+    the same calls in every rerun, whatever fails.
     """
     for life in case.every_life():
         for t in life.entries:
@@ -42,7 +44,9 @@ def check_same_calls(case: SagaCase) -> Iterator[Violation]:
 
 
 def _find_contradiction(life: ProgressLife) -> str | None:
-    """Return the first contradiction between the versions."""
+    """Return a description of the first contradiction between the calls in successive versions of a progress; `None` if
+    there is none.
+    """
     runs: dict[RunKey, RecordedIntent] = {}
     begun: set[tuple[RunKey, str, int]] = set()
     n = 0
@@ -67,8 +71,8 @@ def _find_contradiction(life: ProgressLife) -> str | None:
 
 
 def _key_of_run(intent: RecordedIntent) -> RunKey:
-    """Return the key of the run that an intent belongs to. An intent `lieu` that runs no abort has the calls of the run
-    itself.
+    """Return the key of the run that an intent belongs to. An intent of kind `lieu` that runs no abort has the key of
+    the run that it replaces, because it repeats the calls of that run.
     """
     kind = "do" if intent.kind == "lieu" and not intent.undo_with else intent.kind
     return kind, intent.handler, intent.cause
@@ -77,8 +81,8 @@ def _key_of_run(intent: RecordedIntent) -> RunKey:
 def _find_unrecorded_call(
     roles: HandlerRoles, entry: Transition, runs: Mapping[RunKey, RecordedIntent], begun: set[tuple[RunKey, str, int]]
 ) -> str | None:
-    """Return the first call in the transition that ends a run that is missing from its intents, or
-    differs from them.
+    """Describe the first call in a transition that is missing from the intents of its run, or differs from them. `None`
+    if there is none, or if the transition ends no run.
     """
     if entry.ran:
         run: RunKey = ("do", entry.handler, entry.cause or entry.message)
@@ -100,10 +104,10 @@ def _find_unrecorded_call(
 
 
 def _find_changed_call(before: RecordedIntent, calls: tuple[StepRecord, ...], where: str) -> str | None:
-    """Return the first call of an intent that a later record of its run contradicts.
+    """Describe the first call of an intent that a later record of its run contradicts; `None` if there is none.
 
-    `calls`: the calls of the later record, including the one that has begun. An answer that an operator gave is no call
-    of the run any more, and remains until the operator replaces it.
+    `calls`: the calls of the later record, including the one that has begun. An answer that an operator gave does not
+    count as a call of the run, but it must remain until the operator replaces it.
     """
     answered = {(call.name, call.number) for call in calls if call.by is not None}
     for known in before.calls:
@@ -147,7 +151,7 @@ def _describe_call(call: StepRecord) -> str:
 
 
 class FoundMarker(NamedTuple):
-    """A marker found in a document: the proof of an update."""
+    """A marker found in a document. It proves that an update took effect."""
 
     document: str
     marker: Marker
@@ -168,9 +172,10 @@ _marker = msgspec.json.Decoder(Marker)
 def check_documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
     """Check that markers and recorded updates agree.
 
-    No marker occurs twice, changes, or disappears before there are many. Recorded updates have a marker. An update that
-    took effect is recorded, or a dead letter names its handler. Does not apply to sagas that started again after the
-    retention, because their ids repeat. In partial evidence a marker may be missing from a document with many updates.
+    No marker occurs twice, changes, or disappears before the document has so many that old ones are removed. Each
+    recorded update has a marker. Each update that took effect is recorded, or a dead letter names its handler. The
+    check does not apply to sagas that started again after the retention, because their ids repeat. In partial evidence
+    a marker may be missing from a document with many updates.
     """
     for name, witnessed in evidence.services.items():
         pruned = _may_be_pruned(name, cases) if evidence.partial else frozenset()
@@ -223,8 +228,8 @@ def _collect_markers(
 
 
 def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
-    """Return the documents that may have held so many markers at once that some were removed. Each update leaves one
-    marker, and so does each update that a compensation prevents.
+    """Return the documents that may have held so many markers at once that old ones were removed. Each update leaves
+    one marker, and so does each update that a compensation prevents.
     """
     lives = [life for case in cases.cases.values() for life in case.lives.get(service, ())]
     asked = Counter(call.document for life in lives for t in life.entries for call in t.calls if call.kind == "update")
@@ -234,7 +239,9 @@ def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
 def _find_contradicting_updates(
     life: ProgressLife, proofs: Mapping[str, FoundMarker], known: set[str], pruned: Collection[str]
 ) -> Iterator[str]:
-    """Yield the updates for which transitions and documents disagree. Adds all recorded or begun updates to `known`."""
+    """Yield descriptions of updates for which transitions and documents disagree. Adds all recorded or begun updates to
+    `known`.
+    """
     service, saga = life.service.name, life.p.saga
     for t, call, id_ in progress_checks.list_updates(service, saga, life.entries):
         known.add(id_)
@@ -261,7 +268,7 @@ def _find_contradicting_updates(
 def _find_unrecorded_update(
     service: str, id_: str, proof: FoundMarker, cases: Mapping[str, SagaCase]
 ) -> Iterator[Violation]:
-    """Yield a violation for an update that took effect and that no transition records."""
+    """Yield a violation if no transition records this update, although it took effect."""
     marker = proof.marker
     case = cases.get(marker.saga)
     if case is not None:

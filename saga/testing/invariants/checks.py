@@ -1,7 +1,8 @@
-"""All invariants of the kit over one run.
+"""All invariants of the kit, applied to one run.
 
-Messages: events in the log and in the progress are the same, in order, each once, and none is left. Sagas: one outcome,
-every result compensated after a failure, nothing run too early. Those of calls and documents are in `call_checks`.
+Invariants of messages: the log and the progresses contain the same events, in the same order and once each, and none is
+left unhandled. Invariants of sagas: each has one outcome, every result is compensated after a failure, and nothing runs
+too early. Invariants of calls and documents are in `call_checks`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,13 +34,13 @@ from saga.testing.invariants.evidence import (
 
 
 def check_history(case: SagaCase) -> Iterator[Violation]:
-    """Check that the chain of hashes is valid, the state follows from the transitions, nothing was overwritten, and no
-    version exceeded its bounds.
+    """Check that the chain of hashes is valid, the state follows from the transitions, no life of a progress was
+    overwritten, and no version exceeded its bounds.
     """
     for name, several in case.lives.items():
         for i, life in enumerate(several):
             if life.p.first and i < len(several) - 1:
-                continue  # its archives may have been overwritten by the next life
+                continue  # the next life may have overwritten its archives
             wrong = evidence.find_exceeded_bound(life) or evidence.find_broken_chain(life)
             if wrong is not None:
                 yield case.violation("history", wrong, name)
@@ -50,8 +51,8 @@ def check_history(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_once(case: SagaCase) -> Iterator[Violation]:
-    """Check that each id is recorded once, that a handler has run once, or once for each cause, and that a service
-    emits one outcome.
+    """Check that each id is recorded once, that each handler has run once (or once for each cause), and that each
+    service emits at most one outcome.
     """
     for life in case.every_life():
         wrong = progress_checks.find_double_record(life.service.roles, life.entries)
@@ -61,9 +62,9 @@ def check_once(case: SagaCase) -> Iterator[Violation]:
 
 def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
     """Check that each recorded event is in the log, with the same bytes, and that a service has recorded each event
-    that it published there.
+    that it published.
 
-    In a spoiled saga events may be forged: there only the first is checked.
+    In a spoiled saga events may be forged, so there only the first part is checked.
     """
     published, letters = {e.id for e in case.events}, {letter.id for letter in case.dead_letters}
     for life in case.every_life():
@@ -82,7 +83,7 @@ def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
 
 
 def _check_timers(case: SagaCase) -> Iterator[Violation]:
-    """Check that a transition set each timer before it was published, and that the current timer is in the log."""
+    """Check that each timer in the log was set by a transition, and that the current timer is in the log."""
     recorded = {
         (life.service.name, t.wake.id) for life in case.every_life() for t in life.entries if t.wake is not None
     }
@@ -95,7 +96,7 @@ def _check_timers(case: SagaCase) -> Iterator[Violation]:
 
 
 def _check_recorded_as_published(case: SagaCase) -> Iterator[Violation]:
-    values: dict[tuple[str, str], list[bytes]] = {}  # several values if a saga started again, because its ids repeat
+    values: dict[tuple[str, str], list[bytes]] = {}  # several if a saga started again, because ids repeat
     for life in case.every_life():
         for event in (e for t in life.entries for e in t.events):
             values.setdefault((life.service.name, event.id), []).append(event.value)
@@ -121,9 +122,9 @@ def _check_recorded_as_published(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_order(case: SagaCase) -> Iterator[Violation]:
-    """Check that in each partition events first appear in the order in which they are recorded, that handlers of one
-    event see them in the order of their first appearance (not checked for spoiled sagas), and that nothing overtakes a
-    dead letter.
+    """Check that in each partition events first appear in the order in which they are recorded; that handlers of one
+    event see its messages in the order of their first appearance; and that nothing overtakes a dead letter. The order
+    of handling is not checked for spoiled sagas.
     """
     for life in case.every_life():
         wrong = progress_checks.find_run_behind_dead_letter(life.service.roles, life.entries)
@@ -138,7 +139,7 @@ def check_order(case: SagaCase) -> Iterator[Violation]:
             appeared.add((s.record.topic, s.id))
             places = first.setdefault((s.record.topic, s.record.partition), {})
             places[s.id] = len(places)
-    # An event without its saga's start time may have to wait for one that has it, and delays only its own handler.
+    # An event without its saga's start time may have to wait for an event that has it. It delays only its own handler.
     apart = any(s.started is None for s in case.events)
     for service, life in case.last_lives():
         order = progress_checks.list_recorded_ids(life.entries)
@@ -155,8 +156,8 @@ def check_order(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_all_committed(evidence: Evidence) -> Iterator[Violation]:
-    """Check that each service has committed all records of its topics, apart from timers that no saga waits for any
-    more: the timer of a closed deadline stays in the log until its time.
+    """Check that each service has committed all records of its topics. Timers that no saga waits for do not count,
+    because the timer of a closed deadline stays in the log until it is due.
     """
     for name, witnessed in evidence.services.items():
         topics = witnessed.service.topics
@@ -170,10 +171,10 @@ def check_all_committed(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Partition, done: int) -> bool:
-    """Return whether a timer behind the committed position is the current one of its saga."""
+    """Return whether a timer from the committed offset on is the current timer of its saga."""
     for record in evidence.log:
         if (record.topic, record.partition) == partition and record.offset >= done:
-            with suppress(BadInput):  # the topic may contain records of others
+            with suppress(BadInput):  # the topic may contain records that other programs wrote
                 timer = parse_timer(record)
                 contents = witnessed.versions.get(timer.saga)
                 current = None if not contents else decode_progress(contents[-1]).wake
@@ -197,11 +198,10 @@ def check_unreadable_reported(evidence: Evidence, cases: SagaCases) -> Iterator[
 
 
 def check_nothing_waits(case: SagaCase) -> Iterator[Violation]:
-    """Check that nothing is left open.
+    """Check that nothing is left open, unless a dead letter blocks it.
 
-    Nothing is open without a dead letter that blocks it. Every message is in the inbox, pending, or reported to an
-    operator. A message that waits for others waits for one that was never published. A service has handled its
-    self-consumed events.
+    Every message is in the inbox, pending, or reported to an operator. A message waits for other events only if one of
+    these was never published. A service has handled its self-consumed events.
     """
     for service, life in case.last_lives():
         wrong = progress_checks.find_stranded(life.p, service.roles)
@@ -237,8 +237,8 @@ def _describe_waiting(pending: PendingMessage) -> str:
 
 
 def _find_self_consumed(life: ProgressLife) -> dict[str, str]:
-    """Return the self-consumed events in the service's transitions, by id, without those of runs whose every result is
-    compensated.
+    """Return the types of the self-consumed events in the service's transitions, by event id. Events of runs whose
+    results are all compensated are left out.
     """
     roles = life.service.roles
     own: dict[str, str] = {}
@@ -252,7 +252,7 @@ def _find_self_consumed(life: ProgressLife) -> dict[str, str]:
 
 
 def _find_unhandled(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iterator[tuple[str, HandlerRole]]:
-    """Yield the self-consumed events on which a handler has to run, and has not."""
+    """Yield the self-consumed events on which a handler should have run but did not, each with that handler."""
     if not own:
         return
     ran = {(t.handler, cause) for t in life.entries if t.ran for cause in progress_checks.list_causes(t)}
@@ -263,14 +263,17 @@ def _find_unhandled(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) 
 
 
 def _is_due(role: HandlerRole, type_: str) -> bool:
-    """Return True if an event of that type makes a handler run. A handler with `repeats` runs only on its first event;
-    the others just stay available.
+    """Return True if an event of this type makes the handler run. A handler with `repeats` runs on the events of its
+    first parameter; events of its other parameters only have to be available.
     """
     return not role.many or type_ in role.takes[0]
 
 
 def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Collection[str]) -> bool:
-    """Return True if all events of a handler are there, and it may still run. `own`: types of self-consumed events."""
+    """Return True if all events of a handler have arrived and the handler may still run.
+
+    `own`: types of self-consumed events.
+    """
     p = life.p
     if p.started is None or find_closing_reason(p, role) is not None:
         return False
@@ -285,7 +288,7 @@ def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Colle
 
 
 def _find_loss(case: SagaCase, service: str, event: LoggedEvent) -> str | None:
-    """Return the handler for which a message is missing; `None` if the service has accounted for the message."""
+    """Describe the loss if a handler is missing this message; `None` if the service has accounted for the message."""
     lives = case.lives.get(service, [])
     missing: str | None = "any handler: the service knows nothing of the saga"
     for life in lives:
@@ -308,9 +311,10 @@ def _find_loss(case: SagaCase, service: str, event: LoggedEvent) -> str | None:
 
 
 def check_one_outcome(case: SagaCase) -> Iterator[Violation]:
-    """Check that every saga has one outcome, unless a dead letter blocks it or an external event is missing.
+    """Check that every saga has an outcome, unless a dead letter blocks it or an external event is missing, and that it
+    has only one.
 
-    Applies to sagas whose start is in the log, and of whose kind some service here can emit an outcome.
+    Applies to sagas whose start is in the log, and which some service of this run can end.
     """
     outcomes = case.outcomes()
     if len(outcomes) > 1 and not case.started_again:
@@ -332,7 +336,7 @@ def check_one_outcome(case: SagaCase) -> Iterator[Violation]:
 
 
 def _awaits_external_event(case: SagaCase, kinds: set[str]) -> bool:
-    """Return True if an event of an external producer that does not start a saga is missing from the log."""
+    """Return True if the log lacks an event of an external producer that does not start a saga."""
     contracts, published = case.declarations.contracts, {s.type for s in case.events}
     return any(
         contracts[type_].produced_externally and not contracts[type_].starts and contracts[type_].key in kinds
@@ -344,8 +348,8 @@ def check_compensations(case: SagaCase) -> Iterator[Violation]:
     """Check compensations.
 
     After a failure every result of a handler with a compensation is compensated, unless a dead letter names the
-    handler, and calls that such a handler made before it died are reported to an operator. After a success nothing is
-    compensated. A result exists before it is compensated, is compensated once, and no handler runs on it afterwards.
+    handler. Calls that such a handler made before it became dead are reported to an operator. After a success nothing
+    is compensated. A result exists before it is compensated, is compensated once, and no handler runs on it afterwards.
     """
     for service, life in case.last_lives():
         wrong = progress_checks.find_wrong_compensation(service.roles, life.entries)
@@ -372,7 +376,7 @@ def check_compensations(case: SagaCase) -> Iterator[Violation]:
 
 
 def _find_unreported_calls(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
-    """Yield the calls of a dead run, whose handler was closed since, that were never reported to an operator."""
+    """Yield the calls of a dead run that were never reported to an operator, if the run's handler has been closed."""
     if role.name not in life.p.closed:
         return
     letters = [letter for t in life.entries for letter in t.letters]
@@ -410,8 +414,8 @@ def _find_uncompensated(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
 
 
 def check_not_early(case: SagaCase) -> Iterator[Violation]:
-    """Check that a handler of a success ran only if that success is in the log, and a compensation only if one of the
-    failures that it reacts to is.
+    """Check that a handler of a success ran only if that success is in the log, and that a compensation ran only if one
+    of the failures that it reacts to is in the log.
     """
     if case.spoiled:
         return
@@ -436,20 +440,20 @@ def check_not_early(case: SagaCase) -> Iterator[Violation]:
 
 
 def _ran_on_success(entry: Transition, case: SagaCase, successes: set[str]) -> bool:
-    """Return True if a success that is in the log is among the messages that the handler ran on."""
+    """Return True if the handler ran on a success outcome that is in the log."""
     ran_on = set(progress_checks.list_causes(entry))
     return any(s.id in ran_on and s.type in successes for s in case.events)
 
 
 NEAR_MS = 1000
-"""Milliseconds before the due time of a deadline within which it cannot be known from outside what the log contained
-then.
+"""Time in milliseconds before a deadline is due. Of an event that arrived within this time it cannot be known from
+outside whether the log contained it when the deadline ran.
 """
 
 
 def check_deadlines(case: SagaCase) -> Iterator[Violation]:
-    """Check that a deadline ran only if no event that closes it had come in time: the log is handled up to the due time
-    before the deadline runs.
+    """Check that a deadline ran only if no event that closes it had arrived in time. A service must handle the log up
+    to the due time before the deadline runs.
     """
     if case.spoiled or case.started_again:
         return
@@ -473,7 +477,7 @@ def check_deadlines(case: SagaCase) -> Iterator[Violation]:
 
 
 def _is_dead_letter(case: SagaCase, service: str, message: str) -> bool:
-    """Return True if the message became a dead letter that no progress knows."""
+    """Return True if the message became a dead letter in this service."""
     return any(letter.service == service and letter.message == message for letter in case.dead_letters)
 
 
@@ -492,22 +496,23 @@ OF_A_SAGA = (
     check_order,
     check_nothing_waits,
 )
-"""Invariants of each saga whose history is valid, causes before consequences."""
+"""Invariants of each saga whose history is valid. Those whose violation causes others come first."""
 
 OF_ALL_VERSIONS = (call_checks.check_intents,)
-"""Invariants that need every version of a progress."""
+"""Invariants that need every version of a progress, so they are not checked in partial evidence."""
 UNSEEN_IN_PARTIAL = (
     "calls made before they were written down",
     "older versions of progresses and documents",
     "reruns",
 )
-"""Parts of the invariants that partial evidence cannot show: of `history`, of `documents`, and `rerun`."""
+"""Parts of the invariants `history`, `documents` and `rerun` that partial evidence cannot show."""
 
 
 def find_violations(evidence: Evidence) -> list[Violation]:
-    """Return every violation, once nothing is in progress any more; in partial evidence without `UNSEEN_IN_PARTIAL`.
+    """Return every violation. Call this function when nothing is in progress. In partial evidence `UNSEEN_IN_PARTIAL`
+    is not checked.
 
-    `saga.testing.invariants.rerun` is separate: it runs handlers again, and takes longer.
+    The check in `saga.testing.invariants.rerun` is separate, because it runs handlers again and takes longer.
     """
     cases = group_by_saga(evidence, collect_declarations(evidence))
     asked = [check for check in OF_A_SAGA if not (evidence.partial and check in OF_ALL_VERSIONS)]
@@ -515,9 +520,7 @@ def find_violations(evidence: Evidence) -> list[Violation]:
     for case in cases.cases.values():
         broken = list(check_history(case))
         found += broken
-        for check in (
-            asked if not broken else ()
-        ):  # with an invalid history they would report things that never happened
+        for check in asked if not broken else ():  # an invalid history would cause false violations
             found += check(case)
     found += call_checks.check_documents(evidence, cases)
     found += check_unreadable_reported(evidence, cases)
@@ -526,7 +529,7 @@ def find_violations(evidence: Evidence) -> list[Violation]:
 
 
 def find_progress_problem(service: PreparedService, contents: Sequence[bytes]) -> str | None:
-    """Return a description of what is wrong with the last of these versions of a progress; `None` if nothing is."""
+    """Return a description of a problem in the last of these versions of a progress; `None` if there is none."""
     try:
         p = decode_progress(contents[-1])
         entries = tuple(map(decode_transition, p.transitions))

@@ -1,4 +1,4 @@
-"""Evidence of a run: every version of each document, the log, and the committed positions."""
+"""Evidence of a run: every version of each document, the log, and the committed offsets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ Invariant = Literal[
     "documents",
     "rerun",
 ]
-"""The invariants of the kit; the functions of this package that check one name it."""
+"""Names of the kit's invariants. A violation contains the name of the invariant that it breaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,50 +48,48 @@ class ServiceEvidence:
     """Evidence of one service."""
 
     service: PreparedService
-    """The release that runs at the end."""
+    """The release of the service that runs at the end."""
     versions: Mapping[str, Sequence[bytes]]
-    """Saga -> every content of its progress that ever took effect, oldest first, even if it has expired since."""
+    """For each saga, every content that its progress has had, oldest first, even if it has expired since."""
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
-    """Saga -> its archives and overflow segments: key and content."""
+    """For each saga, keys and contents of its archives and overflow segments."""
     documents: Mapping[tuple[str, str], Sequence[bytes]]
-    """Collection and key of a business document -> every content that ever took effect, oldest first."""
+    """For each business document (collection and key), every content that it has had, oldest first."""
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
-    """Resources for handlers that are run again, by type."""
+    """Resources by type, for handlers that are run again."""
     keys: Keys | None = None
     """Keys of encrypted values."""
     releases: Sequence[PreparedService] = ()
-    """All releases that have run, if there was more than this one."""
+    """All releases that have run, if there were others than `service`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Evidence of all services, once nothing is in progress any more."""
+    """Evidence of all services, collected when nothing is in progress."""
 
     services: Mapping[str, ServiceEvidence]
     log: Sequence[Record]
-    """Everything that was ever appended, in that order: topics of contracts, and `<service>.dead`."""
+    """All records of the topics of contracts and of `<service>.dead`, in the order in which they were appended."""
     ends: Mapping[Partition, int]
     """End of each partition: the offset of the next record."""
     spoiled: frozenset[str]
-    """Sagas that got a message that cannot be read, or a message again after the retention."""
+    """Sagas that got an unreadable message, or a repeated message after the retention."""
     wrong_ms: int = 0
     """Largest error of any process's clock, in milliseconds."""
     partial: bool = False
-    """True if only the last content of each progress and document is known, because no one recorded
-    the earlier ones.
-    """
+    """True if only the last content of each progress and document is known, because earlier ones were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold."""
+    """An invariant that does not hold in some place."""
 
     invariant: Invariant
     saga: str | None
     service: str | None
     what: str
-    """The facts, as a sentence."""
+    """Description of the facts, as a sentence."""
 
     def __str__(self) -> str:
         where = " ".join(f"{name} {value!r}" for name, value in (("saga", self.saga), ("in", self.service)) if value)
@@ -113,7 +111,7 @@ class RecordedIntent(Struct, frozen=True, gc=False):
 
 
 class VersionHead(Struct, frozen=True, gc=False):
-    """The part of a version that says where it is in the history, and what is in progress."""
+    """The part of a progress version that tells its place in the history, and what is in progress."""
 
     n: int = 0
     hash: str = ""
@@ -127,11 +125,13 @@ _head = msgspec.json.Decoder(VersionHead)
 
 @dataclass(frozen=True, slots=True)
 class ProgressLife:
-    """Everything known of one progress, from its first write to its last."""
+    """Everything known about one progress from its first write to its last. A saga that is forgotten and started again
+    has several such lives.
+    """
 
     service: PreparedService
     p: SagaProgress
-    """The last version."""
+    """The last version of the progress."""
     raw_transitions: tuple[Raw, ...]
     """Every transition, including archived ones."""
     entries: tuple[Transition, ...]
@@ -147,8 +147,8 @@ class ProgressLife:
 def collect_lives(
     service: PreparedService, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]
 ) -> list[ProgressLife]:
-    """Return the lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for content that is no
-    progress.
+    """Return the lives of a progress, oldest first. Raises `SagaError` or `msgspec.DecodeError` if a content is not a
+    valid progress.
     """
     lives = []
     for heads, versions in split_lives(contents):
@@ -161,8 +161,8 @@ def collect_lives(
 def split_lives(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...], Sequence[bytes]]]:
     """Yield the versions of each life, as heads and as contents.
 
-    A life begins where the count of transitions falls, or stays the same with a different hash. Raises
-    `msgspec.DecodeError`.
+    A new life begins where the number of transitions decreases, or stays the same with a different hash. Raises
+    `msgspec.DecodeError` if a content is not a progress.
     """
     heads: list[VersionHead] = []
     first = 0
@@ -177,7 +177,7 @@ def split_lives(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, 
 
 
 def _collect_archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
-    """Return the transitions before those that the progress holds, as far as their archives exist."""
+    """Return the archived transitions that precede those in the progress, up to the first missing archive."""
     there = {}
     for key, content in archives:
         if not is_archive(key):
@@ -192,8 +192,8 @@ def _collect_archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) ->
 
 
 def find_broken_chain(life: ProgressLife) -> str | None:
-    """Return what is wrong with the chain of hashes, with the state that the transitions give, or with an older
-    version.
+    """Describe a problem with the chain of hashes, with the state that follows from the transitions, or with an older
+    version that is no prefix of the history. `None` if there is none.
     """
     found = verify_history(life.raw_transitions, life.p)
     if found is not None:
@@ -206,8 +206,8 @@ def find_broken_chain(life: ProgressLife) -> str | None:
 
 
 def find_exceeded_bound(life: ProgressLife) -> str | None:
-    """Return what is wrong with the bounds of a progress: a writer must publish all earlier transitions, record that,
-    and archive what exceeds the limit.
+    """Describe a violated bound of a progress; `None` if there is none. Before it appends a transition, a writer must
+    have published all earlier ones and recorded this, and must archive transitions above the limit.
     """
     for head in life.heads:
         if head.n - head.published > 1:
@@ -218,7 +218,9 @@ def find_exceeded_bound(life: ProgressLife) -> str | None:
 
 
 def find_broken_chain_in_version(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """Return what `broken_chain` would find, for a progress by itself, whose oldest transitions may be archived."""
+    """Describe the problem that `find_broken_chain` would find, for a single version whose oldest transitions may be
+    archived.
+    """
     if not p.first:
         found = verify_history(p.transitions, p)
         return f"HISTORY {found.what}" if found is not None else None
@@ -232,13 +234,13 @@ def find_broken_chain_in_version(p: SagaProgress, entries: Sequence[Transition])
 
 
 def find_overwritten_life(before: ProgressLife, after: ProgressLife) -> str | None:
-    """Return what is wrong if a life begins although the one before it cannot have expired: then the progress was
-    overwritten.
+    """Describe the problem if a life begins although the one before it cannot have expired, which means that the
+    progress was overwritten. `None` otherwise.
     """
     if before.p.is_open:
         return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
     gone_ms = min(after.times, default=0) - max(before.times, default=0)
-    # Half of the retention: clocks of workers and store may differ, and an overwrite by mistake happens at once.
+    # Half of the retention, because the clocks of workers and store may differ. A mistaken overwrite happens at once.
     if gone_ms < before.service.retention_s * 500:
         return f"WRITTEN OVER: {before.p.n} transitions were replaced {gone_ms} ms after the last"
     return None
@@ -264,36 +266,36 @@ class LoggedDeadLetter(NamedTuple):
     id: str
     service: str
     handler: str | None
-    """Handler that the dead letter is about; `None` if the progress knows nothing of it."""
+    """Handler that the dead letter is about; `None` if the progress does not know this message."""
     message: str
     position: str | None
     """Position of a record whose saga cannot be determined; `None` for all others."""
     is_escalation: bool
-    """True if it reports a compensation that fails and is retried: that does not explain anything left
-    open at the end.
+    """True if it reports that a compensation fails and is being retried. Such a report is no reason for something to be
+    left open at the end.
     """
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDeclarations:
-    """Declarations that all sagas of a run have in common."""
+    """Declarations that are the same for all sagas of a run."""
 
     services: Mapping[str, PreparedService]
     contracts: Mapping[str, Contract]
-    """Contracts of all events that any of the services consumes or emits, by record name."""
+    """Contracts of all events that any service of the run consumes or emits, by record name."""
     ending: frozenset[str]
-    """Kinds of saga that some service here can end."""
+    """Kinds of sagas for which some service of the run can emit an outcome."""
     consumed: frozenset[str]
-    """Types that some service here consumes."""
+    """Types of events that some service of the run consumes."""
     spoiled: frozenset[bytes]
-    """Keys of sagas in which any event may be forged, even in the name of a service."""
+    """Keys of sagas in which events may be forged, even in the name of a service."""
     wrong_ms: int = 0
     """Largest error of any process's clock, in milliseconds."""
 
     @property
     def changes(self) -> Mapping[str, type[Event]]:
-        """Topics of document changes, each with the class that represents them."""
+        """Topics of document changes, each with the event class of these changes."""
         return {topic: event for service in self.services.values() for topic, event in service.changes.items()}
 
     @property
@@ -314,7 +316,7 @@ class SagaCase:
     timers: set[tuple[str, str]] = field(default_factory=set)
     """Service and id of each timer in the log."""
     lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
-    """Lives in each service that knows the saga, oldest first."""
+    """Lives of the progress in each service that knows the saga, oldest first."""
 
     @property
     def started_again(self) -> bool:
@@ -324,7 +326,7 @@ class SagaCase:
     def outcomes(self) -> dict[str, LoggedEvent]:
         """Return the outcomes in the log, by id.
 
-        In a spoiled saga only those that a service has recorded count, because any other may be forged.
+        In a spoiled saga only outcomes that a service has recorded count, because others may be forged.
         """
         found = {
             s.id: s
@@ -340,11 +342,11 @@ class SagaCase:
         return chain.from_iterable(self.lives.values())
 
     def last_lives(self) -> Iterator[tuple[PreparedService, ProgressLife]]:
-        """Return the last life in each service that knows the saga."""
+        """Return the last life of the progress in each service that knows the saga."""
         return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
 
     def is_forgotten(self, service: str) -> bool:
-        """Return True if a message came to a service that had already forgotten the saga."""
+        """Return True if a message arrived at a service that had already forgotten the saga."""
         return any(letter.service == service and letter.handler is None for letter in self.dead_letters)
 
     def violation(self, invariant: Invariant, what: str, service: str | None = None) -> Violation:
@@ -353,19 +355,19 @@ class SagaCase:
 
 @dataclass(frozen=True, slots=True)
 class SagaCases:
-    """Evidence of all sagas of a run."""
+    """Evidence of a run, grouped by saga."""
 
     cases: Mapping[str, SagaCase]
     unreadable: Sequence[tuple[Record, str | None]]
-    """Records whose saga cannot be determined; with their type if that can."""
+    """Records whose saga cannot be determined, each with its type if that can be determined."""
     dead_letters: Sequence[LoggedDeadLetter]
-    """All dead letters, including those of no saga."""
+    """All dead letters, including those that belong to no saga."""
     broken: Sequence[Violation]
-    """Violations for documents that are no progress."""
+    """Violations for progress documents that cannot be decoded."""
 
 
 def collect_declarations(evidence: Evidence) -> ServiceDeclarations:
-    """Return the declarations of all services together."""
+    """Return the declarations of all services, combined."""
     services = {name: witnessed.service for name, witnessed in evidence.services.items()}
     contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
@@ -375,7 +377,7 @@ def collect_declarations(evidence: Evidence) -> ServiceDeclarations:
 
 
 def group_by_saga(evidence: Evidence, declarations: ServiceDeclarations) -> SagaCases:
-    """Group log and documents by saga."""
+    """Group the log and the documents by saga."""
     cases: dict[str, SagaCase] = {}
     unreadable: list[tuple[Record, str | None]] = []
     letters: list[LoggedDeadLetter] = []
@@ -405,7 +407,7 @@ def group_by_saga(evidence: Evidence, declarations: ServiceDeclarations) -> Saga
             except BadInput:
                 unreadable.append((record, name_of(changes[record.topic])))
                 continue
-            if change is not None:  # otherwise only the toolkit's markers changed
+            if change is not None:  # otherwise only the toolkit's markers have changed
                 logged = LoggedEvent(change.saga, change.id, change.type, change.source, change.started, record)
                 case(change.saga).events.append(logged)
             continue
@@ -430,7 +432,9 @@ def group_by_saga(evidence: Evidence, declarations: ServiceDeclarations) -> Saga
 
 
 def _identify(record: Record, declarations: ServiceDeclarations) -> tuple[str | None, str]:
-    """Return type and schema as a worker determines them; no type if it cannot be determined."""
+    """Return type and schema of a record as a worker would determine them. The type is `None` if it cannot be
+    determined.
+    """
     type_ = envelope.type_of(record)
     if type_ is not None or declarations.library is None:
         return type_, ""
@@ -442,7 +446,7 @@ def _identify(record: Record, declarations: ServiceDeclarations) -> tuple[str | 
 
 
 def _read_event(record: Record, type_: str, schema: str, declarations: ServiceDeclarations) -> LoggedEvent | None:
-    """Return the event in a record; `None` if a worker cannot make a message of it."""
+    """Return the event in a record; `None` if a worker cannot decode it as a message."""
     try:
         return _read_event_of_service(record, type_, declarations) or _read_any_event(
             record, type_, schema, declarations
@@ -452,8 +456,8 @@ def _read_event(record: Record, type_: str, schema: str, declarations: ServiceDe
 
 
 def _read_event_of_service(record: Record, type_: str, declarations: ServiceDeclarations) -> LoggedEvent | None:
-    """Return the event that one of the services published, without decoding it again: most of a log is of this kind.
-    `None` for any other record.
+    """Return the event if a service of the run published it; `None` for any other record. The event is not decoded
+    again, which saves time because most records are of this kind.
     """
     if not record.value or not record.key or record.key in declarations.spoiled:
         return None
@@ -477,7 +481,7 @@ def _read_any_event(record: Record, type_: str, schema: str, declarations: Servi
 
 
 def _read_timer(record: Record) -> SagaTimer | None:
-    """Return the timer in a record; `None` if a worker cannot decode one."""
+    """Return the timer in a record; `None` if a worker could not decode it."""
     try:
         return parse_timer(record)
     except BadInput:

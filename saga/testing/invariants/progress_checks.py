@@ -1,5 +1,5 @@
-"""Checks of the progress of one saga in one service, by itself or together with the log, for exploration and
-simulation.
+"""Checks of the progress of one saga in one service, alone or together with the log. The exhaustive exploration and the
+simulation use them.
 
 Each function returns a description of the first problem; `None` if there is none.
 """
@@ -14,16 +14,19 @@ from saga.progress.handlers import HandlerRoles, compensation_name
 from saga.testing.invariants import evidence
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
-"""Kinds of dead letter records that report the end of a dead letter: their ids have this suffix."""
+"""Kinds of records on `<service>.dead` that report the end of a dead letter. The kind is the suffix of the record's
+id.
+"""
 TURN = re.compile(r"~\d+$")
-"""Suffix of the cause of a later turn."""
+"""Suffix of a cause that marks a later turn of a suspended run."""
 AT_LAST_MS = 1 << 62
-"""A time at which everything that waits for a time is due."""
+"""Time so late that all timed work is due."""
 
 
 def find_problem(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """Return the first problem of a version of a progress that can be seen without other evidence. `entries`: its
-    transitions.
+    """Return the first problem of a version of a progress that can be seen without other evidence.
+
+    `entries`: the decoded transitions of the version.
     """
     return (
         evidence.find_broken_chain_in_version(p, entries)
@@ -37,19 +40,21 @@ def find_problem(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transit
 
 
 def list_recorded_ids(entries: Sequence[Transition]) -> list[str]:
-    """Return the ids of everything that the transitions publish, in order."""
+    """Return the ids of all events and dead letters that the transitions publish, in order."""
     return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
 
 
 def list_causes(entry: Transition) -> list[str]:
-    """Return the ids of the messages that a handler ran on, including those of `shown`, which it got without needing
-    them.
+    """Return the ids of all messages that a handler ran on. They include those in `shown`, which the handler received
+    although its run did not depend on them.
     """
     return [*TURN.sub("", entry.cause or entry.message).split("+"), *entry.shown]
 
 
 def find_double_record(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that each handler records a cause once, that each id is recorded once, and at most one outcome."""
+    """Check that each handler records a cause once, that each published id is recorded once, and that there is at most
+    one outcome.
+    """
     ids_ = list_recorded_ids(entries)
     if len(set(ids_)) != len(ids_):
         return f"ONE ID TWICE among what is recorded: {ids_}"
@@ -71,8 +76,8 @@ def find_double_record(roles: HandlerRoles, entries: Sequence[Transition]) -> st
 
 
 def find_wrong_compensation(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that each result is compensated once, after it was recorded, and those of one handler newest first; and
-    that no handler runs on a withdrawn event, or after it was closed.
+    """Check that each result is compensated once, after it was recorded, and that results of one handler are
+    compensated newest first. Also check that no handler runs on a withdrawn event, or after it was closed.
     """
     results: set[str] = set()
     gone: set[str] = set()
@@ -114,15 +119,17 @@ def _find_run_after_compensation(roles: HandlerRoles, entries: Sequence[Transiti
 
 
 def find_run_behind_dead_letter(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that behind a dead letter nothing of the saga is handled until it ends; only compensations may run."""
+    """Check that, while a dead letter blocks the saga, no later message of the saga is handled. Only compensations may
+    run.
+    """
     undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
     dead: dict[str, str] = {}
     for t in entries:
-        # A run that had begun before the compensation of another handler died is finished.
+        # A run that began before another handler's compensation became dead is allowed to finish.
         if t.ran and (set(dead.values()) - undoing or (dead and not t.calls)):
             return f"RAN BEHIND A DEAD LETTER {t.handler} in transition {t.n}, behind {' and '.join(dead)}"
         for letter in t.letters:
-            if letter.what == "dead letter" and letter.attempts:  # without an attempt it blocks nothing
+            if letter.what == "dead letter" and letter.attempts:  # a dead letter without an attempt blocks nothing
                 dead[letter.id] = letter.handler
             elif letter.what in ENDS:
                 dead.pop(letter.id.removesuffix(f"-{letter.what}"), None)
@@ -130,10 +137,12 @@ def find_run_behind_dead_letter(roles: HandlerRoles, entries: Sequence[Transitio
 
 
 def find_run_of_closed_deadline(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that no deadline begins after an event that closes it, such as an outcome, was emitted or received."""
+    """Check that no deadline handler begins after an event that closes it, such as an outcome, was emitted or
+    received.
+    """
     closed: set[str] = set()
     for t in entries:
-        if t.ran and t.handler in closed and not t.calls:  # a run with calls may have begun before
+        if t.ran and t.handler in closed and not t.calls:  # a run with calls may have begun before the event
             return f"RAN THOUGH CLOSED {t.handler} in transition {t.n}"
         for type_ in (t.type, *(e.type for e in t.events)):
             closed |= {role.name for role in roles.closing.get(type_, ())}
@@ -141,11 +150,11 @@ def find_run_of_closed_deadline(roles: HandlerRoles, entries: Sequence[Transitio
 
 
 def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
-    """Check that at the end nothing is begun, queued or to be compensated unless a dead letter blocks it, and that
-    nothing is ready.
+    """Check that at the end no run is begun, queued, suspended or due for compensation unless a dead letter blocks it,
+    and that nothing is ready to run.
 
-    A failure outcome that is pending until the start of its saga is known waits as any other message, and so do the
-    messages queued behind it.
+    Exception: a failure outcome may stay pending until the start of its saga is known, and so may messages queued
+    behind it.
     """
     dead = p.is_quarantined
     unknown = p.started is None and bool(p.compensating)
@@ -160,7 +169,9 @@ def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
 
 
 def find_unaccounted_handler(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) -> str | None:
-    """Return the handler, or original of a compensation, for which the progress has no trace of a finished message."""
+    """Return the name of a handler that should have processed a message although the progress has no trace of it. For a
+    compensation it is the name of its original handler. `None` if every handler has a trace.
+    """
     for role in roles.by_type.get(type_, ()):
         if (
             ids.inbox_entry(message, role.name) not in p.inbox
@@ -179,11 +190,11 @@ def find_unaccounted_handler(p: SagaProgress, roles: HandlerRoles, type_: str, m
 def find_wrong_log_order(
     roles: HandlerRoles, entries: Sequence[Transition], places: Mapping[str, int], *, apart: bool = False
 ) -> str | None:
-    """Check that handlers see messages in the order of a log.
+    """Check that handlers run on messages in the order of a log.
 
-    Handlers of one event are checked all together or, with `apart`, each for itself. Those of several events with
-    `repeats`, whose messages wait for each other, are checked each for itself. `places`: positions of messages in one
-    log.
+    Handlers of a single event are checked all together or, with `apart`, each separately. Handlers of several events
+    with `repeats` are always checked separately, because their messages wait for each other. `places`: positions of
+    messages in one log.
     """
     own = {
         e.id for t in entries for e in t.events
@@ -192,11 +203,11 @@ def find_wrong_log_order(
     seen: dict[str, list[str]] = {}
     for t in (t for t in entries if t.ran):
         role = roles.handlers.get(t.handler)
-        if role is None or role.is_deadline or TURN.search(t.cause):  # runs at its own time
+        if role is None or role.is_deadline or TURN.search(t.cause):  # these run at their own time
             continue
         if len(role.takes) == 1:
             seen.setdefault(t.handler if apart else "", []).append(t.message)
-        elif role.many:  # the position of the other parts does not matter
+        elif role.many:  # the order of its other messages does not matter
             seen.setdefault(t.handler, []).extend(
                 cause for cause in list_causes(t) if types.get(cause) in role.takes[0]
             )
@@ -209,7 +220,9 @@ def find_wrong_log_order(
 
 
 def find_wrong_publish_order(order: Sequence[str], published: Iterable[str]) -> str | None:
-    """Check that everything published is recorded, and was first published in the order in which it was recorded."""
+    """Check that every published event or dead letter is recorded, and that they were first published in the recorded
+    order.
+    """
     published = tuple(published)
     if published == tuple(order[: len(published)]):  # fast path: the exploration checks every state
         return None

@@ -1,12 +1,12 @@
-"""Check that a rerun gives the same bytes: each version of a progress is made again from the version before, by the
-real turn.
+"""Check that a rerun writes the same bytes. Each version of a progress is made again from the version before it, by the
+real engine.
 
-The handler gets the answers that the version holds, so no external system is called. It has to make the same calls in
-the same order, and to record the same. Skipped, and not counted as checked:
+The handler gets the answers that are recorded in the version, so no external system is called. It must make the same
+calls in the same order, and record the same results. Skipped, and not counted as checked:
 
-- transitions in which a message was given up, because what made it fail is not known any more;
-- calls of a compensation that replaces an original that can never finish: it reads documents as they were then;
-- versions written for a message that is not in the log any more;
+- transitions in which a message was given up, because the reason of the failure is no longer known;
+- calls of a compensation that replaces an original that can never finish, because it reads documents as they were then;
+- versions written for a message that is no longer in the log;
 - runs of handlers whose resources are not in the evidence.
 """
 
@@ -56,7 +56,7 @@ Item = TypeVar("Item")
 
 
 class RerunComplete(Halted):
-    """Raised when a rerun has made its write, and ends there."""
+    """Raised when a rerun has made its write, to end it there."""
 
 
 class _RerunFailed(Halted):
@@ -64,15 +64,17 @@ class _RerunFailed(Halted):
 
 
 class RerunStore:
-    """In-memory documents as they were before the write that is repeated. Writing a progress ends the rerun."""
+    """In-memory store with the documents as they were before the write that is repeated. Writing a progress ends the
+    rerun.
+    """
 
     document_bytes_max = 1 << 30
 
     def __init__(self, there: Mapping[tuple[str, str], Document]) -> None:
-        """Create a store with these documents, by collection and key."""
+        """Create a store with these documents. Keys are collection and key."""
         self.there = dict(there)
         self.progress: bytes | None = None
-        """The progress that was written."""
+        """The progress that the rerun wrote."""
 
     async def get(self, collection: str, key: str) -> Document | None:
         return self.there.get((collection, key))
@@ -92,7 +94,7 @@ class RerunStore:
         self.there.pop((collection, key), None)
 
     def accept_write(self, at: tuple[str, str], content: bytes) -> int:
-        """Accept a write, and return its version."""
+        """Accept a write, and return the document's new CAS."""
         if at[0] == PROGRESS:
             self.progress = content
             raise RerunComplete
@@ -104,7 +106,9 @@ async def _fail(*asked: object) -> Any:
 
 
 def _make_ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
-    """Return the ports of a rerun: only its store and its clock may be used."""
+    """Return the ports of a rerun. Only the store, the clock and the keys may be used; calls of external systems and
+    pauses fail.
+    """
     clock = FixedClock(now_ms)
     return Ports(
         store=store,
@@ -121,7 +125,7 @@ def _make_ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Por
 
 @dataclass(frozen=True, slots=True)
 class _IndexedLog:
-    """Messages of the log, by position and by id."""
+    """Records of the log, by position and by id."""
 
     at: Mapping[Position, Record]
     by_id: Mapping[str, Sequence[Record]]
@@ -129,7 +133,7 @@ class _IndexedLog:
 
 @dataclass(frozen=True, slots=True)
 class _WriteStep:
-    """The change from one version of a progress to the next, and everything known of how it was made."""
+    """The change from one version of a progress to the next, and what is known about how it was made."""
 
     before: SagaProgress
     after: SagaProgress
@@ -141,17 +145,17 @@ class _WriteStep:
     calls: tuple[StepRecord, ...] = ()
     failures: tuple[FailedAttempt, ...] = ()
     message: Message | None = None
-    """Message that a new intent is about."""
+    """Message of the run whose intent is new."""
     wakes: tuple[str, ...] = ()
-    """Ids of all timers that were set before, newest first.
+    """Ids of all timers that were set before this step, newest first.
 
-    Any of them may have caused the write: under a timer a turn goes through everything that is ready, although the
-    first transition may not name a timer any more.
+    Any of them may have caused the write. When a timer fires, a turn processes everything that is ready, and its later
+    transitions need not name a timer.
     """
 
 
 async def find_rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -> tuple[int, list[Violation]]:
-    """Return how many versions of this service's progresses were repeated, and a violation for each that came out
+    """Return the number of repeated versions of this service's progresses, and a violation for each that came out
     differently.
     """
     index = _index_log(log)
@@ -185,7 +189,7 @@ def _index_log(log: Sequence[Record]) -> _IndexedLog:
 def _list_write_steps(
     releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]
 ) -> Iterator[_WriteStep]:
-    """Yield the steps that can be repeated, of all lives."""
+    """Yield the steps that can be repeated, of all lives of a progress."""
     for _, versions in split_lives(contents):
         before = written_down.new_progress(releases[0].name, saga, decode_progress(versions[0]).version)
         wakes: tuple[str, ...] = ()
@@ -222,8 +226,8 @@ def _step_of_transition(
 
 
 def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
-    """Return True if a parked run ended before the time at which it was due. Its clock was set back in between, so
-    there is no single time at which the run is due and writes the same.
+    """Return True if a parked run ended before the time at which it was due. Then the clock was set back in between,
+    and there is no single time at which the run is due and writes the same.
     """
     has_begun = any((i.kind, i.handler, i.cause) == run for i in before.intents)
     return has_begun and any(
@@ -233,7 +237,9 @@ def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
 
 
 def _step_of_intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _WriteStep | None:
-    """Return the step of the intent that is new, or has more calls than before."""
+    """Return the step in which an intent was added, or got another call; `None` if there is not exactly one such
+    intent.
+    """
     known = set(map(_identify_intent, before.intents))
     new = [intent for intent in after.intents if _identify_intent(intent) not in known]
     if len(new) != 1:
@@ -242,7 +248,7 @@ def _step_of_intent(before: SagaProgress, after: SagaProgress, content: bytes) -
     run: RunKey = (intent.kind, intent.handler, intent.cause)
     time = intent.time
     if any((i.kind, i.handler, i.cause) == run for i in before.intents):
-        # A run keeps the time at which it began; one that was parked or suspended since then continued when it was due.
+        # An intent keeps the time at which its run began. A run that was parked or suspended continued when it was due.
         pending: tuple[PendingMessage | SuspendedRun, ...] = (
             *before.queue,
             *before.compensating,
@@ -265,8 +271,8 @@ async def _compare_releases(
     log: _IndexedLog,
     archives: Mapping[str, bytes],
 ) -> str | None:
-    """Return the difference of the rerun under each release that can have made the write: one release without a
-    difference is enough.
+    """Compare the rerun under each release that can have made the write. Return an empty text if one release gives the
+    same bytes, else a difference; `None` if the step cannot be repeated.
     """
     answers = [
         await _compare_rerun(replace(witnessed, service=release), step, log, archives)
@@ -278,7 +284,7 @@ async def _compare_releases(
 
 
 def _can_have_made(release: PreparedService, step: _WriteStep) -> bool:
-    """Return True if a release can have made this step."""
+    """Return True if this release can have made the step."""
     p = step.before
     is_known = step.run is None or step.run[1] in release.roles.handlers
     return is_known and p.version <= release.version and not find_undeclared(p, release.roles)
@@ -287,11 +293,11 @@ def _can_have_made(release: PreparedService, step: _WriteStep) -> bool:
 async def _compare_rerun(
     witnessed: ServiceEvidence, step: _WriteStep, log: _IndexedLog, archives: Mapping[str, bytes]
 ) -> str | None:
-    """Return the difference of the rerun, empty if there is none; `None` if the message that caused the write is not
-    known any more.
+    """Return the difference between the write and its rerun, empty if there is none; `None` if the message that caused
+    the write is no longer known, or a resource is missing.
 
-    A transition without a position can have several candidates for that message: they say the same, or leave nothing to
-    do. One that gives the same bytes is enough.
+    A transition without a position may have several candidates for that message. It is enough if one of them gives the
+    same bytes.
     """
     if step.run is not None and not _has_resources(witnessed, step.run):
         return None
@@ -317,7 +323,7 @@ def _has_resources(witnessed: ServiceEvidence, run: RunKey) -> bool:
 
 
 def _find_causes(service: PreparedService, step: _WriteStep, log: _IndexedLog) -> Iterator[tuple[Message, Position]]:
-    """Yield the messages that can have caused the write of a version, the most likely first."""
+    """Yield the messages that may have caused the write of a version, the most likely first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(Position(*step.entry.position, step.entry.log_id))
         if record is not None:
@@ -347,7 +353,7 @@ def _route_messages(service: PreparedService, records: Sequence[Record]) -> Iter
 async def _rerun_step(
     witnessed: ServiceEvidence, step: _WriteStep, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
-    """Return the progress that a rerun writes; `None` if it fails, or writes nothing."""
+    """Return the progress that a rerun writes; `None` if the rerun fails or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _make_ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = make_service_runtime(witnessed.service, witnessed.resources, ports)
@@ -359,7 +365,9 @@ async def _rerun_step(
     if step.run is not None:
         turn = turn.carry(step.run, step.calls, step.failures)
     try:
-        while not turn.is_complete and turn.progress is not None:  # a progress that must be read again is another one
+        while (
+            not turn.is_complete and turn.progress is not None
+        ):  # `None` means that the progress must be loaded again, so it was another one
             turn = await MessageProcessor(service).advance(turn)
     except RerunComplete:
         return store.progress

@@ -1,7 +1,8 @@
-"""The second world: the same test on real processes, with the real clock, on the embedded broker and SQLite stores.
+"""The second kind of test world: the same test on real processes, with the real clock, on the embedded broker and
+SQLite stores.
 
-What the simulation imitates happens here for real: `kill -9`, frozen processes, locks between processes, bytes on a
-disk. A run cannot be repeated byte for byte, and faults that would need a simulated disk, network or clock are left out
+Faults that the simulation imitates happen here for real: `kill -9`, frozen processes, locks between processes, bytes on
+a disk. A run cannot be repeated byte for byte. Faults that would need a simulated disk, network or clock are left out
 (`LEFT_OUT`).
 """
 

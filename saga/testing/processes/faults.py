@@ -1,6 +1,7 @@
-"""Faults in a world of real processes: their kinds, numbers and times, drawn by a seeded generator.
+"""Faults in a world of real processes. A seeded generator draws their kinds, numbers and times.
 
-Kinds and times are the same for a seed; what they hit is not, because the processes run at their own pace.
+Kinds and times are the same for a seed. The operations that they hit are not, because the processes run at their own
+pace.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,19 +22,20 @@ worker joins a service and leaves it again.
 """
 
 FAULTS_MAX = 20
-"""Maximum number of faults in one world: each costs real time."""
+"""Maximum number of faults in one world, because each of them costs real time."""
 PER_RATE = 100
-"""Number of faults of one kind while the world runs until it is quiet, at a rate of 1; see `count_of`."""
+"""Number of faults of one kind per run until quiet, at a rate of 1; see `count_of`."""
 GAP_S_MAX = 0.1
-"""Maximum time between two faults: about as long as a saga takes."""
+"""Maximum time in seconds between two faults. It is about as long as a saga takes."""
 FROZEN_S_MAX, FROZEN_S_MAX_SERVERS = 2.0, 8.0
-"""Maximum time of a freeze: more than the silence after which a member is considered dead by the embedded broker
-(`TIMING` of `saga.testing.processes.shared_files`), and by a server (`SESSION_S` of `saga.testing.processes.servers`).
+"""Maximum time of a freeze in seconds, on the embedded broker and on servers. Each is longer than the silence after
+which the broker considers a member dead (`TIMING` of `saga.testing.processes.shared_files`, `SESSION_S` of
+`saga.testing.processes.servers`).
 """
 BUSY_S = 0.1
-"""Time by which a fault of a server is delayed while there is another."""
+"""Seconds by which a fault of a server is delayed while another one is active."""
 STAYS_S_MAX = 0.3
-"""Maximum time that a third worker stays once it has its share."""
+"""Maximum time in seconds that a third worker stays after it got its share of the partitions."""
 
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
@@ -58,17 +60,19 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "other partitioner": "the test publishes through the toolkit's own client",
     }
 )
-"""Kinds of faults that this world does not have on the embedded broker and stores, and why."""
+"""Kinds of faults that do not exist in this world with the embedded broker and stores, each with the reason."""
 
 OF_SERVERS = "the provider of the servers does not support it"
 NOWHERE_REAL = frozenset(
     {"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler", "outage", "other partitioner"}
 )
-"""Kinds that no servers can have either."""
+"""Kinds of faults that do not exist in this world even if it uses servers."""
 LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
     {kind: why if kind in NOWHERE_REAL else OF_SERVERS for kind, why in LEFT_OUT.items()}
 )
-"""The same on servers, apart from the kinds that their provider supports."""
+"""Kinds of faults that do not exist in this world with servers, each with the reason. Kinds that the provider of the
+servers supports are not left out.
+"""
 
 
 def describe_left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[str]:
@@ -85,17 +89,17 @@ def describe_left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -
 
 
 def count_of(rate: float) -> int:
-    """Return the number of faults of one kind while the world runs until it is quiet.
+    """Return the number of faults of one kind in a run until quiet.
 
-    A rate is the probability for each operation, and operations of real processes cannot be counted from outside. So a
-    rate of 0.01 is one fault, 0.03 is three; at least one for any rate but 0.
+    In the simulation a rate is the probability for each operation. Operations of real processes cannot be counted from
+    outside, so here a rate of 0.01 means one fault and 0.03 means three. Any rate above 0 means at least one.
     """
     return max(1, round(rate * PER_RATE)) if rate > 0 else 0
 
 
 @dataclass(slots=True)
 class ScheduledFault:
-    """A fault that will happen, and its time."""
+    """A fault that will happen, with its time."""
 
     at_s: float
     act: Callable[[], None]
@@ -103,16 +107,16 @@ class ScheduledFault:
 
 @dataclass(slots=True)
 class ExtraWorker:
-    """A third worker, which leaves again."""
+    """A third worker of a service, which leaves again after a while."""
 
     member: WorkerProcess
     leaves_at_s: float | None = None
-    """Time at which it leaves; `None` if it does not have its share of the partitions yet."""
+    """Time at which the worker leaves; `None` while it does not have its share of the partitions yet."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProcessFaults:
-    """Faults that happen to the workers of a pool, each at its time."""
+    """The faults of a world of real processes. Each happens to a worker, an event or a server at its time."""
 
     seed: int
     rates: Mapping[str, float]
@@ -120,9 +124,9 @@ class ProcessFaults:
     crew: WorkerPool
     clock: Clock
     hire: Callable[[str], WorkerProcess]
-    """Starts one more worker of a service."""
+    """Function that starts one more worker of a service."""
     publish_again: Callable[[Random], None]
-    """Publishes one of the clients' events once more."""
+    """Function that publishes one of the clients' events once more."""
     troubles: Mapping[str, Sequence[ServerFault]] = field(default_factory=dict)
     """Faults that the servers can have, by kind."""
     frozen_s_max: float = FROZEN_S_MAX
@@ -143,7 +147,7 @@ class ProcessFaults:
         return not self._due and not self._guests and self.crew.is_steady
 
     def begin(self) -> None:
-        """Schedule faults from now on: something was published."""
+        """Schedule faults that begin now. Called after something was published."""
         kinds = [
             kind for kind in (*get_args(AccidentKind), *self.troubles) for _ in range(count_of(self.rates.get(kind, 0)))
         ]
@@ -156,8 +160,9 @@ class ProcessFaults:
             self._due.append(ScheduledFault(at_s, self._find_action(kind)))
 
     def happen(self, is_whole: Callable[[str], bool]) -> None:
-        """Make all faults happen that are due. `is_whole` tells whether all workers of a service have their share of
-        the partitions.
+        """Make all faults happen that are due.
+
+        `is_whole`: function that tells whether all workers of a service have their share of the partitions.
         """
         now_s = self.clock.monotonic_s()
         due = [each for each in self._due if each.at_s <= now_s]
@@ -214,7 +219,9 @@ class ProcessFaults:
         self.happened.append(f"{guest.name} joined")
 
     def _trouble(self, kind: str) -> None:
-        """Begin a fault of a server, one after the other: two faults on one server would end each other."""
+        """Begin a fault of a server. If another one is active, wait until it has ended, because the end of one fault
+        would end both.
+        """
         if self._in_trouble:
             self._due.append(ScheduledFault(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))
             return

@@ -1,4 +1,4 @@
-"""A world of real processes: two workers of each service on one broker, observed by the test."""
+"""A world of real processes, which the test observes: two workers of each service on one broker."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,15 +53,17 @@ _D = TypeVar("_D", bound="DataclassInstance")
 
 NO_FAULTS: Mapping[str, float] = MappingProxyType({})
 DEADLINE_S, DEADLINE_S_SERVERS = 60.0, 120.0
-"""Maximum time of `run_until_quiet`: longer on servers, where it takes longer until a dead worker is noticed."""
+"""Maximum time of `run_until_quiet` in seconds, on the embedded broker and on servers. Servers need longer to notice
+that a worker is dead.
+"""
 STARTS_MAX = 5
 """Maximum number of starts of a worker that fails to start because a server does not answer."""
 QUIET_LOOKS = 3
-"""Number of checks in a row that have to find nothing in progress."""
+"""Number of consecutive checks that must find nothing in progress before the world counts as quiet."""
 UNNAMED = "documents that no progress names"
-"""Part that is not checked on servers, because not every server can list its keys."""
+"""Name of the documents that are not checked on servers, because not every server can list its keys."""
 RUN_FOR_MAX = timedelta(seconds=10)
-"""Maximum time for `run_for`: use the simulation for more."""
+"""Maximum time for `run_for`. For longer times use the simulation."""
 
 
 class StartedService(NamedTuple):
@@ -77,12 +79,12 @@ class ProcessWorld(World):
 
     Args:
         seed: selects the faults.
-        faults: kind of fault to its rate, as in the simulation. For each kind with a rate, `round(rate * 100)` faults
-            happen after something was published, at least one, at most 20 in all; `left_out` says which kinds this
-            world does not have, and why.
-        servers: provides servers, see `saga.testing.processes.servers`.
+        faults: rate of each kind of fault, as in the simulation. For each kind with a rate, `round(rate * 100)` faults
+            happen after something was published; at least one of each kind, and at most 20 in all. `left_out` lists the
+            kinds that do not exist in this world, with reasons.
+        servers: function that provides servers, see `saga.testing.processes.servers`.
 
-    Promises: what survives here has survived `kill -9`. Not promised: that the same seed hits the same operations.
+    Promises: the services are really killed with `kill -9`. Not promised: that the same seed hits the same operations.
     Leaving the `with` block ends all processes and removes all files. Fakes of `use` remain objects of the test;
     services call their async methods from other processes, one call after another.
     """
@@ -144,7 +146,7 @@ class ProcessWorld(World):
         self._stack.close()
 
     def left_out(self, kinds: Iterable[str]) -> list[str]:
-        """Return a sentence for each of these kinds of faults that this world does not have, with the reason."""
+        """Return a sentence for each of these kinds of faults that does not exist in this world, with the reason."""
         why = LEFT_OUT if self._giver is None else LEFT_OUT_ON_SERVERS
         return describe_left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
 
@@ -167,7 +169,9 @@ class ProcessWorld(World):
         real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
-        """Start as promised. Raises `SagaError` also for a service that another process cannot import."""
+        """Start services as described in `World.start`. Raises `SagaError` also for a service that another process
+        cannot import.
+        """
         all_ = [service.declared for service in services]
         check_fakes(all_, use, real)
         _check_declared(all_, documents)
@@ -180,7 +184,9 @@ class ProcessWorld(World):
             self._hire(each.declared.name)
 
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
-        """Read as promised. Raises `SagaError` for a kind that the service does not declare."""
+        """Read a document as described in `World.read`. Raises `SagaError` for a kind that the service does not
+        declare.
+        """
         name = service.declared.name
         collection = next((d.collection for d in service.declared.documents if d.kind is kind), None)
         if name not in self._employed or collection is None:
@@ -217,8 +223,8 @@ class ProcessWorld(World):
         return self._clock.now_ms()
 
     def run_until_quiet(self) -> None:
-        """Run as promised. The time is real: at most 60 s (120 s on servers), unless the world has another
-        `deadline_s`.
+        """Run the world as described in `World.run_until_quiet`. The time is real: at most 60 s (120 s on servers),
+        unless the world has another `deadline_s`.
         """
         self._check_started()
         until_s = self._clock.monotonic_s() + self._deadline_s
@@ -227,7 +233,7 @@ class ProcessWorld(World):
         self._run(self._is_quiet, until_s)
 
     def run_for(self, time: timedelta, /) -> None:
-        """Let real time pass, as promised. Raises `SagaError` for more than ten seconds."""
+        """Let real time pass. Raises `SagaError` for more than ten seconds."""
         if time > RUN_FOR_MAX:
             raise SagaError(
                 f"run_for({time}): this world has the real clock, and waits for {RUN_FOR_MAX} at most: let the "
@@ -248,8 +254,8 @@ class ProcessWorld(World):
         return None
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """Add an invariant, as far as it can be checked from outside: it is checked every 20 ms (on servers every 200
-        ms), and at the end.
+        """Add an invariant of your own. Because it can only be checked from outside, it is checked every 20 ms (on
+        servers every 200 ms), and at the end.
         """
         self._always.append((what, holds))
 
@@ -261,11 +267,11 @@ class ProcessWorld(World):
         )
 
     def verify(self) -> None:
-        """Check the invariants of the kit in everything that the services have written and published, once nothing is
-        in progress any more; `unseen` says which parts that does not show.
+        """Check the kit's invariants against everything that the services have written and published. Call this method
+        when nothing is in progress; it does not wait. `unseen` lists the parts that cannot be checked in this world.
 
-        Raises `AssertionError` that names saga and service of each violation, or the invariants of `always` that do not
-        hold.
+        Raises `AssertionError` that names the saga and service of each violation, or the invariants added with `always`
+        that do not hold.
         """
         self._check_started()
         self._check_always()
@@ -325,7 +331,7 @@ class ProcessWorld(World):
             self._shared.publish([chance.choice(self._published)])
 
     def _run(self, is_over: Callable[[], bool], until_s: float) -> None:
-        """Run until the condition holds several times in a row."""
+        """Run the world until the condition holds in `QUIET_LOOKS` consecutive checks."""
         seen = 0
         while seen < QUIET_LOOKS:
             if self._clock.monotonic_s() > until_s:
@@ -348,8 +354,10 @@ class ProcessWorld(World):
             raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._describe_faults()})")
 
     def _is_whole(self, *, lag_max: float = inf) -> bool:
-        """Return True if every worker is a member of its group and has its share, and no group has a larger lag."""
-        groups = self._shared.groups()  # read once, so that all groups are from one moment
+        """Return True if in each service's group every worker is a member and has its share of the partitions, and no
+        group's lag exceeds `lag_max`.
+        """
+        groups = self._shared.groups()  # read once, so that the states of all groups are from one moment
         return all(
             (group := groups.get(service, GroupState())).is_whole(size) and group.lag <= lag_max
             for service, size in self._crew.sizes.items()
@@ -359,21 +367,21 @@ class ProcessWorld(World):
         return self._shared.groups().get(service, GroupState()).is_whole(self._crew.sizes[service])
 
     def _is_quiet(self) -> bool:
-        """Return True if no fault is scheduled or still has an effect, everything in the log is handled and committed,
-        and no saga waits for a timer.
+        """Return True if no fault is scheduled or active, every record is handled and committed, and no saga waits for
+        a timer.
         """
         if not self._accidents.are_over or self._shared.is_publishing:
             return False
         if any(map(self._shared.is_relaying, {changed.service for changed in self._changed})):
-            return False  # checked before the groups: what has reached the log by then is in their lag
+            return False  # checked before the groups, so that changes that have reached the log are counted in the lag
         if not self._is_whole(lag_max=0):
             return False
         groups = self._shared.groups()
         return not any(groups.get(name, GroupState()).wakes and self._has_waiting_saga(name) for name in self._employed)
 
     def _has_waiting_saga(self, service: str) -> bool:
-        """Return True if a saga that this world has started waits for a timer. Other timers belong to deadlines that
-        are closed, and stay in the log until their time.
+        """Return True if a saga that was started in this world waits for a timer. Timers of closed deadlines do not
+        count, although they stay in the log until they are due.
         """
         keys = {changed.written.key for changed in self._changed}
         sagas = keys | {record.key.decode() for record in self._published}
@@ -397,7 +405,7 @@ class ProcessWorld(World):
 
 
 def _check_declared(services: Sequence[Declared], documents: "Mapping[str, DataclassInstance]") -> None:
-    """Check the documents. Raises `SagaError` for one that no service declares."""
+    """Check that the documents are declared. Raises `SagaError` for one that no service declares."""
     kinds = {document.kind for declared in services for document in declared.documents}
     for key, document in documents.items():
         if type(document) not in kinds:

@@ -1,7 +1,7 @@
-"""Fakes called across processes: they remain objects of the test, and workers call them through a socket.
+"""Fakes that are called across processes: they remain objects of the test, and workers call them through a socket.
 
-Only our own processes use the socket, in a folder that only this user can enter; therefore requests and answers are
-pickled.
+Only our own processes use the socket, which is in a folder that only this user can enter. Therefore requests and
+answers may be pickled.
 """
 
 import asyncio
@@ -21,22 +21,24 @@ from saga.errors import SagaError
 from saga.testing.processes.worker_processes import CallLimits
 
 HEADER_BYTES = 8
-"""Bytes of the length that precedes each message."""
+"""Number of bytes of the length that precedes each message."""
 READY_S_MAX = 10.0
-"""Maximum time that a fake may block its thread: longer means that it hangs."""
+"""Maximum time in seconds that a fake may block its thread. A fake that blocks it longer counts as hanging."""
 PICKLING = (pickle.PickleError, TypeError, AttributeError, ImportError, RecursionError, EOFError)
-"""Exceptions that mean that a value cannot be sent from one process to another."""
+"""Exceptions that show that a value cannot be sent from one process to another."""
 
 
 ON_SELF = (types.FunctionType, property, cached_property)
-"""Kinds of members that would access an instance, which holds no data here."""
+"""Kinds of members that read instance data. In a worker process the remote fake has none, because the real fake lives
+in the test's process. So these members raise `AttributeError` there; only the fake's async methods are forwarded.
+"""
 
 
 class CallRequest(NamedTuple):
     """One call of a fake."""
 
     number: int
-    """Number of the fake in the test."""
+    """Index of the fake among the test's fakes."""
     method: str
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
@@ -50,16 +52,17 @@ class CallReply(NamedTuple):
 
 
 class FakeServer:
-    """Answers calls of the test's fakes, one after another, on a thread with an event loop of its own.
+    """Server for calls of the test's fakes. It handles one call after another, on a thread with an event loop of its
+    own.
 
-    A call whose caller is gone, because of a timeout or `kill -9`, is cancelled where it waits, as it would be in the
-    test's own process; what it did before remains.
+    If the caller is gone, because of a timeout or `kill -9`, the call is cancelled at its current `await`, as in the
+    test's own process. Effects that it has already had remain.
     """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.fakes: list[object] = []
-        """Fakes by number; they are added, never removed."""
+        """Fakes, by the numbers that requests use. Fakes are added, never removed."""
         self._thread = threading.Thread(target=self._run_loop, name="outside", daemon=True)
         self._ready = threading.Event()
         self._refused: OSError | None = None
@@ -81,8 +84,8 @@ class FakeServer:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Block in which no fake runs, so that the state of the fakes can be checked. Raises `SagaError` for a fake
-        that blocks its thread.
+        """Suspend all fakes within the block, so that their state can be checked. Raises `SagaError` if a fake blocks
+        its thread.
         """
         held, go_on = threading.Event(), threading.Event()
 
@@ -98,7 +101,7 @@ class FakeServer:
         finally:
             go_on.set()
 
-    # ---------------------------------------------------------------- on the thread
+    # ---------------------------------------------------------------- in the server's thread
 
     def _run_loop(self) -> None:
         asyncio.run(self._serve())
@@ -114,7 +117,7 @@ class FakeServer:
             self._ready.set()
         async with server:
             await self._over.wait()
-            if self._connections:  # their callers are gone, so each ends as soon as it notices
+            if self._connections:  # their callers are gone, so each ends soon
                 await asyncio.wait(self._connections)
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +133,9 @@ class FakeServer:
 
     async def _answer(self, request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         call = self._loop.create_task(self._call(request))
-        gone = self._loop.create_task(reader.read())  # nothing more is sent, so it returns when the caller has gone
+        gone = self._loop.create_task(
+            reader.read()
+        )  # the caller sends nothing more, so this returns when the caller is gone
         try:
             await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
@@ -151,8 +156,8 @@ class FakeServer:
 
 
 def make_remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
-    """Return an instance of a subclass of `gives` whose async methods call a fake of the test; used in a worker
-    process.
+    """Return an object for a worker process whose async methods call a fake of the test. It is an instance of a
+    subclass of `gives`.
 
     `calls`: the names of these methods, each with the limits that the fake declares.
     """
@@ -166,14 +171,15 @@ def make_remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | 
         namespace["__init__"] = _made_as_it_is
 
     kind = types.new_class(f"{gives.__name__}OfTheTest", (gives,), {}, fill)
-    if hasattr(kind, "__abstractmethods__"):  # what the fake does not have either is an error when it is called
+    if hasattr(kind, "__abstractmethods__"):  # a call of a method that the fake lacks raises an error
         kind.__abstractmethods__ = frozenset()
     return kind()
 
 
 def _limits_of(said: CallLimits | None, made: Mapping[str, Callable[..., Any]]) -> Limits | None:
-    """Return the limits of a call of the fake. `made`: its methods here, one of which may be the
-    fallback of another.
+    """Return the limits of a method of the remote fake.
+
+    `made`: all its methods by name; one of them may be the fallback of another.
     """
     if said is None:
         return None
@@ -208,7 +214,7 @@ def _make_method(gives: type, number: int, name: str, socket: Path) -> Callable[
 
     original = getattr(gives, name, None)
     if original is not None:
-        return wraps(original)(call)  # name and annotations are what `saga.step` records by, and reads answers back by
+        return wraps(original)(call)  # `saga.step` uses the name and the annotations
     call.__name__ = name
     return call
 
@@ -221,7 +227,9 @@ def _not_here(self: object, name: str) -> object:
 
 
 def _made_as_it_is(self: object) -> None:
-    """Create an instance without the `__init__` of the real class, which would connect, or create state of its own."""
+    """Initialise nothing, in place of the `__init__` of the real class, which would connect or create state of its
+    own.
+    """
 
 
 # ---------------------------------------------------------------- bytes

@@ -32,18 +32,20 @@ if TYPE_CHECKING:
 
 
 SESSION_S, REBALANCE_S, HEARTBEAT_S = 6.0, 8.0, 0.3
-"""Timeouts shorter than in production, and allowed by every Kafka: a dead or frozen worker is replaced within the time
-of a test.
+"""Consumer timeouts in seconds that every Kafka allows. They are shorter than in production, so that a dead or frozen
+worker is replaced within the time of a test.
 """
 
 
 class ServerAddresses(Struct, frozen=True, kw_only=True):
-    """Addresses of both servers. For tests: one node each, no TLS, and writes count when they are in memory."""
+    """Addresses of both servers, in a setup for tests: one node each, no TLS, and writes that are acknowledged once
+    they are in memory.
+    """
 
     kafka: str
-    """Address of Kafka: `127.0.0.1:9092`."""
+    """Address of Kafka, such as `127.0.0.1:9092`."""
     couchbase: str
-    """Address of Couchbase: `couchbase://127.0.0.1`."""
+    """Address of Couchbase, such as `couchbase://127.0.0.1`."""
     bucket: str
     username: str = "saga"
     password: str = "secret"
@@ -64,7 +66,9 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
         return KafkaAdministration(settings, clock=clock)
 
     def store(self, clock: Clock) -> Store:
-        """Return the store of all services, not open yet. Each service's documents have names of their own."""
+        """Return the store of all services, not open yet. Document names contain the service's name, so one store is
+        enough.
+        """
         from saga.store.couchbase.adapter import CouchbaseSettings
         from saga.store.couchbase.store import CouchbaseStore
 
@@ -79,40 +83,42 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
 
 
 class ServerFault(NamedTuple):
-    """A fault of a server."""
+    """A fault of a server, such as a killed broker."""
 
     what: str
-    """Description: `the broker killed`."""
+    """Description of the fault, such as `the broker killed`."""
     lasts_s: tuple[float, float]
-    """Minimum and maximum duration."""
+    """Minimum and maximum duration in seconds."""
     begin: Callable[[], None]
     end: Callable[[], None]
-    """Ends it, called later on the same thread; returns when the server answers again."""
+    """Function that ends the fault, and returns when the server answers again. It is called on the thread that called
+    `begin`.
+    """
 
 
 class Servers(Protocol):
-    """Kafka and Couchbase, running inside the `with` block of their provider."""
+    """Kafka and Couchbase, which run within the `with` block of their provider."""
 
     @property
     def place(self) -> ServerAddresses:
-        """Addresses for workers."""
+        """Addresses that the workers use."""
 
     @property
     def aside(self) -> ServerAddresses:
-        """Addresses for the world itself, which publishes and observes: the same servers, without the proxies that
-        cause faults.
+        """Addresses that the world itself uses to publish and observe. They lead to the same servers, without the
+        proxies that cause faults.
         """
 
     @property
     def troubles(self) -> Mapping[str, Sequence[ServerFault]]:
-        """Faults by kind. Every kind of the simulation that is missing here is left out."""
+        """Possible faults by kind. Kinds of the simulation that are missing here are left out of the test."""
 
 
 ServerProvider: TypeAlias = Callable[[Path], AbstractContextManager[Servers]]
 
 
 def load_provider(name: str) -> ServerProvider:
-    """Return the function that `module:function` names. Raises `SagaError`."""
+    """Return the function named by a text `module:function`. Raises `SagaError` if there is no such function."""
     module, _, function = name.partition(":")
     try:
         found: ServerProvider = getattr(importlib.import_module(module), function)
@@ -123,13 +129,15 @@ def load_provider(name: str) -> ServerProvider:
 
 AGAIN_S = 0.2
 ASK_S_MAX = 2.0
-"""Maximum time of a request for group states: the world has to go on, because only it ends the faults that keep the
-broker from answering.
+"""Maximum time in seconds of a request for group states. The world must not wait longer, because only it can end the
+faults that keep the broker from answering.
 """
 
 
 class SharedServers(SharedFiles):
-    """One broker and one store for all services, reached without the proxies between workers and servers."""
+    """The broker and the store of all services on servers, as the world uses them: without the proxies that the workers
+    go through.
+    """
 
     look_s = 0.2
 
@@ -169,15 +177,17 @@ class SharedServers(SharedFiles):
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, GroupState]:
-        """Return the groups as they were at one moment during the request; none while the broker does not answer."""
+        """Return the states of all groups at one moment during the request; an empty dictionary if the broker does not
+        answer.
+        """
         try:
             return self._runner.run(self._clock.within(ASK_S_MAX, self._groups()))
         except (BrokerError, TimeoutError):
             return {}
 
     async def _groups(self) -> dict[str, GroupState]:
-        # Positions first, then the ends: a group that has committed up to an end that was read later has really nothing
-        # left, and records that its work published are counted in the lag of others.
+        # Committed offsets are read before end offsets: a group that has committed up to an end read later really has
+        # nothing left to do, and records that its work published are counted in the lag of other groups.
         found = {service: await self._administration.describe_group(service) for service in self._reads}
         bounds = await self._administration.fetch_bounds(frozenset().union(*self._reads.values()))
         groups = {}
@@ -194,8 +204,8 @@ class SharedServers(SharedFiles):
         return await self._store.get(collection, key)
 
     async def _read_documents(self, declared: Declared, log: Sequence[Record]) -> StoredDocuments:
-        """Return the documents of a service, read by key, because not every server can list keys: the progress of each
-        saga in the log, and the documents that it names.
+        """Return the documents of a service: the progress of each saga in the log, and the documents that a progress
+        names. They are read by key, because not every server can list keys.
         """
         left: dict[tuple[str, str], bytes] = {}
         for saga in sorted({record.key.decode() for record in log if record.key}):

@@ -1,4 +1,4 @@
-"""The files that a world of processes shares: the broker's, and a store for each service."""
+"""Files that the processes of a world share: one for the broker, and one for the store of each service."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 TIMING = Timing(silence_s=1.5, drain_s=1.0, watch_s=0.05)
-"""Times shorter than in production: partitions of a dead or frozen worker are taken over within the time of a test."""
+"""Time limits of the embedded broker, shorter than in production: the partitions of a dead or frozen worker are taken
+over within the time of a test.
+"""
 
 GROUPS = """
 SELECT groups.name,
@@ -45,7 +47,7 @@ GROUP BY groups.name, topics.name
 """
 
 StoredDocuments: TypeAlias = Mapping[tuple[str, str], bytes]
-"""Collection and key of each document of a service, and its content."""
+"""The documents of a service: content by collection and key."""
 
 
 class GroupState(NamedTuple):
@@ -53,26 +55,26 @@ class GroupState(NamedTuple):
 
     members: int = 0
     lag: int = 0
-    """Uncommitted records, without timers."""
+    """Number of uncommitted records other than timers."""
     wakes: int = 0
-    """Uncommitted timers: they stay in the log until their time, even if no saga waits for them any more."""
+    """Number of uncommitted timers. A timer stays in the log until it is due, even if no saga waits for it any more."""
     moving: int = 0
-    """Partitions that are not with the member that they are assigned to."""
+    """Number of partitions whose owner is not the member to which they are assigned."""
 
     def is_whole(self, size: int) -> bool:
-        """Return True if the group has this many members, and each has its share."""
+        """Return True if the group has `size` members, and each has its share of the partitions."""
         return self.members == size and self.moving == 0
 
 
 class ServiceWrite(NamedTuple):
-    """A document that the test writes into a service's store as an application, or removes."""
+    """A write or removal of a document in a service's store, made by the test as an application."""
 
     service: str
     written: DocumentWrite
 
 
 class SharedFiles:
-    """Everything that the processes share. Open inside its `with` block."""
+    """The broker and the stores that all processes of a world share, used within a `with` block."""
 
     look_s = 0.02
     """Seconds between two checks."""
@@ -96,7 +98,7 @@ class SharedFiles:
         return self
 
     def _make(self) -> None:
-        """Create the broker, not open yet."""
+        """Create the broker, without opening it."""
         self._broker = self._embedded = EmbeddedAdministration(self.broker_file, clock=self._clock)
 
     async def _open(self) -> None:
@@ -110,7 +112,7 @@ class SharedFiles:
 
     @property
     def broker_file(self) -> Path:
-        """File of the log."""
+        """File that contains the broker's log."""
         return self._folder / "broker.db"
 
     def store_file(self, service: str) -> Path:
@@ -118,7 +120,7 @@ class SharedFiles:
         return self._folder / f"{service}.db"
 
     def wait(self, seconds: float) -> None:
-        """Let real time pass. Raises errors of publishing in between."""
+        """Let real time pass. Raises errors of publishing that occur meanwhile."""
         self._runner.run(self._clock.sleep(seconds))
         for done in [task for task in self._publishing if task.done()]:
             self._publishing.remove(done)
@@ -127,7 +129,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- writing
 
     def prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        """Create topics and store of a service, with the documents of its kinds."""
+        """Create the topics and the store of a service, and store those of the documents whose kind it declares."""
         self._runner.run(self._prepare(declared, documents))
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
@@ -139,9 +141,11 @@ class SharedFiles:
                     await store.insert(collections[type(document)], key, msgspec.json.encode(document))
 
     def publish(self, said: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic] = ()) -> None:
-        """Begin to publish and to write, in this order. `topics`: topics that may not exist yet.
+        """Begin to publish records and to write documents, in this order. `topics`: topics to create if they do not
+        exist.
 
-        It continues while the world waits: a frozen process may hold the lock, and only the world can thaw it.
+        The work proceeds during `wait`, not here: it may need a lock that a frozen process holds, and only the world
+        can thaw that process.
         """
         self._publishing.append(self._runner.get_loop().create_task(self._publish(said, topics)))
 
@@ -155,7 +159,7 @@ class SharedFiles:
                 await self._broker.publish([each for each in group if isinstance(each, Outgoing)])
 
     async def _write(self, service: str, written: DocumentWrite) -> None:
-        """Write or remove a document while the service may write it, too: the toolkit's markers stay."""
+        """Write or remove a document, even while the service may write it too. The toolkit's markers are kept."""
         collection, key, content, _ = written
         async with SqliteStore(self.store_file(service), clock=self._clock) as store:
             while True:
@@ -172,7 +176,7 @@ class SharedFiles:
                 return
 
     def is_relaying(self, service: str) -> bool:
-        """Return True if a change of the service's documents is not known to be in the log."""
+        """Return True if some change of the service's documents may not be in the log yet."""
         return self._runner.run(self._is_relaying(service))
 
     async def _is_relaying(self, service: str) -> bool:
@@ -181,13 +185,13 @@ class SharedFiles:
 
     @property
     def is_publishing(self) -> bool:
-        """True if something that is being published is not durable yet."""
+        """True if a record or document given to `publish` is not durable yet."""
         return bool(self._publishing)
 
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, GroupState]:
-        """Return the groups of all services that have had a member, all at one moment."""
+        """Return the state of each group that has had a member, all at one moment."""
         groups: dict[str, GroupState] = {}
         for name, topic, members, behind, moving in self._embedded.connection.execute(GROUPS).fetchall():
             group = groups.get(name, GroupState())
@@ -196,7 +200,7 @@ class SharedFiles:
         return groups
 
     def get(self, service: str, collection: str, key: str) -> bytes | None:
-        """Return the content of a document as it is now."""
+        """Return the current content of a document; `None` if it does not exist."""
         document = self._runner.run(self._get(service, collection, key))
         return None if document is None else document.content
 
@@ -205,7 +209,7 @@ class SharedFiles:
             return await store.get(collection, key)
 
     def evidence(self, services: Sequence[Declared]) -> Evidence:
-        """Return the evidence of these services, as it is now."""
+        """Return the current evidence of these services."""
         return self._runner.run(self._evidence(services))
 
     async def _evidence(self, services: Sequence[Declared]) -> Evidence:

@@ -1,7 +1,8 @@
-"""Program of a worker process: runs one worker of one service until SIGTERM: `python -m saga.testing.processes.worker
-FILE`.
+"""Program of a worker process, `python -m saga.testing.processes.worker FILE`: run one worker of one service until
+SIGTERM.
 
-It ends at once when its standard input is closed: then the test's process has ended, and nothing else would stop it.
+The process ends at once when its standard input is closed, because then the test's process has ended and nothing else
+would stop the worker.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from saga.testing.processes.shared_files import TIMING
 from saga.testing.processes.worker_processes import COULD_NOT_START, WorkerSetup
 
 DRAIN_S = 2.0
-"""Time that a worker has to drain when it is stopped."""
+"""Time in seconds that a worker has for draining when it is stopped."""
 
 
 def main(file: Path) -> int:
@@ -38,7 +39,7 @@ def main(file: Path) -> int:
     code = 0
     try:
         asyncio.run(_run(setup))
-    except* SagaError as several:  # in a group, where the task of a service raised it
+    except* SagaError as several:  # in an exception group if a task of the service raised it
         code = COULD_NOT_START
         for line in _list_messages(several):
             sys.stderr.write(f"saga: {line}\n")

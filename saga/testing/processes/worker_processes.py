@@ -1,6 +1,4 @@
-"""Worker processes: how each is set up (service, files or servers, fakes for its resources), started, frozen and
-stopped.
-"""
+"""Worker processes: how they are set up (service, files or servers, remote fakes), started, frozen and stopped."""
 
 import importlib
 import inspect
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CallLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one call of a fake, as stored in JSON."""
+    """Declared limits of one method of a fake, as stored in the worker's setup."""
 
     call: str
     timeout_s: float | None = None
@@ -40,35 +38,37 @@ class CallLimits(Struct, frozen=True, kw_only=True):
     rate_per_s: float | None = None
     remembered: LastGood | None = None
     instead: str | None = None
-    """Name of the fallback method, which is called while this call is rejected."""
+    """Name of the fallback method, called when a call of this method is rejected."""
 
 
 class RemoteFake(Struct, frozen=True, kw_only=True):
-    """A fake of the test, as a worker sees it: its calls go to the test's process."""
+    """A fake of the test as described to a worker, which forwards calls of it to the test's process."""
 
     resource: str
-    """Name of the resource that it replaces."""
+    """Name of the resource that the fake replaces."""
     number: int
-    """Number of the fake in the test."""
+    """Index of the fake among the test's fakes."""
     calls: dict[str, CallLimits | None]
     """Names of its public async methods, each with its limits."""
 
 
 class WorkerSetup(Struct, frozen=True, kw_only=True):
-    """Setup of one worker process, in a JSON file."""
+    """Setup of one worker process, stored in a JSON file."""
 
     modules: tuple[str, ...]
-    """Modules that must be imported for the service to be complete, the one that holds it first."""
+    """Modules that must be imported so that all handlers of the service are declared. The one that holds the service is
+    first.
+    """
     attribute: str
     declarations: tuple[str, ...]
-    """Declarations of the service in the test's process, for comparison."""
+    """Names of everything that the service declares in the test's process, to compare them in the worker."""
     broker: str = ""
     store: str = ""
-    """File of the store, as `broker` is the file of the broker; both are empty with servers."""
+    """Path of the store's file; `broker` is the path of the broker's. Both are empty if the world uses servers."""
     place: ServerAddresses | None = None
-    """Addresses of servers, if there are any."""
+    """Addresses of the servers; `None` if the world uses files."""
     outside: str
-    """Socket on which the test's process answers for its fakes."""
+    """Path of the socket on which the test's process receives calls of its fakes."""
     fakes: tuple[RemoteFake, ...]
 
     def write(self, file: Path) -> None:
@@ -77,11 +77,13 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, file: Path) -> "WorkerSetup":
-        """Read a file that `write` wrote."""
+        """Read a setup from a file that `write` wrote."""
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
     def service(self) -> Declared:
-        """Import the service. Raises `SagaError` if its declarations differ from those in the test's process."""
+        """Import and return the service. Raises `SagaError` if its declarations differ from those in the test's
+        process.
+        """
         module, *_ = [importlib.import_module(name) for name in self.modules]
         service = getattr(module, self.attribute, None)
         if not isinstance(service, Service):
@@ -99,7 +101,8 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
 
 
 def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple[str, ...], str]:
-    """Return the modules that declare a service, the one that holds it first, and its name there.
+    """Return the modules in which a service is declared, the one that holds it first, and the service's name in that
+    module.
 
     Raises `SagaError` for a service that another process cannot import.
     """
@@ -121,8 +124,8 @@ def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple
 
 
 def declarations_of(declared: Declared) -> tuple[str, ...]:
-    """Return the names of everything that a service declares, sorted, because another process may import modules in
-    another order.
+    """Return the names of everything that a service declares. They are sorted, because another process may import
+    modules in another order.
     """
     return tuple(
         sorted(
@@ -136,8 +139,8 @@ def declarations_of(declared: Declared) -> tuple[str, ...]:
 
 
 def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFake, ...]:
-    """Return the fakes of `use` for the resources of a service: for each resource the first that is an instance of its
-    type.
+    """Return the fakes for the resources of a service: for each resource the first one in `use` that is an instance of
+    its type.
     """
     found = []
     for resource in declared.resources:
@@ -167,7 +170,7 @@ def _as_json(limits: Limits | None) -> CallLimits | None:
 
 
 def _is_async(method: object) -> bool:
-    """Return True for an async function, also behind decorators that set `__wrapped__`."""
+    """Return True for an async function, even one wrapped by decorators that set `__wrapped__`."""
     return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
@@ -178,11 +181,11 @@ def _listed(names: Sequence[str]) -> str:
 WORKERS = 2
 """Number of workers of each service at the start."""
 STOP_S_MAX = 5.0
-"""Time after SIGTERM after which a worker that has not ended is killed."""
+"""Maximum time in seconds from SIGTERM until a worker that has not ended is killed."""
 COULD_NOT_START = 2
 """Exit code of a worker that could not start."""
 LOG_LINES, LOG_CHARACTERS = 4, 400
-"""Number of last lines that are shown of a worker's log, and of characters of each."""
+"""Number of a worker's last log lines that are shown, and maximum length of each in characters."""
 
 
 @dataclass(slots=True, eq=False)
@@ -191,17 +194,17 @@ class WorkerProcess:
 
     service: str
     number: int
-    """Number within its service; a worker that is started again keeps it, and its log."""
+    """Number among the workers of its service. A worker that is started again keeps its number and its log."""
     process: subprocess.Popen[bytes]
     starts: int = 1
-    """Number of starts since it was added or killed."""
+    """Number of starts since the worker was added or killed."""
     frozen: bool = False
     ends_by_s: float | None = None
-    """Time, by the monotonic clock, at which it must have ended; `None` if it is to stay."""
+    """Time, on the monotonic clock, by which the worker must have ended; `None` if it is not being stopped."""
 
     @property
     def name(self) -> str:
-        """Name: `payment-1`."""
+        """Name of the worker, such as `payment-1`."""
         return f"{self.service}-{self.number}"
 
     def __str__(self) -> str:
@@ -210,11 +213,12 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """All worker processes of a world. Leaving the `with` block ends them, whatever state they are in."""
+    """All worker processes of a world. Leaving the `with` block ends them all, even frozen ones."""
 
     def __init__(self, folder: Path, clock: Clock, *, starts_max: int = 1) -> None:
-        """Create a pool without workers. `starts_max`: maximum number of starts of a worker that fails to start because
-        a server does not answer.
+        """Create a pool without workers.
+
+        `starts_max`: maximum number of starts of a worker that fails to start because a server does not answer.
         """
         self._folder, self._clock, self._starts_max = folder, clock, starts_max
         self._members: list[WorkerProcess] = []
@@ -238,12 +242,12 @@ class WorkerPool:
 
     @property
     def members(self) -> Sequence[WorkerProcess]:
-        """Workers that are running or frozen, without those that were told to end."""
+        """Workers that are running or frozen, without those that are being stopped."""
         return [member for member in self._members if member.ends_by_s is None]
 
     @property
     def is_steady(self) -> bool:
-        """True if no worker is frozen or about to end."""
+        """True if no worker is frozen or being stopped."""
         return not any(member.frozen or member.ends_by_s is not None for member in self._members)
 
     @property
@@ -264,8 +268,8 @@ class WorkerPool:
     def _process(self, service: str, number: int) -> subprocess.Popen[bytes]:
         found = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with (self._folder / f"{service}-{number}.log").open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches only the test, which ends the workers in order.
-            # The standard input closes when the test's process ends, however it ends, and the worker ends with it.
+            # In a session of its own, the worker gets no Ctrl-C of the terminal; the test does, and stops the workers.
+            # The standard input is closed when the test's process ends in any way, and the worker then ends too.
             return subprocess.Popen(
                 [sys.executable, "-m", "saga.testing.processes.worker", str(self._folder / f"{service}.json")],
                 env={**os.environ, "PYTHONPATH": found},
@@ -283,7 +287,7 @@ class WorkerPool:
         return again
 
     def freeze(self, member: WorkerProcess) -> None:
-        """Stop a worker with SIGSTOP: it keeps its locks, and does not notice."""
+        """Freeze a worker with SIGSTOP. It keeps its locks, and cannot notice the freeze."""
         member.process.send_signal(signal.SIGSTOP)
         member.frozen = True
 
@@ -294,18 +298,20 @@ class WorkerPool:
             member.frozen = False
 
     def dismiss(self, member: WorkerProcess) -> None:
-        """End a worker with SIGTERM: it drains, leaves its group, and ends."""
+        """Stop a worker with SIGTERM: it drains, leaves its group, and ends."""
         self.thaw(member)
         member.process.send_signal(signal.SIGTERM)
         member.ends_by_s = self._clock.monotonic_s() + STOP_S_MAX
 
     def check(self) -> None:
-        """Forget workers that have ended as they were told. Raises `SagaError` for one that has ended by itself."""
+        """Remove workers that were stopped and have ended. Raises `SagaError` for a worker that ended without being
+        stopped.
+        """
         for member in list(self._members):
             code = member.process.poll()
             if member.ends_by_s is not None:
                 is_late = code is None and self._clock.monotonic_s() > member.ends_by_s
-                # Ended by the signal itself: it was still starting.
+                # It was still starting, so the signal itself ended it.
                 if is_late or code in (0, -signal.SIGTERM) or (code == COULD_NOT_START and self._starts_max > 1):
                     self._end(member)
                     continue
@@ -317,14 +323,14 @@ class WorkerPool:
                 raise SagaError(f"worker {member.name} ended by itself, with {code}; {self.last_words(member)}")
 
     def last_words(self, member: WorkerProcess) -> str:
-        """Return the end of a worker's log, for people."""
+        """Return the end of a worker's log, for error messages."""
         lines = (self._folder / f"{member.name}.log").read_text("utf-8", "replace").splitlines()
         if not lines:
             return "its log is empty"
         return "\n".join(["the end of its log:", *(f"  {line[:LOG_CHARACTERS]}" for line in lines[-LOG_LINES:])])
 
     def _end(self, member: WorkerProcess) -> None:
-        """Kill a worker that has not ended with SIGKILL, and release everything that belongs to it."""
+        """Kill a worker with SIGKILL if it has not ended, and release its resources."""
         self._members.remove(member)
         _close(member.process)
 
