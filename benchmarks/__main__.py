@@ -21,8 +21,8 @@ from benchmarks import (
     monitor,
     outages,
     parts,
+    published_transitions,
     sealed,
-    telling,
     traces,
 )
 from benchmarks.parts import Figure
@@ -44,7 +44,7 @@ PARTS = (
     many_contracts.contracts,
     sealed.sealing,
     monitor.monitor,
-    telling.transitions,
+    published_transitions.transitions,
     traces.traces,
     instructions.instructions,
     message_path.message_path,
