@@ -192,8 +192,9 @@ def whole_example() -> list[Figure]:
     return asyncio.run(example_run("i", example_order))
 
 
-async def example_run(part: str, deciding: Service, *, sagas: int = SAGAS, tells: bool = False) -> list[Figure]:
-    """Figures of the example with this service as the one that decides. `tells`: its transitions, too."""
+async def example_run(part: str, deciding: Service, *, sagas: int | None = None, tells: bool = False) -> list[Figure]:
+    """Figures of the example with this service as the one that decides. `tells`: its transitions are published."""
+    sagas = SAGAS if sagas is None else sagas
     services = [s.declared for s in (deciding, example_payment, inventory, example_shipping)]
     use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
     items = [f"item-{n}" for n in range(20)]

@@ -11,7 +11,7 @@ from benchmarks import (
     monitor,
     outages,
     parts,
-    telling,
+    published_transitions,
     watched,
 )
 from saga.monitor.queries import Queries
@@ -103,5 +103,5 @@ def test_sagas_that_are_copied_are_as_if_they_had_been_folded(monkeypatch: pytes
 def test_the_part_with_transitions_that_are_told_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MESSAGES", 200), ("SAGAS", 20)):
         monkeypatch.setattr(parts, name, value)
-    monkeypatch.setattr(telling, "ROUNDS", 1)
-    assert all(figure.value > 0 for figure in telling.transitions())
+    monkeypatch.setattr(published_transitions, "ROUNDS", 1)
+    assert all(figure.value > 0 for figure in published_transitions.transitions())

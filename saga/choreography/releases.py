@@ -264,7 +264,7 @@ class _ReleaseComparison:
             if waiting:
                 yield self.refuse(
                     name,
-                    f"is no longer emitted, but {_join_names(waiting)} consume{'' if len(waiting) > 1 else 's'} it",
+                    f"is no longer emitted, but is consumed by {_join_names(waiting)}",
                     "keep emitting it until its consumers are released without it, and their manifests show it",
                 )
             else:

@@ -263,8 +263,8 @@ class PlannedFault(NamedTuple):
     def parse(cls, text: str) -> "PlannedFault":
         """Parse a text that `str` made. Raises `SagaError`.
 
-        >>> Planned.parsed("payment-1#12 crash after")
-        Planned(process='payment-1', number=12, kind='crash', after=True)
+        >>> PlannedFault.parse("payment-1#12 crash after")
+        PlannedFault(process='payment-1', number=12, kind='crash', after=True)
         """
         where, _, what = text.partition(" ")
         process, _, number = where.rpartition("#")

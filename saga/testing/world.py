@@ -83,7 +83,7 @@ def keep_markers(before: bytes, content: bytes) -> bytes:
 
     A store keeps the markers in the same way when other programs write to it.
 
-    >>> with_marks_of(b'{"_saga":{"markers":{}},"n":1}', b'{"n":2}')
+    >>> keep_markers(b'{"_saga":{"markers":{}},"n":1}', b'{"n":2}')
     b'{"_saga":{"markers":{}},"n":2}'
     """
     marks = _fields.decode(before).get("_saga")

@@ -195,13 +195,13 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
     "an event that a neighbour hears is said no more": (
         silent("PaymentDeclined"),
         "PaymentDeclined",
-        "is no longer emitted, but order consumes it",
+        "is no longer emitted, but is consumed by order",
         "keep emitting it",
     ),
     "an event that it hears itself is said no more": (
         silent("PaymentReserved"),
         "PaymentReserved",
-        "but payment itself (capture) and payment itself (release) consume it",
+        "is consumed by payment itself (capture) and payment itself (release)",
         "keep emitting it",
     ),
     "another key of its sagas": (
@@ -265,7 +265,7 @@ def test_an_event_for_consumers_outside_is_not_dropped() -> None:
     assert [each.verdict for each in found(silent("PaymentReleased"))] == ["told"]
     [refused] = found(silent("PaymentReleased"), consumed_externally=("PaymentReleased",))
     assert refused.verdict == "refused"
-    assert "but external consumers consumes it" in refused.what
+    assert "but is consumed by external consumers" in refused.what
 
 
 TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {

@@ -53,7 +53,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(saga: Call, folder: Pa
     (folder / "site" / name).write_text("mine", "utf-8")
     done = saga("docs", "build", "site")
     assert done.exit_code == 2
-    assert "site holds something else: name a folder that is empty" in done.output
+    assert "site holds other files: name an empty folder" in done.output
     assert [path.name for path in (folder / "site").iterdir()] == [name]
 
 

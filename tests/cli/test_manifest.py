@@ -69,7 +69,7 @@ def test_a_renamed_handler_is_refused_with_the_way_out_and_not_written(saga: Cal
     assert checked.exit_code == 1
     lines = checked.stdout.splitlines()
     assert lines[0].startswith("refused  payment  hold: handler renamed to reserve?")
-    assert lines[1].strip().startswith("keep the name hold; when no saga has anything of it open")
+    assert lines[1].strip().startswith("keep the name hold; when no open saga has work of it")
     assert lines[2] == "told     payment  reserve: is new: a handler"
     written = saga("manifest", "--write", "services.payment", "--folder", "manifests")
     assert written.exit_code == 1
@@ -113,7 +113,7 @@ def test_an_event_that_another_manifest_hears_is_kept(saga: Call, released: Path
     assert checked.exit_code == 1
     [refused] = json.loads(checked.stdout)["services"][0]["differences"]
     assert (refused["verdict"], refused["where"]) == ("refused", "PaymentNoted")
-    assert refused["what"] == "is no longer emitted, but elsewhere hears it"
+    assert refused["what"] == "is no longer emitted, but is consumed by elsewhere"
 
 
 def test_consumers_that_nobody_knows_count_and_the_release_before_does_not(saga: Call, released: Path) -> None:
@@ -126,7 +126,7 @@ def test_consumers_that_nobody_knows_count_and_the_release_before_does_not(saga:
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests", "--json")
     found = json.loads(checked.stdout)["services"][0]["differences"]
     assert [(each["verdict"], each["where"], each["what"]) for each in found] == [
-        ("refused", "InventoryPutBack", "is no longer emitted, but consumers outside hears it"),
+        ("refused", "InventoryPutBack", "is no longer emitted, but is consumed by external consumers"),
         ("told", "PaymentNoted", "is no longer emitted, and has no consumer"),
     ]
 

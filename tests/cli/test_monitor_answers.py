@@ -209,7 +209,7 @@ def test_where_no_monitor_answers_the_topic_is_read_and_that_is_told(saga: Call,
 @pytest.mark.parametrize(
     ("answers", "status", "said"),
     [
-        ({}, 200, "is no monitor: it has no /api/stuck; mend SAGA_MONITOR"),
+        ({}, 200, "is no monitor: it has no /api/stuck; correct SAGA_MONITOR"),
         ({"/api/stuck": b"<html>"}, 200, "is no monitor: JSON is malformed"),
         ({"/api/stuck": b"{}"}, 200, "is no monitor: Object missing required field"),
         ({"/api/stuck": b"{}"}, 500, "answers 500 to /api/stuck; see its log"),

@@ -160,7 +160,7 @@ def test_a_partition_that_was_added_to_a_topic_is_not_skipped() -> None:
     unread = states[Partition("t", 1)]
     assert refuse_move(unread, 9, 0) == (
         "9 records from 0 on are not handled, and would be skipped: have the service handle them; a message that it "
-        "cannot handle become dead letters"
+        "cannot handle becomes a dead letter"
     )
     assert refuse_move(unread, 9, 0, unread=True) is None
     assert refuse_move(unread, 10, 0, unread=True) == "it ends at 9"

@@ -273,7 +273,7 @@ async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and
             await place.until(lambda: bool(place.told_dead()))
             (dead,) = await place.dead(payment)
         assert bank.handed[0] == f"tokenize {CARD}"
-        assert "whoever sent it has forged it" in json.dumps(dead[1])
+        assert "its sender has forged it" in json.dumps(dead[1])
 
 
 async def test_a_run_whose_state_has_a_key_that_is_missing_is_parked_until_it_is_back(tmp_path: Path) -> None:
