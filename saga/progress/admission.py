@@ -1,4 +1,4 @@
-"""Admission: whether a run may begin, or has to wait or be diverted because of an operator's control. Pure."""
+"""Decide whether a run may begin, or whether an operator's control postpones or diverts it. Pure."""
 
 from typing import NamedTuple
 
@@ -10,15 +10,15 @@ from saga.support.clock import from_iso
 
 
 class Wait(NamedTuple):
-    """A run that may not begin or continue now: a pause, a limit or an open breaker holds it up."""
+    """A run that may not begin or continue now, because of a pause, a limit or an open breaker."""
 
     reason: str
     left_s: float
-    """Seconds after which to ask again."""
+    """Seconds after which to try again."""
     where: str | None = None
-    """Place in the service's code that asked."""
+    """Place in the service's code that made the refused call."""
     grows: bool = False
-    """True if nobody knows how long it takes: each pause is as long as it has waited, up to a minute."""
+    """True if the duration is unknown: then each pause is as long as the run has waited so far, up to a minute."""
 
 
 class Divert(NamedTuple):
@@ -46,13 +46,15 @@ def admit(
 
 
 def is_divertible(action: HandlerAction, *, has_begun: bool) -> bool:
-    """Return True if nothing of a run has begun, and nothing is lost if it never runs."""
+    """Return True if the message can be diverted: no run on it has begun, and nothing is lost if its handler never
+    runs."""
     return isinstance(action, RunHandler) and action.goes_on is None and not action.role.is_deadline and not has_begun
 
 
 def _pause_left_s(pause: ControlEntry, now_ms: int) -> float:
-    """Return the seconds until a pause is over, or has to be looked at again: operators wait for the end of a pause."""
-    left_s = AWAY_S_MAX / 2  # spreading can double it
+    """Return the seconds until a pause is over, or until it has to be checked again: an operator may end it at any
+    time."""
+    left_s = AWAY_S_MAX / 2  # spreading can double this
     if pause.switch.until is None:
         return left_s
     return min(left_s, max(0.0, (from_iso(pause.switch.until) - now_ms) / 1000))

@@ -24,10 +24,11 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext, find_
 def delay_compensation(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message, *, known: bool
 ) -> Commit:
-    """Keep the outcome until its compensation can do something.
+    """Keep the outcome until its compensation can run or close the handler.
 
-    That is when the original, which has begun, has ended; or, for a saga that is not `known`, when a message tells when
-    it began: what was done may be forgotten here, so it must not be recorded that nothing was done.
+    If `known`, it waits until the original run, which has begun, has ended. Otherwise it waits for a message that says
+    when the saga began: until then the service may have forgotten what it did, so it must not record that there was
+    nothing to undo.
     """
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message has told yet when this saga began"
@@ -37,8 +38,10 @@ def delay_compensation(
 
 
 def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaProgress:
-    """Return the progress with the outcome kept for the compensation. No original runs until the compensation has
-    ended."""
+    """Return the progress with the outcome stored for the compensation.
+
+    No run of the original begins until the compensation has ended.
+    """
     if any(k.handler == role.name and k.message.id == outcome.id for k in p.compensating):
         return p
     return replace(p, compensating=(*p.compensating, PendingMessage(handler=role.name, message=outcome, n=p.n)))
@@ -47,11 +50,12 @@ def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaP
 def complete_compensation(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
 ) -> Commit:
-    """Record that one result is undone. With the last one the handler is closed, unless another run of it is open."""
+    """Record that one result is undone. With the last result the handler is closed, unless another run of it is
+    open."""
     outcome, delta = ended.message, ended.delta
     cause = result.event.id
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
-    # With the run's last result all that it said is withdrawn, before that only what is undone.
+    # With the run's last result all of its self-consumed events are withdrawn, before that only the event undone here.
     last = not any(r.handler == role.name and r.cause == result.cause for r in rest)
     own = tuple(o for o in p.own if o.event.id != cause and not (last and o.event.id in result.own))
     if p.queue and own != p.own:
@@ -86,8 +90,7 @@ def complete_compensation(
 def _drop_withdrawn_runs(
     p: SagaProgress, hand: WriteContext, withdrawn: set[str], ended: TransitionDetails
 ) -> tuple[SagaProgress, TransitionDetails]:
-    """Return the progress without failed runs on events that are withdrawn now. A run that has begun something
-    stays."""
+    """Return the progress without failed runs on events that are withdrawn now. A run with an open intent stays."""
     gone = [
         k
         for k in p.queue
@@ -109,7 +112,7 @@ def _drop_withdrawn_runs(
 
 
 def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
-    """Make the record of a dead letter whose message is never handled."""
+    """Make the record that ends a dead letter whose message will never be handled."""
     return DeadLetterRecord(
         id=f"{k.dead}-dropped",
         what="dropped",
@@ -121,8 +124,10 @@ def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
 
 
 def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
-    """Return True if a result of the handler is still to be undone. Results in segments come back with the next
-    write."""
+    """Return True if another result of the handler has to be undone.
+
+    Results in segments are restored by the next write.
+    """
     if any(result.handler == role.name for result in p.results):
         return True
     return any(page.of == "results" and page.handlers == (role.name,) for page in p.pages)
@@ -138,9 +143,9 @@ def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole
 
 
 def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent:
-    """Make the intent that replaces an original that never finishes: from now on nothing revives it.
+    """Make the intent that replaces an original run which never finishes: from then on nothing continues the run.
 
-    `run`: the message that started it, if not all runs of the handler are meant.
+    `run`: id of a message of the run to abort; `None` for any run of the handler.
     """
     going_on = [c for c in p.later if c.handler == role.name and run in (None, c.parts[0].id)]
     done = tuple(call for c in going_on for call in c.calls)
@@ -183,8 +188,10 @@ def complete_abort(  # the original, because of which outcome, and what became o
     remains: Sequence[str],
     calls: tuple[StepRecord, ...] = (),
 ) -> Commit:
-    """Record that the run is aborted. What it did and no call takes back is shown to a person. `calls`: the calls made
-    for it."""
+    """Record that the run is aborted. Effects that no call undoes are reported to a person.
+
+    `remains`: descriptions of those effects. `calls`: the calls that were made to undo the run.
+    """
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     is_dead = any(k.dead and k.handler == role.name for k in p.queue)
@@ -216,8 +223,11 @@ def complete_abort(  # the original, because of which outcome, and what became o
 def _close_handler(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message
 ) -> tuple[SagaProgress, tuple[DeadLetterRecord, ...]]:
-    """Close the handler: the outcome's inbox entry, its originals dropped, the tombstone, and the ends of dropped dead
-    letters."""
+    """Close the handler for the saga.
+
+    The outcome goes into the inbox, messages stored for the handler are dropped, and the dead letters among them get a
+    record of their end.
+    """
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
     letters = tuple([_make_dropped_record(k, reason) for k in p.queue if k.handler == role.name and k.dead])
     inbox = journal.close_inbox(p, hand, role, outcome)
@@ -238,8 +248,11 @@ def _close_handler(
 
 
 def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
-    """Drop overflow segments of messages that wait for the handler. Queued messages are ignored when their turn comes,
-    for a segment of the queue may hold messages of other handlers."""
+    """Turn segments of messages that are pending for the handler into inbox segments.
+
+    Queued messages are ignored when they become next, because a segment of the queue may contain messages of other
+    handlers.
+    """
     now_s = hand.entered_s
     return tuple(
         page.closed(now_s, now_s + hand.retention_s) if page.of == "waiting" and page.handlers == (role.name,) else page
@@ -248,5 +261,5 @@ def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> t
 
 
 def _name(role: HandlerRole) -> str:
-    """Return the compensation's own name, for the journal."""
+    """Return the name of the compensation for the journal."""
     return role.undo.name if role.undo else role.name

@@ -37,16 +37,18 @@ from saga.support.clock import LATEST_MS
 
 HAD, LEFT = AlreadyProcessed(), AlreadyPending()
 TOO_OLD = "older than the retention"
-"""Beginning of the reason of a dead letter for what the service may have forgotten: it blocks nothing."""
+"""Beginning of the reason of a dead letter for a message that the service may have handled and forgotten. It does not
+block the saga."""
 OTHER_CONTENT = "already handled with other content"
-"""The same of one for what says something else than what was handled."""
+"""Beginning of the reason of a dead letter for a message with the type of a handled one but other content. It does not
+block the saga."""
 HANDLED_AS_NEW = "if it never was handled, have it handled as a new one: saga dead replay --older"
 
 
 def decide(
     p: SagaProgress, role: HandlerRole, message: Message, *, now: Now | None = None, bad: str | None = None
 ) -> MessageDecision:
-    """Decide what happens to a message for one handler: the first line of the decision table that holds.
+    """Decide what happens to a message for one handler, by the first applicable line of the decision table.
 
     Args:
         now: the time, for a message that has just arrived; `None` for a pending message, whose age does not matter.
@@ -89,7 +91,7 @@ def decide(
 
 
 def _resume_intent(p: SagaProgress, role: HandlerRole, message: Message) -> AlreadyPending | RunHandler | None:
-    """Return the open intent of the message, to be continued (line 2)."""
+    """Return the open run that the message belongs to, so that it is continued (line 2)."""
     if find_intent(p, role.name, message, "lieu") is not None:
         return LEFT
     intent = find_intent(p, role.name, message)
@@ -107,7 +109,7 @@ def _decide_next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun)
 
 
 def _decide_optional(p: SagaProgress, role: HandlerRole, message: Message) -> Ignore | KeepPending:
-    """Decide on a message that the handler does not need: it is kept for its next run."""
+    """Decide on a message of an optional parameter: it is stored for the handler's next run."""
     if _has_run(p, role.name):
         return Ignore(role, message, f"{role.name} has run in this saga already")
     return KeepPending(role, message, f"until {role.name} runs, and is shown it")
@@ -128,7 +130,7 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
     if role.name in p.closed:
         return "its compensation has closed this handler"
     if role.undo is not None and not role.undo.outcomes.isdisjoint(_find_failures(p, role)):
-        return f"the saga has failed, and nobody would undo {role.name}"  # taken by a version without this handler
+        return f"the saga has failed, and nobody would undo {role.name}"  # processed by a version without this handler
     if role.decides and p.outcome is not None:
         return f"the saga has ended here with {p.outcome}"
     return None
@@ -142,7 +144,7 @@ def _find_failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
 
 
 def is_pending(p: SagaProgress, handler: str, message: Message) -> bool:
-    """Return True if the message is queued or pending for this handler, or a suspended run of it waits."""
+    """Return True if the message is queued or pending for this handler, or belongs to a suspended run of it."""
     if any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting)):
         return True
     return bool(p.later) and suspended_runs.find_suspended_run(p, handler, message.id) is not None
@@ -157,12 +159,12 @@ def find_intent(p: SagaProgress, handler: str, message: Message, kind: IntentKin
 
 
 def find_run_intent(p: SagaProgress, run: RunKey) -> Intent | None:
-    """Return the open intent of a run; `None` if nothing of it has begun."""
+    """Return the open intent of a run; `None` if the run has not begun."""
     return next((intent for intent in p.intents if (intent.kind, intent.handler, intent.cause) == run), None)
 
 
 def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:
-    """Decide on a message whose type the handler has processed already, or holds as a part (line 4)."""
+    """Decide on a message whose type the handler has processed already, or has as a part of another run (line 4)."""
     if role.many and index == 0:
         return None
     earlier = [
@@ -177,7 +179,7 @@ def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: 
     if earlier:
         mine = ids.content_digest(message.value)
         for type_, schema, content in earlier:
-            # Two versions of a schema cannot be compared by bytes: such a repetition is given the benefit.
+            # Values of two schema versions cannot be compared by bytes: such a repetition counts as equal.
             is_another = type_ == message.type and schema == message.schema and content != mine
             if is_another and type_ not in role.changes:
                 return Reject(
@@ -195,8 +197,8 @@ def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: 
 def is_blocked(p: SagaProgress, handler: str, message: Message) -> bool:
     """Return True if the handler must not begin a run for this message now (line 6).
 
-    The saga is blocked by a dead letter, has another open intent, compensates what the handler did, or has an earlier
-    message in its queue.
+    That is so if a dead letter blocks the saga, another run is open, what the handler did is being compensated, or an
+    earlier message is in the queue.
     """
     if p.intents or any(k.dead or k.handler == handler for k in p.compensating):
         return True
@@ -235,9 +237,8 @@ def find_next_ready(
 ) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
     """Return the next action that is ready without a new message; `None` if there is none.
 
-    In this order: open intents whose message is stored, compensations whose originals have ended, the head of the
-    queue, complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not ready before its
-    time.
+    In this order: open runs whose message is stored, compensations whose originals have ended, the head of the queue,
+    complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not ready before its due time.
 
     Args:
         in_hand: id of the message that is being processed; `None` for any.
@@ -274,7 +275,7 @@ def find_next_ready(
 def _find_ready_suspended_run(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
 ) -> Ignore | RunHandler | None:
-    """Return the first suspended run that may continue, or that never will."""
+    """Return the next action for the first suspended run that may continue, or that never will."""
     for c in p.later:
         role = roles.handlers[c.handler]
         ended = find_closing_reason(p, role)
@@ -287,7 +288,7 @@ def _find_ready_suspended_run(
 
 
 def _find_unused_optional(p: SagaProgress, roles: HandlerRoles) -> Ignore | None:
-    """Return a message that is kept for a handler which has ended without it."""
+    """Return the next action for an optional message that is stored for a handler which will not run again."""
     for role in roles.lookers:
         for k in p.waiting:
             if k.handler == role.name and role.may_do_without(k.message.type):
@@ -300,7 +301,7 @@ def _find_unused_optional(p: SagaProgress, roles: HandlerRoles) -> Ignore | None
 def _find_ready_deadline(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
 ) -> Ignore | RunHandler | None:
-    """Return the first deadline that is due and may run, or that never will."""
+    """Return the next action for the first deadline that is due and may run, or that never will."""
     for role, message in timers.find_due_deadlines(p, roles, now_ms, handled_ms):
         ended = find_closing_reason(p, role)
         if ended is not None:
@@ -311,7 +312,7 @@ def _find_ready_deadline(
 
 
 def _find_resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int) -> RunHandler | None:
-    """Return an open intent that no redelivery will finish: its message is stored, or is a self-consumed event."""
+    """Return an open run that no redelivery will finish, because its message is stored or is a self-consumed event."""
     if intent.kind != "do":
         return None
     parts = {m.id for m in intent.parts}
@@ -341,7 +342,7 @@ def _find_complete_join(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
     types = {*[k.message.type for k in p.waiting], *[own.event.type for own in p.own]}
     for role in roles.handlers.values():
-        if any(map(types.isdisjoint, role.takes)):  # of most a part is missing, and that is cheap to see
+        if any(map(types.isdisjoint, role.takes)):  # usually a part is missing, and checking that is cheap
             continue
         if role.name not in roles.ready_from_kept and role.name not in waiting_alone:
             continue
@@ -380,7 +381,7 @@ def decide_compensation(p: SagaProgress, role: HandlerRole, outcome: Message) ->
 
 
 def find_newest_result(p: SagaProgress, handler: str) -> CompensableResult:
-    """Return the result that is undone next."""
+    """Return the handler's newest result, which is undone next."""
     return next(result for result in reversed(p.results) if result.handler == handler)
 
 
@@ -408,7 +409,7 @@ def is_compensated(p: SagaProgress, role: HandlerRole, message: Message) -> bool
 
 
 def find_pending_compensation(p: SagaProgress, handler: str, message: Message) -> PendingMessage | None:
-    """Return the failure outcome that waits for the compensation of `handler`."""
+    """Return the stored failure outcome that waits for the compensation of `handler`."""
     return next((k for k in p.compensating if k.handler == handler and k.message.id == message.id), None)
 
 
@@ -416,7 +417,7 @@ def find_pending_compensation(p: SagaProgress, handler: str, message: Message) -
 
 
 def find_parts(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple[int, Message]]:
-    """Return the events that are there for a parameter, each with the number of the transition that brought it."""
+    """Return the available events for a parameter, each with the number of the transition that stored it."""
     types = role.takes[index]
     for k in p.waiting:
         if k.handler == role.name and k.message.type in types:
@@ -433,7 +434,8 @@ def find_parts(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple
 
 
 def find_earlier_parts(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Iterator[Message]:
-    """Return the parts for a parameter that came before `message`; all of them if it is not stored itself."""
+    """Return the available events for a parameter that were stored before `message`; all if `message` itself is not
+    stored."""
     for c in p.later:
         if c.handler == role.name and not (role.many and index == 0):
             yield c.parts[index]
@@ -444,7 +446,7 @@ def find_earlier_parts(p: SagaProgress, role: HandlerRole, index: int, message: 
 
 
 def collect_parts(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...] | None:
-    """Return all events of the run that `message` belongs to; `None` if one that the handler needs is missing.
+    """Return all events of the run that `message` belongs to; `None` if a required one is missing.
 
     They are in the order of the parameters, optional ones last.
     """
@@ -471,15 +473,17 @@ def describe_missing(p: SagaProgress, role: HandlerRole, message: Message) -> st
 
 
 def find_order_number(p: SagaProgress, handler: str, message: Message) -> int | None:
-    """Return the number under which a message is stored for a handler; `None` if it is neither queued nor pending."""
+    """Return the number of the transition that first stored a message for a handler; `None` if it is neither queued nor
+    pending."""
     kept = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
     return next(kept, None)
 
 
 def is_other_message_first(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
-    """Return True if another message has to be handled first by a handler with `repeats`.
+    """Return True if a handler with `repeats` has to handle another message first.
 
-    What that message waits for may have arrived at another worker just now. A message behind a failed one waits, too.
+    The events that the other message waits for may have just arrived at another worker. A message behind a failed one
+    waits, too.
     """
     first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
     if first is None or first.message.id == message.id:

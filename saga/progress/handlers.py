@@ -1,4 +1,4 @@
-"""Roles of a service's handlers, as far as decisions have to know them: names and event types, no functions."""
+"""Roles of a service's handlers, as decisions use them: names and event types, without functions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from saga.messaging import operator_commands
 
 COMMAND = "a command"
-"""The name under which the inbox holds commands: no handler's."""
+"""Name that replaces the handler's name in inbox entries of operator commands."""
 DEADLINE = "a deadline"
-"""The name under which the inbox holds what opens or closes deadlines, and is for nothing else: no handler's."""
+"""Name that replaces the handler's name in inbox entries of messages that only open or close deadlines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,54 +18,55 @@ class CompensationRole:
 
     name: str
     outcomes: frozenset[str]
-    """The failure outcomes it acts on."""
+    """The failure outcomes that it reacts to."""
     results: frozenset[str]
-    """The results of its original that it undoes."""
+    """Types of the original's events that it undoes."""
     took: frozenset[str] = frozenset()
-    """Types of what its original takes that it is handed, too: kept with the results."""
+    """Types of events that its original consumed and that it is given, too. They are stored with the results."""
     expected_errors: frozenset[str] = frozenset()
-    """Names of the exceptions by which its resources answer."""
+    """Class names of the declared exceptions of its resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRole:
-    """One handler: which events it needs, and what they mean."""
+    """One handler: the events that it needs, and what they mean for it."""
 
     name: str
     takes: tuple[frozenset[str], ...]
-    """For each event parameter the types it accepts; never overlapping."""
+    """For each required event parameter, the types that it accepts; parameters never overlap."""
     optional: tuple[frozenset[str], ...] = ()
-    """For each event parameter that is not waited for the types it accepts; none of those in `takes`."""
+    """For each optional event parameter, the types that it accepts; none of them is in `takes`."""
     many: bool = False
     changes: frozenset[str] = frozenset()
-    """Types of `takes` that are changes of documents: of those after the first nothing is wrong."""
+    """Types in `takes` that are document changes: a second change of a document is not an error."""
     decides: bool = False
     """True if it may emit an outcome."""
     closes: bool = False
-    """True if it may emit an event that closes a deadline and is no outcome."""
+    """True if it may emit an event that closes a deadline and is not an outcome."""
     undo: CompensationRole | None = None
     after_outcome: bool = False
-    """True if it takes an outcome: nobody may decide that it never runs."""
+    """True if it consumes an outcome: then it may run even after the saga has ended."""
     within_ms: int = 0
-    """Milliseconds after its event that a deadline runs; 0: it is none."""
+    """Milliseconds after its event at which a deadline runs; 0 for a handler that is not a deadline."""
     grace_ms: int | None = None
-    """Milliseconds after a deadline's due time from which on it waits for the log no longer; `None`: it waits until the
-    log has been handled."""
+    """Milliseconds after a deadline's due time until which it waits for the log; `None` if it waits until the log has
+    been handled."""
     unless: frozenset[str] = frozenset()
-    """Types that close a deadline, the outcomes that this service knows among them."""
+    """Types that close a deadline, including the outcomes that this service knows."""
     ends_surely: bool = False
-    """True for a deadline that nothing but an outcome closes, and that always says one: once open, the saga ends."""
+    """True for a deadline that only an outcome closes and that always emits an outcome: once it is open, the saga will
+    end."""
     expected_errors: frozenset[str] = frozenset()
-    """Names of the exceptions by which its resources answer."""
+    """Class names of the declared exceptions of its resources."""
     takes_one: bool = field(init=False)
-    """True if it takes one event and no more."""
+    """True if it consumes exactly one event."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "takes_one", len(self.takes) == 1 and not self.optional)
 
     @property
     def closes_deadlines(self) -> bool:
-        """Return True if a run of it may close a deadline."""
+        """Return True if a run of the handler may close a deadline."""
         return self.decides or self.closes
 
     @property
@@ -73,15 +74,15 @@ class HandlerRole:
         return self.within_ms > 0
 
     def is_joined(self) -> bool:
-        """Return whether it is a fan-in: it needs several events."""
+        """Return whether the handler is a fan-in: it consumes several events together."""
         return not self.takes_one
 
     def may_do_without(self, type_: str) -> bool:
-        """Return whether it takes `type_` without waiting for it."""
+        """Return whether `type_` is a type of an optional parameter of the handler."""
         return any(type_ in types for types in self.optional)
 
     def parameter_of(self, type_: str) -> int:
-        """Return the number of the parameter that needs `type_`; -1 if none does."""
+        """Return the index of the required parameter that accepts `type_`; -1 if there is none."""
         for i, types in enumerate(self.takes):
             if type_ in types:
                 return i
@@ -95,30 +96,30 @@ class HandlerRoles:
     service: str
     handlers: Mapping[str, HandlerRole]
     outcomes: frozenset[str]
-    """Every outcome this service may emit."""
+    """Every outcome that this service may emit."""
     by_type: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
     deadlines: Mapping[str, HandlerRole] = field(init=False)
-    """The handlers that run at a time, by name: messages are not for them, but open and close them."""
+    """Deadline handlers, by name. Messages open and close them, but are not passed to them when they arrive."""
     opening: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
-    """For each type the deadlines that it opens."""
+    """For each type, the deadlines that it opens."""
     closing: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
-    """For each type the deadlines that it closes."""
+    """For each type, the deadlines that it closes."""
     noted: frozenset[str] = field(init=False)
-    """The types that open or close a deadline and are for nothing else here."""
+    """Types that only open or close deadlines here."""
     undone_by: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
-    """For each failure outcome the handlers that it undoes."""
+    """For each failure outcome, the handlers that it undoes."""
     names: Mapping[str, Sequence[str]] = field(init=False)
-    """For each type the names under which the inbox may hold a message of it."""
+    """For each type, the names that inbox entries of its messages may contain."""
     affecting: frozenset[str] = field(init=False)
     """Emitted types that also change this service's own progress."""
     ready_from_kept: frozenset[str] = field(init=False)
-    """The handlers that something kept can make ready: fan-ins, and those of own events."""
+    """Handlers that stored messages can make ready: fan-ins, and handlers of self-consumed events."""
     joined: frozenset[str] = field(init=False)
-    """The types that some handler takes together with others, whether it needs them or not."""
+    """Types that a fan-in consumes, as required or optional ones."""
     lookers: tuple[HandlerRole, ...] = field(init=False)
-    """The handlers of an event that may be absent."""
+    """Handlers with an optional event parameter."""
     heard: tuple[str, ...] = field(init=False)
-    """The types that this service both emits and takes, sorted."""
+    """Types that this service both emits and consumes, sorted."""
 
     def __init__(
         self, service: str, handlers: Iterable[HandlerRole], *, outcomes: frozenset[str], emitted: frozenset[str]
@@ -170,5 +171,5 @@ class HandlerRoles:
 
 
 def compensation_name(handler: str) -> str:
-    """Return the name under which the inbox holds an outcome for the compensation of `handler`."""
+    """Return the name that inbox entries contain for the compensation of `handler`."""
     return f"undo {handler}"

@@ -1,4 +1,4 @@
-"""Use the transitions: to publish what is not known as published, for audit, replay and archives. Pure."""
+"""Read the transitions: to publish unpublished events, and for audits, replays and archives. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from saga.progress import integrity
 from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_transition
 
 TRANSITIONS_MAX = 64
-"""With more transitions than this in a progress, the oldest published ones go to an archive."""
+"""With more transitions than this in a progress, the oldest published ones are archived."""
 TRANSITIONS_KEPT = 16
-"""Number of those that stay, for people, when the others go."""
+"""Number of transitions that then stay in the progress, for people to read."""
 HISTORY_BYTES_MAX = 256 * 1024
-"""With more bytes of transitions than this the oldest published ones go too, down to half of it."""
+"""With more bytes of transitions than this, the oldest published ones are archived, until half of it is left."""
 
 
 def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
-    """Return the transitions whose events are not known as published, oldest first.
+    """Yield the transitions whose events are not known as published, oldest first.
 
-    Transitions whose message is committed are left out: a worker publishes before it commits. A timer counts as an
-    event, unless it is the one that is processed (`in_hand`): otherwise each timer would bring another.
+    Transitions whose message is committed are left out, because a worker publishes before it commits. A timer counts as
+    an event, unless it is the one being processed (`in_hand`): otherwise each timer would cause another one.
     """
     for raw in p.transitions[max(0, p.published - p.first) :]:
         entry = decode_transition(raw)
@@ -49,7 +49,8 @@ def decode_archive(content: bytes) -> TransitionArchive:
 
 
 def build_archive(p: SagaProgress) -> TransitionArchive | None:
-    """Return the oldest published transitions if there are too many in the progress, or if they are too large."""
+    """Return an archive of the oldest published transitions, if there are too many in the progress or they are too
+    large."""
     sizes = [len(memoryview(raw)) for raw in p.transitions]
     count = len(sizes) - TRANSITIONS_KEPT if len(sizes) > TRANSITIONS_MAX else 0
     if sum(sizes) > HISTORY_BYTES_MAX:
@@ -78,14 +79,14 @@ def remove_archived(p: SagaProgress, archive: TransitionArchive) -> SagaProgress
 
 
 def archive_key(service: str, saga: str, first: int) -> str:
-    """Return the archive's key, in collection `saga-archive`."""
+    """Return the key of an archive in collection `saga-archive`."""
     return f"{service}::{saga}::{first:09}"
 
 
 def fold_state(entries: Iterable[Transition], before: int | None = None) -> dict[str, Any]:
-    """Fold the state from the deltas of all transitions, or of those below the number `before`.
+    """Compute the state from the deltas of all transitions, or of those below the number `before`.
 
-    A transition with which a new version of the state begins holds the whole state.
+    The first transition with a new version of the state contains the whole state.
     """
     state: dict[str, Any] = {}
     version = 0
@@ -99,17 +100,18 @@ def fold_state(entries: Iterable[Transition], before: int | None = None) -> dict
 
 @dataclass(frozen=True, slots=True)
 class HistoryDefect:
-    """Where a history differs from what was written."""
+    """A place where a history differs from what was written."""
 
     n: int
     what: str
 
 
 def verify_history(transitions: Sequence[Raw], p: SagaProgress) -> HistoryDefect | None:
-    """Return the first place where a whole history differs from what was written; `None` if there is none.
+    """Return the first place where a complete history differs from what was written; `None` if there is none.
 
-    Transitions are chained by their hashes, the first one to service and saga, and the progress is compared with what
-    they add up to. An older version of the toolkit wrote neither: see `saga.progress.integrity.has_digests`.
+    The hashes of the transitions are checked as a chain that begins with service and saga, and the progress is compared
+    with the sums of the transitions' changes. Older versions of the toolkit wrote neither: see
+    `saga.progress.integrity.has_digests`.
     """
     seed = integrity.get_initial_hash(p.service, p.saga)
     previous, entries = seed, list[Transition]()

@@ -1,4 +1,4 @@
-"""Ids derive from causes, never from attempts, workers or transition numbers: a replay makes the same ids."""
+"""Ids are derived from causes, never from attempts, workers or transition numbers: a replay makes the same ids."""
 
 import re
 from functools import lru_cache
@@ -8,7 +8,9 @@ _unreadable = re.compile(r"[^A-Za-z0-9_]").sub
 
 
 def digest(what: str, saga: str, cause: str) -> str:
-    """128 bits as hex. `what` never holds a `|`, and the saga's length is in front of it: so no two inputs collide.
+    """Return a digest of the arguments: 128 bits as hexadecimal digits.
+
+    No two inputs collide, because `what` never contains a `|`, and the saga's length precedes the saga.
 
     >>> digest("payment|reserve|0", "order-17", "m-1")
     '8c69b241c603b6c09313b5993635b204'
@@ -28,27 +30,28 @@ def idempotency_key(name: str, service: str, saga: str, handler: str, cause: str
 
 
 def update_id(service: str, saga: str, handler: str, cause: str, name: str, number: int) -> str:
-    """Return the marker of a handler's `number`-th update by the function `name`: it makes the update happen once."""
+    """Return the marker of a handler's `number`-th update with the function `name`. The marker ensures that the update
+    is applied once."""
     return digest(f"update|{service}|{handler}|{number}|{name}", saga, cause)
 
 
 def dead_letter_id(service: str, saga: str, handler: str, message: str, replays: int) -> str:
-    """Return the id of a dead letter. It contains the number of replays, for the same message may fail again."""
+    """Return the id of a dead letter. It depends on the number of replays, because the same message may fail again."""
     return f"dead-{digest(f'dead|{service}|{handler}|{replays}', saga, message)}"
 
 
 def parked_id(service: str, saga: str, handler: str, message: str, attempts: int, due_ms: int) -> str:
     """Return the name of a wait for the next attempt.
 
-    It contains attempts and time, for the same run may wait again: postponed with as many attempts, or with one more at
-    the same time.
+    It depends on attempts and time, because the same run may wait again: postponed with the same number of attempts, or
+    with one more at the same time.
     """
     return f"parked-{digest(f'parked|{service}|{handler}|{attempts}|{due_ms}', saga, message)}"
 
 
-@lru_cache(maxsize=4096)  # asked for several times while a message is in hand
+@lru_cache(maxsize=4096)  # called several times while a message is processed
 def inbox_entry(message: str, handler: str) -> str:
-    """The inbox entry of (message, handler): 96 bits as hex.
+    """Return the inbox entry of a message for a handler: 96 bits as hexadecimal digits.
 
     >>> len(inbox_entry("m-1", "reserve"))
     24
@@ -57,5 +60,5 @@ def inbox_entry(message: str, handler: str) -> str:
 
 
 def content_digest(value: bytes) -> str:
-    """Return the digest that tells two messages of one type apart."""
+    """Return the digest by which messages of one type with different contents are told apart."""
     return blake2b(value, digest_size=8).hexdigest()

@@ -1,7 +1,6 @@
 """Choose the next action of a saga, and record decisions that need no handler. Pure.
 
-Work that no message triggers (an operator's command, a time that has come, a fan-in that is complete) is found here,
-too.
+Work that the message itself does not trigger (an operator's command, a due time, a complete fan-in) is found here, too.
 """
 
 from collections.abc import Sequence
@@ -57,24 +56,29 @@ def choose_next_action(
 ) -> Action:
     """Choose the next action for the message and its saga.
 
-    First what the message is for: handlers in declaration order, then compensations; or what an operator commands. Then
-    whatever else of the saga is ready: all of it is settled before the offset is committed. `p`: the progress, `None`
-    if it is unknown; `certain`: True if it was read or written while this message is processed.
+    First come actions for the message itself: those of handlers in declaration order, then of compensations, or that of
+    an operator command. Then comes all other work of the saga that is ready, because it has to be done before the
+    offset is committed.
+
+    `p`: the progress; `None` if it is unknown. `certain`: True if the progress was read or written while this message
+    is processed.
     """
     message = trigger.message
     if p is None:
         return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
-    if p.wake is not None and not timers.is_clock_behind(message, now.ms):  # without a wake no time moves anything
+    if p.wake is not None and not timers.is_clock_behind(message, now.ms):  # without a timer nothing waits for a time
         p = timers.limit_delays(p, roles, now.ms)
-    only_had = message.type != TIMER_TYPE  # what is had already is in the inbox, whatever the store has; no wake is
+    only_had = (
+        message.type != TIMER_TYPE
+    )  # a handled message stays in the inbox, so an old copy suffices; timers are not in it
     if isinstance(message, OperatorCommand):
         heeded = operator_commands.decide_command(p, roles, message, trigger.bad)
         if heeded is not None:
             return heeded
     for role in roles.by_type.get(message.type, ()):
-        if trigger.paged and role.name in trigger.paged:  # it is kept already
+        if trigger.paged and role.name in trigger.paged:  # it is stored already
             only_had = False
             continue
         decision = decide(p, role, message, now=now, bad=trigger.bad.get(role.name))
@@ -95,30 +99,34 @@ def choose_next_action(
     ready = find_next_ready(p, roles, now.ms, message.id, now.handled_ms)
     if ready is not None:
         return ready
-    # What ends without a write is decided on a progress that was read in this turn.
+    # To finish without a write, the progress must have been read while this message is processed.
     return _at_rest(p, roles, message, now, certain) if certain or only_had else RELOAD
 
 
 def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, certain: bool) -> Action:
-    """Return the action when nothing is ready: a timer for what waits, before the offset is committed."""
+    """Return the action if nothing is ready: before the offset is committed, waiting work needs a timer."""
     if (unknown := timers.check_unknown_saga(p, message, now.ms, now.retention_s)) is not None:
         return ForwardTimer(*unknown)
     at = timers.compute_next_check(p, now.ms)
     if at is None:
         return DONE
-    if p.wake is None or p.wake.due_ms > at:  # it was named by a worker whose clock is ahead
+    if p.wake is None or p.wake.due_ms > at:  # a worker whose clock is ahead set it
         return RescheduleTimer() if certain else RELOAD
     if message.type and message.id != p.wake.id:
         return DONE
     if message.type and p.deadlines and (behind := timers.find_deadlines_behind_log(p, roles, now)):
         return _await_log(p, roles, behind, now)
-    # If that is far too late, it is looked at again before: a copy tells whose clock is wrong.
+    # If that is far too late by the runs' own delays, it fires earlier: one of the clocks is wrong.
     soon = timers.compute_next_check(timers.limit_delays(p, roles, now.ms), now.ms)
     return ForwardTimer(at if soon is None else min(at, soon))
 
 
 def _await_log(p: SagaProgress, roles: HandlerRoles, behind: Sequence[PendingMessage], now: Now) -> AwaitLog:
-    """Keep the timer for these deadlines, earliest first; but not beyond the time of anything else that waits."""
+    """Keep the timer until the log was handled up to these deadlines, but not beyond the due time of other waiting
+    work.
+
+    `behind`: the deadlines, earliest first.
+    """
     others = replace(p, deadlines=tuple([k for k in p.deadlines if k not in behind]))
     looks = [timers.compute_next_check(others, now.ms)]
     looks += [k.due_ms + grace for k in behind if (grace := roles.handlers[k.handler].grace_ms) is not None]
@@ -126,10 +134,10 @@ def _await_log(p: SagaProgress, roles: HandlerRoles, behind: Sequence[PendingMes
 
 
 def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) -> bool:
-    """Return True if the next action on this progress would be `Complete`: a cheap look that saves most messages a
+    """Return True if the next action on this progress would be `Complete`. This cheap check saves most messages a
     decision.
 
-    It holds if the one handler that consumes the message is done with it, and the saga waits for nothing that is due.
+    It is so if the only handler that consumes the message has processed it, and no waiting work of the saga is due.
     """
     message = trigger.message
     takers = roles.by_type.get(message.type, ())
@@ -142,7 +150,7 @@ def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) 
 
 
 def record_without_handler(p: SagaProgress, hand: WriteContext, action: TouchDeadline | RescheduleTimer) -> Commit:
-    """Record what concerns no handler: a message that opens or closes a deadline, or a new timer."""
+    """Record an action that concerns no handler: a message that opens or closes a deadline, or a new timer."""
     return (
         journal.record_deadline_event(p, hand, action.message)
         if isinstance(action, TouchDeadline)
@@ -176,10 +184,10 @@ def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecisio
 
 
 def hold_back(p: SagaProgress, held_back: Sequence[HeldBack], now_ms: int) -> SagaProgress:
-    """Return the progress in which the runs that are held back are due later, whatever their time.
+    """Return the progress with the held-back runs due later, whatever their stored time.
 
-    So other runs go on, and the current timer is forwarded. Nothing is recorded, or a pause of days would fill the
-    journal.
+    So other runs continue, and the current timer is forwarded. Nothing is recorded, because a pause of days would fill
+    the journal.
     """
     for handler, undoes, due_ms, message in held_back:
         at = max(due_ms, now_ms + 1)
@@ -199,7 +207,9 @@ def hold_back(p: SagaProgress, held_back: Sequence[HeldBack], now_ms: int) -> Sa
 
 def _move_due(kept: tuple[PendingMessage, ...], handler: str, message: str, due_ms: int) -> tuple[PendingMessage, ...]:
     return tuple(
-        replace(k, due_ms=max(k.due_ms, due_ms), delay_ms=due_ms)  # however long: nobody's clock is wrong
+        replace(
+            k, due_ms=max(k.due_ms, due_ms), delay_ms=due_ms
+        )  # however long: the delay must not be taken for a wrong clock
         if k.handler == handler and k.due_ms and message in ("", k.message.id)
         else k
         for k in kept

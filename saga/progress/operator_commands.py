@@ -1,7 +1,7 @@
 """Decide and record operator commands about dead letters, escalations and parked runs. Pure.
 
-A command passes the queue and a quarantine. It names the dead letter, whose id counts replays, or the very wait that it
-ends: so one that comes twice, or late, finds nothing to do.
+A command is applied even if the saga is quarantined or has queued messages. It names the dead letter, whose id depends
+on the number of replays, or the particular wait that it ends. So a command that arrives twice, or late, has no effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def decide_command(
 ) -> CommandDecision | BeginAbort | Abort | None:
     """Decide what a command does; `None` if it was applied before, or its saga is unknown.
 
-    `bad`: handlers that can never decode the message that the command brings, each with the reason.
+    `bad`: handlers that can never decode the message that the command contains, with the reason for each.
     """
     if (not p.n and command.original is None) or ids.inbox_entry(command.id, COMMAND) in p.inbox:
         return None
@@ -81,14 +81,14 @@ def decide_command(
     if decisions.find_intent(p, kept.handler, kept.message) is not None or (
         goes_on is not None and (goes_on.calls or goes_on.undo_with)
     ):
-        return BeginAbort(role, command)  # from here on nothing revives it
+        return BeginAbort(role, command)  # from then on nothing continues the run
     return Discard(command, kept)
 
 
 def _decide_admission(
     p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, bad: Mapping[str, str]
 ) -> AdmitAsNew | RejectCommand | None:
-    """Decide on a dead letter that blocked nothing; `None` if it is not known as one."""
+    """Decide on a dead letter that does not block its saga; `None` if there is none with this id."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
     letter = letters.get(command.dead)
     if f"{command.dead}-replayed" in letters or (letter is not None and letter.attempts):
@@ -123,7 +123,7 @@ def _decide_admission(
 
 
 def _decide_release(p: SagaProgress, command: OperatorCommand) -> Release | RejectCommand:
-    """Decide on a command that ends the wait for the next attempt."""
+    """Decide on a command that ends the wait of a parked run."""
     run = next((run for run in find_parked_runs(p) if run.id == command.dead), None)
     if run is None:
         return RejectCommand(command, "what was parked has been tried, or has ended, since")
@@ -154,8 +154,8 @@ def _why_not_answerable(
 ) -> str | None:
     """Return why an operator may not answer this step of a dead run; `None` if they may.
 
-    An answer to a step that the run never asks for would change nothing, and the open call would be made again. What
-    the external system has answered stands, unless the run's code asks for something else by now.
+    An answer to a step that the run never makes would change nothing, and the open call would be made again. An answer
+    of the external system stays valid, unless the run's code now makes another call there.
     """
     open_call = intent.open_call
     may_be = [] if open_call is None or open_call.kind == "update" else [(open_call.name, open_call.number)]
@@ -172,7 +172,7 @@ def _why_not_answerable(
 
 
 def _why_not_declared(role: HandlerRole, intent: Intent, given: StepAnswer) -> str | None:
-    """Return why the exception that an operator names is no answer to the run; `None` if it is one."""
+    """Return why the exception that an operator names is not a declared one of the run; `None` if it is."""
     declared = role.undo.expected_errors if intent.kind == "undo" and role.undo is not None else role.expected_errors
     if given.raised is None or given.raised in declared:
         return None
@@ -181,13 +181,13 @@ def _why_not_declared(role: HandlerRole, intent: Intent, given: StepAnswer) -> s
 
 
 def _find_intent_of(p: SagaProgress, kept: PendingMessage) -> Intent | None:
-    """Return the open intent of a dead run, of a handler or of a compensation."""
+    """Return the open intent of a dead run of a handler or a compensation."""
     undoes = any(k is kept for k in p.compensating)
     return decisions.find_intent(p, kept.handler, kept.message, "undo" if undoes else "do")
 
 
 def _find_call(intent: Intent, given: StepAnswer) -> StepRecord | None:
-    """Return the call that is answered, as it is recorded or has begun; `None` if the run has not asked for it."""
+    """Return the recorded or begun call that is to be answered; `None` if the run has not made it."""
     begun = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
     return next((c for c in begun if (c.name, c.number) == (given.step, given.number)), None)
 
@@ -234,10 +234,10 @@ _CAME_OF: Mapping[str, ReplayResult] = {
 
 
 def find_replay_result(p: SagaProgress, entry: Transition) -> ReplayResult | None:
-    """Return the result of a replay if this last transition of the progress is its end; else `None`.
+    """Return the result of a replay if the last transition of the progress ends it; otherwise `None`.
 
-    It looks for the replay among the transitions that the progress has: it is the last thing that happened to this
-    message and handler, apart from attempts.
+    The replay is searched for among the transitions in the progress. It must be the last transition of this message and
+    handler, apart from attempts.
     """
     if not p.replays or entry.outcome not in _CAME_OF:
         return None
@@ -284,7 +284,8 @@ def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) 
 
 
 def _apply_replay(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
-    """Record a replay: the message keeps its place at the head of what waits, and is tried as if for the first time."""
+    """Record a replay: the message keeps its position at the head of the queue, and its attempts are counted from
+    zero."""
     p, end = _revive(p, hand, command, kept, "replayed", "it is tried again")
     ended = TransitionDetails(message=command, cause=kept.message.id, reason=describe_request(command), letters=(end,))
     return journal.append_transition(p, hand, "replayed", end.handler, ended)
@@ -298,7 +299,7 @@ def _revive(
     what: Literal["replayed", "resolved"],
     so: str,
 ) -> tuple[SagaProgress, DeadLetterRecord]:
-    """Return the progress in which the message is no dead letter any more, and the record of the dead letter's end."""
+    """Return the progress with the message no longer a dead letter, and the record of the dead letter's end."""
     again = replace(kept, dead=None, attempts=0, under={}, disputed=())
     p = replace(
         p,
@@ -312,7 +313,7 @@ def _revive(
 
 
 def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
-    """Queue the message as if it came now, with a saga that begins now."""
+    """Queue the message as if it had arrived now, and as if its saga began now."""
     command = action.command
     message = replace(action.message, time=command.time, started=p.started or command.time)
     inbox = dict(p.inbox)
@@ -343,7 +344,7 @@ def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) ->
 def _apply_answer(
     p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, intent: Intent
 ) -> Commit:
-    """Record an operator's answer in place of what was recorded of the call, or had begun, and retry the run."""
+    """Record an operator's answer in place of the recorded or open call, and retry the run."""
     given = command.answered
     assert given is not None
     known, said = _find_call(intent, given), make_answered_record(intent, given, command.who)
@@ -358,7 +359,7 @@ def _apply_answer(
 
 
 def make_answered_record(intent: Intent, given: StepAnswer, who: str = "") -> StepRecord:
-    """Make the record of a call with the answer that an operator gives to it."""
+    """Make the record of a call with the answer that an operator supplies."""
     known = _find_call(intent, given)
     return StepRecord(
         kind="step" if known is None else known.kind,
@@ -399,9 +400,10 @@ def discard_message(  # the message, because of which command, and what became o
     remains: Sequence[str] = (),
     calls: tuple[StepRecord, ...] = (),
 ) -> Commit:
-    """Record that the message is never handled. Other events of a fan-in stay, for another one may take its place.
+    """Record that the message will never be handled.
 
-    `remains`: what its run did and nothing takes back, for a person to put right. `calls`: the calls that took it back.
+    The other events of a fan-in stay, because another message may replace it. `remains`: effects of the run that
+    nothing undoes, for a person to correct. `calls`: the calls that undid the run.
     """
     sealed = decisions.find_intent(p, kept.handler, kept.message, "lieu")
     gone = [kept.message.id]
@@ -439,7 +441,8 @@ def discard_message(  # the message, because of which command, and what became o
 
 
 def _find_remaining_parts(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple[PendingMessage, ...]:
-    """Return the other events of a run that never continues. Self-consumed events are stored anyway."""
+    """Return the other events of a run that never continues. Self-consumed events are left out: they are stored
+    anyway."""
     if role.many:
         return ()
     rest = [m for m in goes_on.parts[1:] if m.source != p.service]
@@ -470,5 +473,5 @@ _PAST: Mapping[Wanted, str] = {
 
 
 def describe_request(command: OperatorCommand) -> str:
-    """Describe who wants a command, and why, as it stands in the record of its result."""
+    """Describe who requested a command and why, for the record of its result."""
     return f"{command.who} wants it: {command.why}"

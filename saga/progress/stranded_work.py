@@ -1,5 +1,4 @@
-"""Find work of a saga that no message triggers any more, or whose timer may be missing, from its progress alone.
-Pure."""
+"""Find work of a saga that no message will trigger, or whose timer may be missing, from its progress alone. Pure."""
 
 from msgspec import Struct
 
@@ -12,16 +11,16 @@ from saga.support.clock import LATEST_MS, from_iso, iso
 
 
 class StrandedWork(Struct, frozen=True, kw_only=True):
-    """Work of a saga that continues only if somebody triggers it."""
+    """Work of a saga that continues only if something else triggers it."""
 
     heard: tuple[str, ...] = ()
-    """Types of own events that the last version did not take, and this one does."""
+    """Types of own events that the version which wrote the progress does not consume, and this version does."""
     wakes_at: str | None = None
-    """Time for which its current wake is to come; the wake may be missing."""
+    """Time of the saga's current timer, which may be missing."""
     begun: tuple[Intent, ...] = ()
-    """Runs that have begun, and are kept by nothing but their intents: redelivery goes on with them, or nobody."""
+    """Open runs of which only the intent is stored: they continue only if their message is redelivered."""
     ready: str | None = None
-    """Handler of what is ready, and has no wake."""
+    """Handler of work that is ready and has no timer."""
 
     @property
     def is_any(self) -> bool:
@@ -29,20 +28,20 @@ class StrandedWork(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wake_alone(self) -> bool:
-        """Return True if all of it continues by itself once its timer fires."""
+        """Return True if all of the work continues by itself once the timer fires."""
         return not (self.heard or self.begun or self.ready)
 
     @property
     def triggers(self) -> tuple[Message, ...]:
-        """Return the messages on which begun runs continue, decoded from their stored bytes."""
+        """Return the messages of the open runs, decoded from their stored bytes."""
         return tuple({i.message.id: i.message for i in self.begun}.values())
 
 
 def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_ms: int) -> StrandedWork:
-    """Find work of this saga that nothing may trigger.
+    """Find work of this saga that possibly nothing triggers.
 
-    `quiet_ms`: time without a write after which no worker is processing what is ready; before that, one probably is.
-    Raises what damaged transitions raise.
+    `quiet_ms`: time without a write after which it is assumed that no worker is processing ready work. Raises the
+    errors of decoding damaged transitions.
     """
     heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_takeover_due(p, roles) else ()
     due_ms = timers.find_earliest_ms(p)

@@ -1,7 +1,7 @@
 """Suspended runs: handlers that returned `Later` and continue at a time, or when an event arrives. Pure.
 
-A suspended run holds the event that started it, and blocks nothing. Each turn of it is a run with a cause of its own,
-so its steps and events have other ids than those of earlier turns. What one turn was given no later one gets.
+A suspended run keeps the event that started it, and does not block the saga. Each turn is a run with its own cause, so
+its steps and events have other ids than those of other turns. An optional event is given to one turn only.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ def find_suspended_run(p: SagaProgress, handler: str, message: str) -> Suspended
 
 
 def has_uncovered_calls(p: SagaProgress, handler: str) -> bool:
-    """Return True if earlier turns did what no result covers: it is taken back, or reported, when the run is closed."""
+    """Return True if earlier turns of a run made calls that no result covers: closing the run undoes or reports
+    them."""
     return any(c.handler == handler and (c.calls or c.undo_with) for c in p.later)
 
 
@@ -32,12 +33,12 @@ def compute_cause(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
 
 
 def find_consumed_ids(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
-    """Return the ids of the messages that suspended runs of this handler hold: no other run gets them."""
+    """Return the ids of the messages that belong to suspended runs of this handler: no other run gets them."""
     return frozenset([m.id for c in p.later if c.handler == role.name for m in (c.parts[:1] if role.many else c.parts)])
 
 
 def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
-    """Return the optional events that the next turn gets: for each optional parameter the first that no turn was
+    """Return the optional events that the next turn gets: for each optional parameter, the first that no turn was
     given."""
     found = []
     for types in role.optional:
@@ -53,22 +54,22 @@ def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message,
 
 
 def collect_run_parts(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> tuple[Message, ...]:
-    """Return the events that the next turn is given."""
+    """Return all events that the next turn is given."""
     return (*c.parts, *find_optional_messages(p, role)) if role.optional else c.parts
 
 
 def is_awaited_event_here(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> bool:
-    """Return True if an event for which it waits has arrived."""
+    """Return True if an event that the suspended run waits for has arrived."""
     return bool(c.until) and any(message.type in c.until for message in find_optional_messages(p, role))
 
 
 def find_ready_runs(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
 ) -> Iterator[tuple[HandlerRole, SuspendedRun]]:
-    """Return the suspended runs that may continue: first those whose event is here, then those whose time has come.
+    """Yield the suspended runs that may continue: first those whose event has arrived, then those whose time has come.
 
-    One that was suspended while this message is processed waits for its timer, so that the saga's other work comes in
-    between; `None` for any message.
+    A run that was suspended while the message `in_hand` is processed waits for its timer, so that other work of the
+    saga comes in between. `None` for `in_hand` means any message.
     """
     timed = []
     for c in p.later:

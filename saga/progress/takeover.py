@@ -1,8 +1,8 @@
-"""Take over work of other versions of the service: events that only this version consumes, found in the journal. Pure.
+"""Take over work from other versions of the service: find events in the journal that only this version consumes. Pure.
 
-A version keeps only those events of its own that one of its handlers consumes, and does not read their copy in the log.
-So what a new handler waits for may be in the transitions alone. Handlers with open or undoable work that this version
-does not declare are found here, too.
+A version stores only those of its own events that one of its handlers consumes, and does not read the events from the
+log. So the events for a new handler may be only in the transitions. Handlers with open or undoable work that this
+version does not declare are found here, too.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from saga.progress.handlers import HandlerRoles
 
 
 def is_takeover_due(p: SagaProgress, roles: HandlerRoles) -> bool:
-    """Return True if a version that consumes fewer of the service's own events wrote the progress."""
+    """Return True if the progress was written by a version that does not consume all own events which this version
+    consumes."""
     return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
 
 
 def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition], now: Now) -> SagaProgress:
-    """Return the progress with the events of these transitions that are newly consumed, and neither withdrawn nor
-    processed.
+    """Return the progress with the newly consumed events of these transitions, unless they were withdrawn or processed.
 
-    The transitions are all there are, oldest first. A handler with `repeats` may have processed an event that is older
-    than the retention and has left the inbox again: such an event is not taken over for it.
+    `entries`: all transitions, oldest first. A handler with `repeats` may have processed an event whose inbox entry has
+    expired: an event older than the retention is not taken over for such a handler.
     """
     types = set(roles.heard) - set(p.heard)
     undone = {entry.cause for entry in entries if entry.outcome == "compensated" and entry.cause}
@@ -68,29 +68,30 @@ def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition
 
 
 def _is_undone(p: SagaProgress, entry: Transition, undone: set[str]) -> bool:
-    """Return True if all results of the run that this transition ended are undone: then nothing it emitted is a
-    part."""
+    """Return True if all results of the run that this transition ended are undone, so that its other events are
+    withdrawn."""
     cause = entry.cause or entry.message
     left = any((r.handler, r.cause) == (entry.handler, cause) for r in p.results)
     return not left and any(e.id in undone for e in entry.events)
 
 
 def _mark_processed(event: Message, roles: HandlerRoles, inbox: dict[str, int]) -> dict[str, int]:
-    """Return the inbox entries of the handlers with `repeats`, for an event that they may have processed."""
+    """Return inbox entries for the handlers with `repeats` that may have processed the event."""
     return {
         key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.inbox_entry(event.id, r.name)) not in inbox
     }
 
 
 def find_undeclared(p: SagaProgress, roles: HandlerRoles) -> tuple[str, ...]:
-    """Yield the names, each with its kind, that the progress needs and this version does not declare.
+    """Return the handlers and compensations that the progress needs and this version does not declare, each with its
+    kind.
 
-    A worker that finds any decides nothing, or it would lose what they have begun.
+    A worker that finds any makes no decision for the saga, because it would lose their work.
     """
     if not (p.is_open or p.results):
         return ()
     known, kept = roles.handlers, (*p.queue, *p.compensating, *p.deadlines)
-    if p.started is None:  # else these are parts of a fan-in, which keep nothing open
+    if p.started is None:  # otherwise these are parts of a fan-in, which keep nothing open
         kept += p.waiting
     open_ = {k.handler for k in kept} | {i.handler for i in p.intents} | {c.handler for c in p.later}
     of = ("queue", "waiting") if p.started is None else ("queue",)

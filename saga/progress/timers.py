@@ -1,10 +1,10 @@
-"""Timers: when something of a saga is due, and the one current timer that is published for it. Pure.
+"""Timers: when work of a saga is due, and the one current timer that is published for it. Pure.
 
-Timers are hints. The progress names the current one, and all others are dropped. Whoever reads the progress publishes
-that one again, unless it is being processed: so a timer that fires brings no other, and a worker that buffers one
-finishes its copies. While anything waits for time, the current timer lies in the log: it is forwarded before its offset
-is committed, and whatever adds something that waits names a new timer if the current one may fire too late. What only
-an operator moves does not wait for time: see `find_timed_work`.
+Timers are hints. The progress names the current timer, and all others are ignored. A worker that reads the progress
+publishes the current timer again, unless that is the one being processed: so a timer that fires does not cause another
+one, and a worker that buffers a timer finishes its copies at once. While any work waits for a time, the current timer
+is in the log: it is forwarded before its offset is committed, and a write that adds waiting work sets a new timer if
+the current one may fire too late. Work that waits for an operator has no timer: see `find_timed_work`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,18 +20,19 @@ from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles
 from saga.support.clock import LATEST_MS, from_iso, iso
 
 AHEAD_MS = 10_000
-"""Milliseconds by which clocks may differ: what waits for so much more than its delay had its time set by one that was
-ahead."""
+"""Milliseconds by which clocks may differ. If work waits longer than its delay by more than this, its due time was set
+by a clock that was ahead."""
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
-"""Bounds of the pause before what is overdue, and cannot run yet, is looked at again: as long as it is overdue.
-Whoever lets it run does so at once; but a clock that is behind takes it for what is not due yet."""
+"""Shortest and longest pause before overdue work that cannot run yet is checked again; the pause is as long as the work
+has been overdue. A write that unblocks the work lets it run at once, except where a clock that is behind does not
+consider it due."""
 
 
 def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
-    """Return everything that waits for a time: handler, message, and when it is due.
+    """Return all work that waits for a time: handler, message, and due time.
 
-    What a dead letter holds up waits for an operator, whose command sets a new timer: its own time moves nothing.
+    Work that a dead letter blocks is left out: it waits for an operator, whose command sets a new timer.
     """
     if not p.queue and not p.compensating and not p.deadlines and not p.later:
         return _NOTHING
@@ -46,9 +47,9 @@ def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
 
 
 def _find_unblocked_runs(p: SagaProgress) -> set[tuple[str, str]]:
-    """Return the runs that continue beside a dead letter, as handler and message.
+    """Return the runs that may continue in spite of a dead letter, as handler and message.
 
-    Those that have begun; without any, the head of the queue, if no compensation is a dead letter. See
+    These are the open runs; without any, the head of the queue, if no compensation is a dead letter. See
     `saga.progress.decisions.is_blocked`.
     """
     begun = {(i.handler, m.id) for i in p.intents if i.kind == "do" for m in i.parts}
@@ -58,7 +59,8 @@ def _find_unblocked_runs(p: SagaProgress) -> set[tuple[str, str]]:
 
 
 def find_timed_runs(p: SagaProgress) -> Iterable[SuspendedRun]:
-    """Return the suspended runs that continue by themselves. One whose turn was given up waits for an operator."""
+    """Return the suspended runs that continue by themselves. A run that was given up is left out: it waits for an
+    operator."""
     if not p.queue:
         return p.later
     queued = {(k.handler, k.message.id) for k in p.queue}
@@ -73,10 +75,10 @@ _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 
 
 def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
-    """Return the next time at which something that waits has to be looked at; `None` if nothing waits.
+    """Return the next time at which waiting work has to be checked; `None` if nothing waits.
 
-    `before`: the progress without the turns and deadlines that are new in it: only the log can hold up those due at
-    once.
+    `before`: the progress before this write. Turns and deadlines that are new since then can only be blocked by the
+    log, so they are checked at their due time even if it has passed.
     """
     waits = find_timed_work(p)
     times_ms = [_compute_check(due_ms, now_ms) for _, _, due_ms in waits]
@@ -88,7 +90,7 @@ def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None
 
 
 def _compute_check(due_ms: int, now_ms: int) -> int:
-    """Return the next time at which what is due then is looked at.
+    """Return the next time at which work with this due time is checked.
 
     >>> _compute_check(7000, 5000), _compute_check(5000, 5000), _compute_check(5000, 65_000)
     (7000, 6000, 125000)
@@ -99,10 +101,11 @@ def _compute_check(due_ms: int, now_ms: int) -> int:
 
 
 def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention_s: int) -> tuple[int, int] | None:
-    """Return when the timer of an unknown saga fires again, and for when it was published first.
+    """Return when the timer of an unknown saga fires again, and the time for which it was first published.
 
-    `None` if the saga is known, or forgotten since. Another store may know the saga: that of a process with other
-    settings, or of another project with a service of the same name. Each pause is as long as the timer has been due.
+    `None` if the saga is known, or if the timer is older than the retention. Another store may know the saga: that of a
+    process with other settings, or of another project with a service of the same name. Each pause is as long as the
+    timer has been due.
     """
     if not isinstance(message, SagaTimer) or p.n or p.intents:
         return None
@@ -113,28 +116,28 @@ def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention
 
 
 def find_earliest_ms(p: SagaProgress) -> int | None:
-    """Return the earliest time for which something waits, past or to come; `None` if nothing does.
+    """Return the earliest time, past or future, for which work waits; `None` if there is none.
 
-    The current timer may be for an earlier one, and may have been forwarded since.
+    The current timer may be for an earlier time, and may have been forwarded since.
     """
     return min((due_ms for _, _, due_ms in find_timed_work(p)), default=None)
 
 
 def is_timer_too_late(p: SagaProgress, now_ms: int) -> bool:
-    """Return True if the current timer fires after something is due: a clock that is ahead set it."""
+    """Return True if the current timer fires after work is due, because it was set by a clock that is ahead."""
     at = compute_next_check(p, now_ms)
     return p.wake is not None and at is not None and p.wake.due_ms > at
 
 
 def is_clock_behind(in_hand: Message, now_ms: int) -> bool:
-    """Return True if this worker's clock is behind: the message was published later than now."""
+    """Return True if this worker's clock is behind: the message was published later than now by this clock."""
     return in_hand.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
 
 
 def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
-    """Return the progress in which nothing waits longer from now on than its own delay.
+    """Return the progress with due times limited, so that nothing waits longer from now than its own delay.
 
-    A longer wait was set by a clock that was ahead; or this clock is behind: see `is_clock_behind`.
+    A longer wait was set by a clock that was ahead, or this clock is behind: see `is_clock_behind`.
     """
 
     def kept(k: PendingMessage) -> PendingMessage:
@@ -162,9 +165,9 @@ def is_deadline_overdue(p: SagaProgress, now_ms: int) -> bool:
 
 
 def set_timer(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
-    """Return the progress with a new current timer, and that timer, if the one before does not do.
+    """Return the progress with a new current timer, and that timer; if the present one suffices, return `p` and `None`.
 
-    It does not if there is none, if it fires too late, or if something new waits for time. `before`: the stored
+    A new one is needed if there is none, if it fires too late, or if new work waits for a time. `before`: the stored
     progress.
     """
     due_ms = compute_next_check(p, now_ms, before)
@@ -181,20 +184,21 @@ def set_timer(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tupl
 
 
 def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
-    """Return True if the message only opens or closes a deadline, and has not done so yet."""
+    """Return True if the message only opens or closes a deadline, and has not been recorded yet."""
     return message.type in roles.noted and ids.inbox_entry(message.id, DEADLINE) not in p.inbox
 
 
 def touch_deadlines(
     p: SagaProgress, roles: HandlerRoles, in_hand: Message, said: Iterable[Message], now_ms: int
 ) -> SagaProgress:
-    """Return the progress with the deadlines that the message, and what is `said` because of it, open and close.
+    """Return the progress with the deadlines changed that the message, and the events `said` because of it, open or
+    close.
 
-    Without those that have run, were given up, or never will run. `now_ms`: time at which the message is first seen
-    here.
+    Deadlines that have run, were given up, or will never run are removed. `now_ms`: time at which the message is first
+    seen here.
     """
     closed, opened = list(p.closed), list(p.deadlines)
-    begun = {intent.handler for intent in p.intents}  # what has begun is brought to its end
+    begun = {intent.handler for intent in p.intents}  # an open run is finished
     for message in (in_hand, *said):
         for role in roles.closing.get(message.type, ()):
             if role.name not in closed and role.name not in begun:
@@ -224,9 +228,10 @@ def touch_deadlines(
 
 
 def _counts_from_ms(message: Message, now_ms: int) -> int:
-    """Return the time from which a deadline counts: the event's own, unless that lies ahead, for then a clock is wrong.
+    """Return the time from which a deadline counts: the event's time, or now if that lies in the future because a clock
+    is wrong.
 
-    An event without a time that can be trusted counts from when it is first seen.
+    If the event's time cannot be trusted, the deadline counts from the time at which the event is first seen.
     """
     return now_ms if message.foreign_time else min(from_iso(message.time), now_ms)
 
@@ -242,7 +247,7 @@ def _has_run(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
 def find_due_deadlines(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
 ) -> Iterator[tuple[HandlerRole, Message]]:
-    """Return the deadlines that are due and that nothing in the log can close any more, the earliest first."""
+    """Return the deadlines that are due and that no event in the log can close any more, earliest first."""
     for k in sorted(p.deadlines, key=lambda k: k.due_ms):
         role = roles.handlers[k.handler]
         if k.due_ms <= now_ms and not waits_for_log(k, role, now_ms, handled_ms):
@@ -250,15 +255,16 @@ def find_due_deadlines(
 
 
 def waits_for_log(k: PendingMessage, role: HandlerRole, now_ms: int, handled_ms: int) -> bool:
-    """Return True if the log was not handled up to a deadline's due time: the event that closes it may be there.
+    """Return True if the log was not handled up to a deadline's due time, so that it may contain the event that closes
+    it.
 
-    The deadline's grace, if it declares one, ends the wait.
+    The wait ends after the deadline's grace, if one is declared.
     """
     return k.due_ms > handled_ms and (role.grace_ms is None or k.due_ms + role.grace_ms > now_ms)
 
 
 def find_deadlines_behind_log(p: SagaProgress, roles: HandlerRoles, now: Now) -> list[PendingMessage]:
-    """Return the deadlines that are due and wait only for the log."""
+    """Return the deadlines that are due and only wait for the log."""
     if not is_deadline_overdue(p, now.ms) or not may_deadline_run(p, roles):
         return []
     return [
@@ -269,16 +275,16 @@ def find_deadlines_behind_log(p: SagaProgress, roles: HandlerRoles, now: Now) ->
 
 
 def is_end_certain(p: SagaProgress, roles: HandlerRoles) -> bool:
-    """Return True if a deadline is open that ends the saga, whatever else happens."""
+    """Return True if an open deadline will end the saga, whatever else happens."""
     return any(roles.handlers[k.handler].ends_surely for k in p.deadlines)
 
 
 def may_deadline_run(p: SagaProgress, roles: HandlerRoles) -> bool:
     """Return True if a deadline may run now.
 
-    It runs although a failed run is parked, for that may take any time; but not if the parked run has begun and may
-    decide how the saga ends. It waits for a dead letter, for another run under way, and for a message that came in time
-    and may decide: one that was not tried yet, or that a pause, a limit or an open breaker holds up.
+    It may run although a failed run is parked, because that may take any time; but not if the parked run has begun and
+    may emit an outcome. It waits for a dead letter, for another open run, and for a message that arrived in time and
+    may close a deadline: one that was not tried yet, or that a pause, a limit or an open breaker postpones.
     """
     if p.is_quarantined:
         return False
@@ -294,5 +300,5 @@ def may_deadline_run(p: SagaProgress, roles: HandlerRoles) -> bool:
 
 
 def _is_pending(k: PendingMessage) -> bool:
-    """Return True for a queued message that has not failed, or that a control, a limit or a breaker holds up."""
+    """Return True for a queued message that has not failed, or that a control, a limit or a breaker postpones."""
     return k.put_off or not k.attempts
