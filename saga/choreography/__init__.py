@@ -1,6 +1,6 @@
-"""The choreography as a whole: what each service declares of itself, and what follows from all of them together.
+"""The choreography as a whole: the declarations of each service, and the conclusions from all of them together.
 
-Reading order: `manifest` (what a service declares), `fields_read` (fields of events that a handler's code may read),
-`releases` (a release compared with the previous one), `overview` (contracts and manifests joined), `docs` (the
+Suggested reading order: `manifest` (what a service declares), `fields_read` (fields of events that a handler's code may
+read), `releases` (a release compared with the previous one), `overview` (contracts and manifests joined), `docs` (the
 AsyncAPI document, and the folder of documents), `pages` (HTML pages).
 """

@@ -1,4 +1,4 @@
-"""Documents of a choreography in a folder: an AsyncAPI document, and a page for each event and service.
+"""Write the documents of a choreography into a folder: an AsyncAPI document, and a page for each event and service.
 
 The AsyncAPI 3 document has topics as channels, contracts as messages with their Avro schemas, and what each service
 sends and receives. The pages are in `pages`, which needs Jinja2.
@@ -31,7 +31,7 @@ class BuiltDocs:
     events: int
     services: int
     removed: int
-    """Pages of events and services that no longer exist."""
+    """Number of pages that were removed, because their event or service no longer exists."""
 
 
 def build_docs(library: Library, manifests: Mapping[str, Manifest], out: Path, title: str, version: str) -> BuiltDocs:
@@ -60,7 +60,7 @@ def build_docs(library: Library, manifests: Mapping[str, Manifest], out: Path, t
 
 
 def _find_earlier_pages(out: Path) -> list[Path]:
-    """Return the pages of an earlier call. Raises `ConfigurationError` if the folder holds other files."""
+    """Return the pages that an earlier call wrote. Raises `ConfigurationError` if the folder contains other files."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return []
     index = out / "index.html"
@@ -91,7 +91,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def make_asyncapi(overview: Overview, title: str, version: str) -> Json:
-    """Return the AsyncAPI document. `version`: version of the document, in any form."""
+    """Return the AsyncAPI document. `version`: version of the document, as any text."""
     return {
         "asyncapi": ASYNCAPI,
         "info": {
@@ -140,7 +140,7 @@ def _channel(overview: Overview, topic: Topic) -> Json:
 
 def _message(contract: Contract, version: Version) -> Json:
     key = version.record.field(contract.key)
-    assert key is not None  # a contract without it is refused
+    assert key is not None  # AsyncAPI tools refuse a contract without it
     terms = {"starts": contract.starts, "outcome": contract.outcome, "owner": contract.owner, "key": contract.key}
     return {
         "name": contract.full_name,
@@ -231,8 +231,9 @@ def _id(version: Version) -> str:
 
 
 def _plain(schema: Mapping[str, Any]) -> Json:
-    """Schema as AsyncAPI takes it: without the references that it would follow, for no attribute of Avro is called so,
-    and without dots in names, which Avro allows and it does not."""
+    """Return a schema in the form that AsyncAPI tools accept. Attributes `$ref`, which the tools would follow, are
+    removed; Avro has no such attribute. Names with dots, which Avro allows and AsyncAPI does not, are split into name
+    and namespace."""
     plain = {key: _plain_part(value) for key, value in schema.items() if key != "$ref"}
     name, aliases = plain.get("name"), plain.get("aliases")
     if plain.get("type") in ("record", "enum", "fixed") and isinstance(name, str) and "." in name:

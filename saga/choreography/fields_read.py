@@ -1,9 +1,9 @@
-"""Find the fields of events that a handler's code may read, from its source, without running it.
+"""Find the fields of events that a handler's code may read. This is done from its source, without running it.
 
-The result is never too small: a field may be listed that is never read, but no field that may be read is missing. If
-the code cannot be followed, all fields of the event count as read: the event is passed on as a whole, compared or
-printed, or the source is not available. Reads are attributes, `getattr` with a literal, and patterns of `match`;
-functions of the same module are followed. `find_keys` finds idempotency keys in the same way.
+The result is never too small: a field may be listed that is never read, but no field that may be read is missing. All
+fields of an event count as read if the code cannot be followed, because the event is passed on as a whole, compared or
+printed, or because the source is not available. Reads are attributes, `getattr` with a literal, and patterns of
+`match`; functions of the same module are followed. `find_keys` finds idempotency keys in the same way.
 """
 
 import ast
@@ -19,7 +19,8 @@ from saga.contracts.schema import OptionalType, RecordType, Type
 from saga.messages import Event
 
 _VARIABLES = ("locals", "eval", "exec", "vars")
-"""Functions that can read a function's variables without naming them; so can the attribute `f_locals` of a frame."""
+"""Functions that can read the variables of a function without naming them. The attribute `f_locals` of a frame can do
+so, too."""
 _Chain = tuple[str, ...]
 
 
@@ -28,9 +29,9 @@ class FieldsRead:
     """The fields of one event that may be read."""
 
     fields: frozenset[str] = frozenset()
-    """Paths: `total`, or `address.street` in a nested record."""
+    """Paths of the fields, such as `total`, or `address.street` in a nested record."""
     whole: str = ""
-    """Reason why all fields count as read; empty if they do not."""
+    """Reason why all fields count as read; empty if only `fields` are read."""
 
     def __or__(self, other: "FieldsRead") -> "FieldsRead":
         return FieldsRead(self.fields | other.fields, self.whole or other.whole)
@@ -39,7 +40,7 @@ class FieldsRead:
 def find_fields_read(
     function: Callable[..., object], parameter: str, events: Iterable[type[Event]]
 ) -> dict[type, FieldsRead]:
-    """Return for each of these events, which `function` takes as `parameter`, the fields that it may read."""
+    """Return the fields that `function` may read, for each of these events, which it takes as `parameter`."""
     classes = tuple(events)
     finding = _FieldUse(classes)
     finding.follow(function, parameter)
@@ -47,9 +48,9 @@ def find_fields_read(
 
 
 def find_keys(function: Callable[..., object]) -> tuple[str, ...] | None:
-    """Return the names of keys that are literals in the code of a function, as `saga.idempotency_key("charge")`, and in
-    the functions of its module that it calls, sorted; `None` if its source cannot be found.
-    """
+    """Return the names of idempotency keys that are literals in the code of a function, such as
+    `saga.idempotency_key("charge")`, and in the functions of the same module that it calls. The names are sorted.
+    Return `None` if the source cannot be found."""
     source = find_source(function)
     if source is None:
         return None
@@ -72,7 +73,7 @@ def find_keys(function: Callable[..., object]) -> tuple[str, ...] | None:
 
 
 def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
-    """Return the function of the same module to which a name certainly refers."""
+    """Return the function of the same module to which a name refers; `None` unless that is certain."""
     helper = find_source(source.variables.get(name))
     if helper is None or helper.variables is not source.variables:
         return None
@@ -81,16 +82,17 @@ def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
 
 @dataclass(slots=True)
 class _FieldUse:
-    """Reads found so far, by one parameter's events."""
+    """Reads found so far, of the events that one parameter may receive."""
 
     classes: tuple[type[Event], ...]
     chains: set[tuple[type[Event] | None, _Chain]] = field(default_factory=set)
-    """Attributes that are read, one of the other; with a class if only of that."""
+    """Chains of attributes that are read, such as `address.street`. Each comes with the event class to which it
+    applies; `None`: it applies to all classes."""
     whole: str = ""
     seen: set[tuple[object, str]] = field(default_factory=set)
 
     def follow(self, function: object, parameter: str) -> None:
-        """Find what a function reads of its parameter."""
+        """Find what a function reads of its parameter, and add it."""
         name = getattr(function, "__name__", repr(function))
         source = find_source(function)
         if source is None:
@@ -100,12 +102,12 @@ class _FieldUse:
             _Walk(self, source, parameter).walk(source.node.body)
 
     def give_up(self, reason: str) -> None:
-        """Count all fields as read."""
+        """Count all fields as read, for this reason."""
         self.whole = self.whole or reason
 
 
 class _Walk:
-    """Walk through one function, which has the event under some names."""
+    """Walk through the source of one function, in which the event has one or several names."""
 
     def __init__(self, finding: _FieldUse, source: "FunctionSource", parameter: str) -> None:
         self.finding, self.source = finding, source
@@ -129,7 +131,7 @@ class _Walk:
             case ast.Name(id=name, ctx=ast.Load()) if name in self.names:
                 self.finding.give_up(f"{self.source.node.name} hands it on whole")
             case ast.Assign(targets=targets, value=value) if self.is_event(value) and all(map(_is_plain, targets)):
-                pass  # an alias
+                pass  # an assignment to a plain name only makes an alias
             case ast.Match(subject=subject, cases=cases) if self.is_event(subject):
                 for case in cases:
                     self.pattern(case.pattern)
@@ -147,7 +149,8 @@ class _Walk:
                 self.walk(ast.iter_child_nodes(node))
 
     def attribute(self, node: ast.Attribute) -> None:
-        """Note a chain of attributes of the event; walk on in any other."""
+        """Record a chain of attributes if it begins at the event; otherwise continue with the parts of the
+        expression."""
         chain: list[str] = []
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute):
@@ -161,7 +164,7 @@ class _Walk:
             self.visit(inner)
 
     def call(self, node: ast.Call) -> None:
-        """Follow a call that is handed the event."""
+        """Follow a call if the event is among its arguments."""
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         mine = [part for part in given if self.is_event(part)]
         if not mine:
@@ -182,7 +185,7 @@ class _Walk:
         self.walk(others)
 
     def hand_on(self, node: ast.Call, helper: "FunctionSource") -> None:
-        """Follow the event into a function of the same module, under the name that it has there."""
+        """Follow the event into a function of the same module, under the name of the parameter that receives it."""
         taking = helper.node.args
         by_place = [arg.arg for arg in (*taking.posonlyargs, *taking.args)]
         by_name = {arg.arg for arg in (*taking.args, *taking.kwonlyargs)}
@@ -199,7 +202,7 @@ class _Walk:
                 self.finding.follow(helper.function, name)
 
     def pattern(self, pattern: ast.pattern) -> None:
-        """Note what a pattern reads of the event. Names that it binds are known already."""
+        """Record what a `match` pattern reads of the event. The names that it binds are known already."""
         match pattern:
             case ast.MatchAs(pattern=None):
                 pass
@@ -219,7 +222,8 @@ class _Walk:
                 self.finding.give_up(f"{self.source.node.name} matches all of it")
 
     def classes_in(self, node: ast.expr) -> tuple[type[Event], ...] | None:
-        """Classes of events that an expression names, `None` beside them; `None` if it names anything else."""
+        """Return the event classes that an expression names; `None` may stand beside them. Return `None` if it names
+        anything else."""
         match node:
             case ast.Constant(value=None):
                 return ()
@@ -252,7 +256,7 @@ class _Walk:
 
 
 def _of(event: type[Event], finding: _FieldUse, classes: tuple[type[Event], ...]) -> FieldsRead:
-    """Reads of one event, as paths of its schema."""
+    """Return the reads of one event, as paths of fields in its schema."""
     if finding.whole:
         return FieldsRead(whole=finding.whole)
     records: Mapping[type[Event], RecordType] = {each: binding_of(each).version.record for each in classes}
@@ -266,7 +270,7 @@ def _of(event: type[Event], finding: _FieldUse, classes: tuple[type[Event], ...]
 
 
 def _path(type_: Type, chain: _Chain) -> Iterator[str]:
-    """Names of fields that a chain of attributes goes through, as far as they are fields."""
+    """Yield the names in a chain of attributes as long as they are names of fields."""
     while isinstance(type_, OptionalType):
         type_ = type_.inner
     found = type_.field(chain[0]) if isinstance(type_, RecordType) and chain else None
@@ -276,7 +280,7 @@ def _path(type_: Type, chain: _Chain) -> Iterator[str]:
 
 
 def _aliases(node: ast.AST, names: set[str]) -> Iterator[str]:
-    """Names that are given the event by an assignment or a pattern."""
+    """Yield the variables to which an assignment or a `match` pattern binds the event."""
     for each in ast.walk(node):
         match each:
             case ast.Assign(targets=targets, value=value) if _is_name(value, names):
@@ -289,7 +293,7 @@ def _aliases(node: ast.AST, names: set[str]) -> Iterator[str]:
 
 
 def _captured_names(pattern: ast.pattern) -> Iterator[str]:
-    """Names that a pattern gives to the whole of what it matches."""
+    """Yield the variables that a pattern binds to the whole matched value."""
     match pattern:
         case ast.MatchAs(pattern=inner, name=name):
             if name is not None:
@@ -304,7 +308,7 @@ def _captured_names(pattern: ast.pattern) -> Iterator[str]:
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:
-    """Names that anything in a function binds, in inner functions too."""
+    """Yield all names that a function binds, including those bound in its inner functions."""
     for each in ast.walk(node):
         match each:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
@@ -335,19 +339,19 @@ def _is_plain(node: ast.AST) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """Function with its syntax tree, and the tree of its module."""
+    """A function with its syntax tree, and the syntax tree of its module."""
 
     function: object
     code: CodeType
     variables: Mapping[str, object]
-    """Variables of its module, as they are now."""
+    """Current variables of the function's module."""
     node: ast.FunctionDef | ast.AsyncFunctionDef
     module: ast.Module
 
 
 def find_source(function: object) -> "FunctionSource | None":
-    """Source of a plain function; `None` if there is none, if it is a wrapper, or if the file holds other code by
-    now."""
+    """Return the source of a plain function. Return `None` if there is no source, if the function is a wrapper, or if
+    the file has changed since it was imported."""
     if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
         return None
     code = function.__code__
@@ -367,7 +371,7 @@ def find_source(function: object) -> "FunctionSource | None":
 
 
 def is_bound_once(name: str, module: ast.Module) -> bool:
-    """True if one place in the module gives this name its meaning, whatever the scope."""
+    """Return whether a name is bound at exactly one place in the module, in whatever scope."""
     places = 0
     for node in ast.walk(module):
         match node:

@@ -1,6 +1,5 @@
-"""The manifest of a service: what it consumes, emits, compensates and waits for, as a JSON file that other repositories
-can read.
-"""
+"""Write and read the manifest of a service: a JSON file that other repositories can read, and that says what the
+service consumes, emits, compensates and waits for."""
 
 import inspect
 import re
@@ -26,16 +25,17 @@ from saga.support.clock import iso
 from saga.support.printable import quote_text
 
 FORMAT: Final = 1
-"""Number of the format that is written. Newer formats, written by newer toolkits, are refused."""
+"""Number of the format that is written. A manifest in a newer format, written by a newer toolkit, is refused."""
 ALL: Final = "all"
 _SERVICE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TEXTS = re.compile(r'\[\s+("[\w.]+"(?:,\s+"[\w.]+")*)\s+\]')
-"""List of names over several lines."""
+"""Pattern of a list of names that is spread over several lines."""
 
 Fields: TypeAlias = tuple[str, ...] | Literal["all"]
-"""Fields that may be read, sorted; `address.street` is one of a nested record, `address` all of it."""
+"""Fields that may be read, sorted. `address.street` is a field of a nested record; `address` stands for all of that
+record."""
 
 
 class EmittedContract(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,19 +43,19 @@ class EmittedContract(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     contract: str
     version: int
-    """Version of the class with which it is emitted or read."""
+    """Version of the event class with which the event is emitted or read."""
     topic: str
     key: str
 
 
 class ConsumedContract(EmittedContract, frozen=True, kw_only=True, omit_defaults=True):
-    """An event that a service handles, from the log or from its own progress, or that closes a deadline."""
+    """An event that a service handles, from the log or from its own progress, or that cancels a deadline."""
 
     fields: Fields
     because: str = ""
     """Reason why all fields count as read; empty if only some do."""
     upcasts: tuple[int, ...] = ()
-    """Older versions that an upcaster of the service reads."""
+    """Older versions that an upcaster of the service converts."""
 
 
 class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,73 +64,77 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     kind: ReactionKind
     ids: str
-    """Its part of event ids and of idempotency keys: if it is renamed, both change."""
+    """Name of the reaction as it is used in event ids and idempotency keys. If it changes, the ids and keys change,
+    too."""
     takes: tuple[tuple[str, ...], ...]
-    """For each event parameter the contracts that it takes, any of them; several parameters are a fan-in."""
+    """The contracts that each event parameter takes. Of the contracts of one parameter one event is taken; several
+    parameters are a fan-in."""
     optional: tuple[str, ...] = ()
-    """Contracts that may be absent."""
+    """Contracts that the handler does not wait for, so their parameters may be `None`."""
     later: bool = False
-    """True if it may return `Later`."""
+    """True if the handler may return `Later`."""
     until: tuple[str, ...] = ()
-    """Contracts that it may wait for with `Later`."""
+    """Contracts for whose events the handler may wait with `Later`."""
     within_s: float | None = None
-    """Time of a deadline."""
+    """Seconds after its event at which a deadline is due."""
     unless: tuple[str, ...] = ()
-    """Contracts that close a deadline."""
+    """Contracts whose events cancel a deadline."""
     undoes: str | None = None
-    """Handler that a compensation undoes."""
+    """Name of the handler that a compensation undoes."""
     took: tuple[tuple[str, ...], ...] = ()
-    """For each required parameter that a compensation takes from its handler's events, the contracts."""
+    """The contracts of each required parameter with which a compensation takes events of its handler."""
     emits: tuple[str, ...] = ()
     repeats: tuple[str, ...] = ()
-    """Contracts that may come several times in a saga, each a run of its own."""
+    """Contracts whose events may come several times in a saga, each of which causes a run of its own."""
     version: int = 1
-    """Version under which its runs begin."""
+    """Version of the handler under which new runs begin."""
     keys: tuple[str, ...] | None = ()
-    """Names given to `saga.idempotency_key` as plain text in its code; `None` if that cannot be seen."""
+    """Names that are passed to `saga.idempotency_key` as literals in the code; `None` if they cannot be determined."""
     resources: tuple[str, ...] = ()
     doc: str = ""
 
     @property
     def hears(self) -> tuple[str, ...]:
-        """Return the contracts that it handles or that close it."""
+        """Return the contracts that the reaction handles or, for a deadline, that cancel it."""
         return (*(name for part in (*self.takes, *self.took) for name in part), *self.optional, *self.unless)
 
 
 class DeclaredState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """State that a service keeps of a saga."""
+    """The state that a service keeps for each saga."""
 
     type: str
     version: int
-    """One more than there are migrations."""
+    """Version of the state: one more than the number of migrations."""
     fields: dict[str, str]
-    """Types of its fields by name, as annotated."""
+    """Types of the state's fields by name, as annotated."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The declarations of one service, for others to read."""
+    """Declarations of one service, for other services and tools to read."""
 
     format: int
     service: str
     was: str = ""
-    """Name under which everything is stored, if it differs; also the owner in its contracts."""
+    """Name under which everything of the service is stored, if it differs from `service`. It is also the owner in its
+    contracts."""
     start: str = ""
-    """Where it begins in a topic that it has never read: `beginning`, `now`, or a time; empty if not declared."""
+    """Where the service begins in a topic that it has never read: `beginning`, `now`, or a time; empty if not
+    declared."""
     doc: str = ""
     kind: str
-    """Name of the key field of all its events."""
+    """Name of the key field of all events of the service, which is also the kind of its sagas."""
     retention_s: float
-    """Seconds for which a finished saga is kept."""
+    """Seconds for which a finished saga is kept after its last message."""
     consumes: tuple[ConsumedContract, ...]
     emits: tuple[EmittedContract, ...]
     reactions: tuple[DeclaredReaction, ...]
     state: DeclaredState | None = None
     resources: dict[str, str] = {}
-    """Resources by name, each with the type that it gives."""
+    """Resources by name, each with the type that it yields."""
     documents: dict[str, str] = {}
-    """Business documents by collection, each with its class."""
+    """Business documents by collection, each with its class name."""
     changes: dict[str, str] = {}
-    """Collections of documents whose changes are taken, by the name under which reactions take them."""
+    """Collections whose document changes are consumed, by the contract name under which reactions take them."""
 
     @property
     def stored(self) -> str:
@@ -138,27 +142,28 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.was or self.service
 
     def reaction(self, name: str) -> DeclaredReaction | None:
-        """Return the reaction of that name, if there is one."""
+        """Return the reaction of that name; `None` if there is none."""
         return next((each for each in self.reactions if each.name == name), None)
 
     def find_consumed(self, contract: str) -> ConsumedContract | None:
-        """Return how a contract is used, if it is consumed."""
+        """Return how the service uses a contract; `None` if it does not consume it."""
         return next((each for each in self.consumes if each.contract == contract), None)
 
     @property
     def emitted(self) -> frozenset[str]:
-        """Return the contracts that it may emit."""
+        """Return the contracts whose events the service may emit."""
         return frozenset(each.contract for each in self.emits)
 
 
 def format_manifest(manifest: Manifest) -> str:
-    """Return the text of its file: indented and in a fixed order, so that a change is a small difference."""
+    """Return a manifest as the text of its file: indented and in a fixed order, so that a change gives a small diff."""
     indented = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=2).decode()
     return _TEXTS.sub(lambda texts: f"[{' '.join(texts[1].split())}]", indented) + "\n"
 
 
 def parse_manifest(text: str, place: str) -> Manifest:
-    """Parse a manifest, which may come from anywhere. `place`: its file, for messages. Raises `ConfigurationError`."""
+    """Parse a manifest, which may come from an untrusted source. `place`: its file, for messages. Raises
+    `ConfigurationError`."""
     try:
         given: Any = msgspec.json.decode(text)
         number = given.get("format") if isinstance(given, dict) else None
@@ -173,7 +178,7 @@ def parse_manifest(text: str, place: str) -> Manifest:
 
 
 def _unusable_names(manifest: Manifest) -> list[str]:
-    """Return invalid names in it; names are used in pages and messages."""
+    """Return the invalid names in a manifest. They are checked because names are used in pages and messages."""
     services = (manifest.service, manifest.stored)
     problems = [f"{quote_text(name)} is no name of a service" for name in services if not _SERVICE.fullmatch(name)]
     reactions = manifest.reactions
@@ -208,9 +213,8 @@ def _unusable(place: str, problems: list[str]) -> ConfigurationError:
 
 
 def make_manifest(declared: Declared) -> Manifest:
-    """Return the manifest of a service with at least one reaction. Raises `DeclarationError` if its migrations form no
-    chain.
-    """
+    """Return the manifest of a service with at least one reaction. Raises `DeclarationError` if its migrations do not
+    form a chain."""
     first = declared.reactions[0]
     changes = {event for reaction in declared.reactions for event in reaction.taken_events if is_change(event)}
     heard = {event for reaction in declared.reactions for event in reaction.consumed_events} - changes
@@ -242,7 +246,8 @@ def _start(declared: Declared) -> str:
 
 
 def _describe_consumed(declared: Declared, event: type[Event]) -> ConsumedContract:
-    """Return how all reactions together use an event. The key always counts as read, because it is the saga id."""
+    """Return how all reactions of a service together use an event. The key field always counts as read, because it is
+    the saga id."""
     bound, read = binding_of(event), FieldsRead()
     for reaction in declared.reactions:
         for parameter in reaction.parameters:
@@ -305,7 +310,8 @@ def _describe_state(declared: Declared) -> DeclaredState | None:
 
 
 def _one_class_each(events: Iterable[type[Event]]) -> list[type[Event]]:
-    """Return one class for each contract, sorted by name; of several classes that of the oldest version."""
+    """Return one class for each contract, sorted by name. If a contract has several classes, the class of the oldest
+    version is chosen."""
     classes = {name_of(each): each for each in sorted(events, key=lambda e: -binding_of(e).version.number)}
     return [classes[name] for name in sorted(classes)]
 

@@ -1,6 +1,5 @@
-"""An overview of a choreography, joined from contracts and manifests: who emits each event, who consumes it, what is
-compensated.
-"""
+"""Join contracts and manifests to an overview of a choreography: who emits each event, who consumes it, and which work
+is compensated."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ class Emitter:
 
     service: str
     version: int
-    """Version with which it emits the event."""
+    """Version of the contract with which the service emits the event."""
     reactions: tuple[DeclaredReaction, ...]
 
 
@@ -28,7 +27,8 @@ class EventConsumer:
     use: ConsumedContract
     reactions: tuple[DeclaredReaction, ...]
     from_log: bool
-    """False if no other service may emit the event, so that it is taken from the progress."""
+    """True if the event is consumed from the log. False if no other service may emit it, so that it is taken from the
+    service's progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class DeclaredCompensation:
     service: str
     compensation: DeclaredReaction
     undone: DeclaredReaction | None
-    """Handler; `None` if the manifest does not have it."""
+    """The handler whose work is undone; `None` if the manifest does not contain it."""
     failures: tuple[str, ...]
-    """Outcomes on which it runs."""
+    """Failure outcomes on which the compensation runs."""
     results: tuple[str, ...]
-    """Results of the handler that it undoes."""
+    """Results of the handler that the compensation undoes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Contracts and services, joined."""
+    """Contracts and manifests of a choreography, joined."""
 
     library: Library
     manifests: Mapping[str, Manifest]
@@ -80,8 +80,9 @@ class Overview:
     def is_read(self, manifest: Manifest, contract: str) -> bool:
         """Return whether a service reads an event from the log.
 
-        It does if others may emit the event, and a handler or deadline names it or it is an outcome on which a
-        compensation acts.
+        A service reads an event from the log only if someone else can emit it: it does not own the contract, or the
+        event is also produced externally. In addition, one of its handlers or deadlines must take the event, or the
+        event must be an outcome to which one of its compensations reacts.
         """
         known = self.contracts.get(contract)
         if known is not None and known.owner == manifest.stored and not known.produced_externally:
@@ -105,7 +106,7 @@ class Overview:
         return [each for each in self.compensations() if outcome in each.failures]
 
     def compensated_after(self, event: str) -> list[DeclaredCompensation]:
-        """Return the compensations that undo what was done because of this event, or ended with it."""
+        """Return the compensations whose handler consumed this event, or returned it as a result that is undone."""
         return [
             each
             for each in self.compensations()
@@ -113,11 +114,12 @@ class Overview:
         ]
 
     def outcomes(self, kind: str) -> list[Contract]:
-        """Return the outcomes of the kind of saga with this key."""
+        """Return the outcome contracts of the kind of saga with this key."""
         return [each for each in self.contracts.values() if each.outcome is not None and each.key == kind]
 
     def find_loose_ends(self) -> list[str]:
-        """Return sentences about events that no service emits, or none consumes, as far as these manifests show."""
+        """Return sentences about events that no service emits, or that no service consumes, according to these
+        manifests."""
         emitted = {event for manifest in self.manifests.values() for event in manifest.emitted}
         consumed = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
         known = self.contracts

@@ -1,4 +1,5 @@
-"""Pages about a choreography: one for each event and service, in plain HTML that loads nothing from other hosts."""
+"""Render pages about a choreography: one for each event and service, in plain HTML that loads nothing from other
+hosts."""
 
 import json
 import re
@@ -32,7 +33,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True, slots=True)
 class FieldShown:
-    """Field of a record, for people."""
+    """A field of a record, as pages show it."""
 
     name: str
     type: str
@@ -44,7 +45,7 @@ class FieldShown:
 
 @dataclass(frozen=True, slots=True)
 class RecordShown:
-    """Record or enum of a version, for people."""
+    """A record or enum of a version, as pages show it."""
 
     name: str
     doc: str
@@ -53,7 +54,7 @@ class RecordShown:
 
 
 def render_pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
-    """Return the pages by path below their folder. All text in them is escaped."""
+    """Return the HTML pages by their path below the folder. All text in them is escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -86,7 +87,7 @@ def render_pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_event(overview: Overview, contract: Contract) -> Mapping[str, object]:
-    """Values that only the page of an event needs."""
+    """Return the values that only the page of an event needs."""
     reactions = [(name, each) for name, manifest in overview.manifests.items() for each in manifest.reactions]
     return {
         "contract": contract,
@@ -143,14 +144,15 @@ def list_readers(consumers: Iterable[EventConsumer], field: str) -> list[str]:
 
 
 def list_records(version: Version) -> list[RecordShown]:
-    """Return the record of a version first, then the records and enums that it contains."""
+    """Return the record of a version, followed by the records and enums that it contains."""
     found: dict[str, RecordShown] = {}
     _collect(version.record, version.schema, found)
     return list(found.values())
 
 
 def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
-    """Add a type's records and enums. `schema`: its JSON, which has what the types leave out: docs of fields."""
+    """Add the records and enums in a type. `schema`: JSON of the type, which contains the descriptions of fields that
+    the types do not have."""
     match type_:
         case RecordType(name=name, fields=fields, doc=doc) if name not in found and isinstance(schema, dict):
             raw = {each["name"]: each for each in schema["fields"]}

@@ -1,7 +1,8 @@
-"""Compare a release of a service with the previous one, by their manifests, and read and write the released manifests.
+"""Compare a release of a service with its previous release by their manifests, and read and write the released
+manifests.
 
-What would strand open sagas or other services is refused, with what to do instead; all other differences are reported.
-`compare_releases` and `find_affected` are pure.
+A difference after which open sagas or other services could not continue is refused, with advice what to do instead. All
+other differences are only reported. `compare_releases` and `find_affected` are pure.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,25 +36,25 @@ OUTSIDE = "consumers outside"
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDifference:
-    """A difference between a release and the previous one."""
+    """A difference between a release and the previous release."""
 
     service: str
     where: str
     """Handler, event or part of the service that differs."""
     what: str
     way_out: str = ""
-    """What to do instead, if it is refused; empty if it is harmless."""
+    """What to do instead, if the difference is refused; empty if it is harmless."""
 
     @property
     def verdict(self) -> Literal["refused", "told"]:
-        """Return the verdict on it."""
+        """Return the verdict about the difference, as text."""
         return "refused" if self.way_out else "told"
 
 
 def compare_releases(
     old: Manifest, new: Manifest, others: Sequence[Manifest], consumed_externally: Collection[str] = ()
 ) -> list[ReleaseDifference]:
-    """Return the differences between a release and the previous one, refused ones first.
+    """Return the differences between a release and the previous release, refused ones first.
 
     Args:
         others: Manifests of the other services.
@@ -77,9 +78,8 @@ def compare_releases(
 
 
 def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[ReleaseDifference]:
-    """Return the differences of a service without a manifest. If it does what another service does, it may be that
-    service under a new name; a service that declares where it begins is taken to be new.
-    """
+    """Return the differences of a service that has no manifest yet. If another service does the same, this may be that
+    service under a new name. A service that declares where it begins is taken to be new."""
     if made.start:
         return []
     service, twins = made.service, [each for each in others if _is_twin(made, each)]
@@ -109,14 +109,14 @@ def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[Releas
 
 
 def _is_twin(one: Manifest, other: Manifest) -> bool:
-    """Return whether two services have a reaction of one name to the same events."""
+    """Return whether two services both have a reaction with the same name to the same events."""
     known = {(each.name, each.kind, each.takes) for each in other.reactions}
     return any((each.name, each.kind, each.takes) in known for each in one.reactions)
 
 
 @dataclass(frozen=True, slots=True)
 class _ReleaseComparison:
-    """The comparison of two manifests of a service, with those of the other services."""
+    """Comparison of two manifests of one service, which also knows the manifests of the other services."""
 
     old: Manifest
     new: Manifest
@@ -130,7 +130,7 @@ class _ReleaseComparison:
         return ReleaseDifference(self.new.service, where, what)
 
     def compare_names(self) -> Iterator[ReleaseDifference]:
-        """Its name, which may change with `was`, and where it begins."""
+        """Report changes of the service's name, which may change with `was`, and of where it begins."""
         if self.old.service != self.new.service:
             yield self.note(
                 self.new.service,
@@ -143,7 +143,7 @@ class _ReleaseComparison:
             )
 
     def compare_kinds(self) -> Iterator[ReleaseDifference]:
-        """The key by which its sagas are known, and the keys and topics of single events."""
+        """Report changes of the key field of its sagas, and of keys and topics of single events."""
         if self.old.kind != self.new.kind:
             yield self.refuse(
                 self.new.service,
@@ -164,9 +164,8 @@ class _ReleaseComparison:
                     )
 
     def compare_reactions(self) -> Iterator[ReleaseDifference]:
-        """Report handlers, compensations and deadlines that were removed, or changed so that open work no longer
-        fits.
-        """
+        """Report handlers, compensations and deadlines that were removed, or were changed so that open work
+        could not continue."""
         for old in self.old.reactions:
             new = self.new.reaction(old.name)
             if new is None:
@@ -196,9 +195,8 @@ class _ReleaseComparison:
         )
 
     def _report_changed(self, old: DeclaredReaction, new: DeclaredReaction) -> Iterator[ReleaseDifference]:
-        """Report events that a reaction no longer takes, keys that it no longer uses, and changes of how often it
-        runs.
-        """
+        """Report events that a reaction no longer takes, idempotency keys that it no longer uses, and changes of how
+        often it runs."""
         for part in new.took:
             if part not in old.took:
                 yield self.refuse(
@@ -255,7 +253,8 @@ class _ReleaseComparison:
             )
 
     def compare_events(self) -> Iterator[ReleaseDifference]:
-        """Report events that are no longer emitted though a service consumes them, or no longer consumed by any."""
+        """Report events that are no longer emitted although a service consumes them, and events that no service
+        consumes any more."""
         for name in sorted(self.old.emitted - self.new.emitted):
             consumers = sorted(each.service for each in self.others if each.find_consumed(name) is not None)
             own = [each.name for each in self.new.reactions if name in each.hears]
@@ -279,7 +278,7 @@ class _ReleaseComparison:
                     )
 
     def compare_states(self) -> Iterator[ReleaseDifference]:
-        """The state and its version."""
+        """Report changes of the state and its version."""
         old, new = self.old.state, self.new.state
         if old is None or new is None:
             if old is not None:
@@ -323,7 +322,7 @@ class _ReleaseComparison:
                 yield self.note(f"state.{name}", "was removed; its values stay in the history")
 
     def compare_stored_names(self) -> Iterator[ReleaseDifference]:
-        """Names of resources and of collections, which records and documents go by."""
+        """Report changed names of resources and collections, under which results and documents are stored."""
         for name, gives in self.old.resources.items():
             if name not in self.new.resources:
                 yield self.refuse(
@@ -391,23 +390,23 @@ def _join_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComparedManifest:
-    """The manifest of a service as it is now, with that of its last release."""
+    """The current manifest of a service, compared with the manifest of its last release."""
 
     manifest: Manifest
     path: Path
-    """File of the last release."""
+    """Path to which the manifest of the next release is written."""
     replaces: Path | None
-    """Existing file of the last release, which may be under another name; `None` if the service is new."""
+    """Existing file of the last release, which may have another name; `None` if the service is new."""
     differences: Sequence[ReleaseDifference]
 
     @property
     def is_new(self) -> bool:
-        """Return whether it has no manifest yet."""
+        """Return whether the service has no released manifest yet."""
         return self.replaces is None
 
     @property
     def is_refused(self) -> bool:
-        """Return whether something in it would strand open sagas or other services."""
+        """Return whether a difference would prevent open sagas or other services from continuing."""
         return any(each.verdict == "refused" for each in self.differences)
 
 
@@ -418,7 +417,7 @@ def compare_with_released(services: Sequence[Declared], folder: Path | None = No
         folder: Folder of all manifests; by default the one beside the contracts of each service.
 
     Raises:
-        ConfigurationError: Manifests that cannot be used.
+        ConfigurationError: Released manifests cannot be used.
     """
     found = []
     for declared in services:
@@ -442,14 +441,13 @@ def compare_with_released(services: Sequence[Declared], folder: Path | None = No
 
 
 def manifest_folder(library: Library) -> Path:
-    """Folder of the manifests that go with these contracts."""
+    """Return the folder of the manifests that belong to these contracts."""
     return library.folder.parent / FOLDER
 
 
 def read_manifests(folder: Path) -> Mapping[str, Manifest]:
-    """Read the manifests of a folder, by service; a missing folder has none. Raises `ConfigurationError` with all
-    unusable files.
-    """
+    """Read the manifests of a folder, by service. A missing folder counts as empty. Raises `ConfigurationError` that
+    names all unusable files."""
     found: dict[str, Manifest] = {}
     problems: list[str] = []
     for path in sorted(folder.glob("*.json")):
@@ -470,7 +468,7 @@ def read_manifests(folder: Path) -> Mapping[str, Manifest]:
 
 
 def save_manifest(made: ComparedManifest) -> bool:
-    """Write a manifest as that of the last release; return whether its file has changed."""
+    """Write a manifest as that of the last release. Return whether its file has changed."""
     text = manifest.format_manifest(made.manifest)
     if made.path.exists() and made.path.read_text("utf-8") == text:
         return False
@@ -491,17 +489,21 @@ class AffectedConsumer:
     service: str
     """Name of the service, or `OUTSIDE`."""
     version: int | None
-    """Version with which it reads the contract now; `None` if unknown."""
+    """Version with which the service reads the contract now; `None` if unknown."""
     fields: Fields
-    """Fields that its code may read."""
+    """Fields of the event that the service's code may read."""
     concerns: tuple[Concern, ...]
 
 
 def find_affected(
     changes: Sequence[SchemaChange], old: Version, new: Version, manifests: Iterable[Manifest]
 ) -> list[AffectedConsumer]:
-    """Services that hear this contract, with what the changes from `old` to `new` do to each, if anything. Those that
-    read it as `new` already have no `old` code any more, and what their upcasters read is not read by resolution."""
+    """Return the services that consume this contract, each with the effects that the changes from `old` to `new` have
+    on it.
+
+    A service that reads the event as `new` already has no `old` code, so the effects on such code are left out. If
+    `new` upcasts `old`, the effects of schema resolution on old messages are left out, too.
+    """
     found = [
         AffectedConsumer(manifest.service, use.version, use.fields, _concerns(changes, old, new, manifest.service, use))
         for manifest in manifests

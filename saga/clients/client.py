@@ -1,8 +1,8 @@
 """`Client`, with which an application outside any service publishes events, asks for outcomes and listens to events;
-and the search for outcomes behind it.
+and the search for outcomes that it uses.
 
-`OutcomeReader` answers all questions of a client about one kind of saga. It reads the partitions once, and remembers at
-which offsets outcomes are (`OffsetIndex`).
+`OutcomeReader` answers all questions of a client about outcomes of one kind of saga. It reads each partition once, and
+remembers the offsets of outcomes (`OffsetIndex`).
 """
 
 import asyncio
@@ -44,18 +44,20 @@ B = TypeVar("B", bound=Event)
 C = TypeVar("C", bound=Event)
 
 ACKNOWLEDGED_S_MAX = 30.0
-"""Longest wait of `publish` for the broker's acknowledgement."""
+"""Longest time that `publish` waits for the broker's acknowledgement, in seconds."""
 
 SAMPLE = 100
 """Number of oldest records of a topic from which a raised number of partitions is detected."""
 REMEMBERED_MAX: Final = 1_000_000
-"""Most outcomes whose offset is remembered, in all partitions of one kind of saga together."""
+"""Largest number of outcomes whose offset is remembered, in all partitions of one kind of saga together."""
 CHUNK: Final = 4096
-"""Number of outcomes that are sorted together; so many at most are searched one by one."""
+"""Number of outcomes that are sorted together. Newer outcomes are searched one by one until there are this many."""
 FOUND_S_MAX: Final = 60.0
-"""Longest time to search what the log holds at a question. A longer partition is read further at the next question."""
+"""Longest search of the existing records for one question, in seconds. If a partition is longer, the next question
+continues the search."""
 POLL_S, AGAIN_S = 0.1, 0.5
-"""Longest wait for records, after which pending questions are checked; and the pause while the broker is away."""
+"""Longest wait for records, after which pending questions are checked; and the pause before a retry while the broker is
+unavailable."""
 RECORDS_MAX = 2000
 
 
@@ -70,7 +72,7 @@ class Client:
 
         Args:
             broker: Address of the broker (`embedded:///path`); by default the setting `SAGA_BROKER`, as for services.
-            principal: Principal of the sagas that published events begin, as "user:4711", at most 256 bytes; see
+            principal: Principal of the sagas that published events begin, such as "user:4711", at most 256 bytes; see
                 `publish`.
 
         Raises:
@@ -82,22 +84,22 @@ class Client:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises `SagaError`, with what to do, if the broker cannot be reached within 15 s, or refuses."""
+        """Connect to the broker. Raises `SagaError`, with what to do, if the broker cannot be reached within 15 s, or
+        refuses the connection."""
         settings = Settings.from_environment(broker=self._address)
         self._keys = wiring.open_keys(settings, self._clock)
         self._trace = wiring.current_trace(settings)
         self._broker = await self._stack.enter_async_context(open_administration(settings, self._clock))
         self._looking = asyncio.Lock()
         self._known: set[tuple[str, bool]] = set()
-        """Topics that are known to exist, each with whether that was checked for writing."""
+        """Topics that are known to exist, each with whether the right to write to it was checked, too."""
         self._outcomes: dict[frozenset[type[Event]], OutcomeReader[Any]] = {}
         self._listening: set[EventSubscription[Any]] = set()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Disconnect. Nothing is pending: events are durable when `publish` returns. Pending questions and
-        subscriptions end with an error.
-        """
+        """Disconnect. No event is lost, because events are durable when `publish` returns. Pending questions and
+        subscriptions end with an error."""
         try:
             for outcomes in self._outcomes.values():
                 await outcomes.close()
@@ -107,19 +109,21 @@ class Client:
             await self._stack.aclose()
 
     async def publish(self, *events: Event, principal: str | None = None) -> None:
-        """Publish events in this order. Returns when all are durable.
+        """Publish events in this order. Return when all are durable.
 
         Promises: an event's id is computed from its contract, saga id and content. So publishing an equal event again,
-        after an error, a timeout or a crash, now or in another process, publishes the same event. Therefore build an
-        event once: with a new timestamp in it, it is another event. Two events that both count must differ in a field.
+        after an error, a timeout or a crash, even in another process, has no further effect. Therefore build an event
+        once: with a new timestamp in it, it is a different event. Two events that are both to be handled must differ in
+        a field.
 
-        `principal`: the principal that begins the saga, in place of the client's. It is added to events that begin a
-        saga, and from there to every event, progress and handler of the saga (`saga.principal`); other events ignore
-        it. It is no part of the content: of two equal events the principal of the first one counts.
+        `principal`: the principal that begins the saga, instead of the client's principal. It is added to events that
+        begin a saga, and passed on from there to every event, progress and handler of the saga (`saga.principal`).
+        Other events ignore it. It is not part of the content: of two equal events, the principal of the first one is
+        used.
 
-        Raises `SagaError`: a field value that the contract does not allow, an event larger than SAGA_RECORD_BYTES_MAX
-        leaves room for, or a missing topic, which is a `ConfigurationError` (nothing was published); or the broker did
-        not acknowledge in time (any of the events may have been published; publish them again).
+        Raises `SagaError`. Nothing was published if a field value is not allowed by the contract, an event is too large
+        for SAGA_RECORD_BYTES_MAX, or a topic is missing (`ConfigurationError`). If the broker did not acknowledge in
+        time, any of the events may have been published: publish them again.
         """
         check_principal(principal)
         who, bytes_max = principal or self._principal, self._broker.record_bytes_max
@@ -154,20 +158,23 @@ class Client:
     @overload
     async def outcome(self, saga: str, *events: type[E], within: timedelta) -> E | None: ...
     async def outcome(self, saga: str, *events: type[Event], within: timedelta) -> Event | None:
-        """Return the outcome of a saga: the event with which the deciding service ended it.
+        """Return the outcome of a saga: the event with which a service ended it.
 
-        It may have been published before the question, or come within `within`; `None` if there is none by then.
+        The outcome may have been published before the question, or be published within `within`. Return `None` if there
+        is none by then.
 
-        `events`: the classes of all outcomes of this kind of saga. Without any they are those in `contracts/`, if these
-        have one kind of saga; their classes are then made as `saga contracts generate` would write them.
+        `events`: the classes of all outcomes of this kind of saga. If none are given, the outcomes in `contracts/` are
+        used, provided that they belong to one kind of saga. Their classes are then made as `saga contracts generate`
+        would write them.
 
-        Promises: `None` means that no outcome had been published by then, or that retention has removed it since. Only
-        the first question about a part of the topic in the life of a client reads what the log holds; `within` counts
-        from after that. Any number of questions may be asked at once; memory does not grow with them.
+        Promises: `None` means that no outcome had been published by then, or that retention has removed it since. A
+        client reads each part of the topic only once, for the first question that needs it; `within` counts from when
+        the existing records have been read. Any number of questions may be asked concurrently; memory does not grow
+        with them.
 
         Raises `SagaError`: a class that is no outcome; an outcome class that is missing, or belongs to another kind of
-        saga; a missing topic; an outcome that cannot be read; a broker that is away, or holds more than can be read in
-        a minute (ask again: the search continues where it was).
+        saga; a missing topic; an outcome that cannot be read; a broker that is unavailable, or contains more records
+        than can be read in a minute (ask again: the search continues where it stopped).
         """
         hearing = EventReader(check_outcomes(events or find_outcomes()), self._keys)
         await self._with_topics(hearing.topics, writes=False)
@@ -187,19 +194,21 @@ class Client:
     @overload
     def listen(self, *events: type[E], begin: Begin = ..., group: str | None = ...) -> EventSubscription[E]: ...
     def listen(self, *events: type[Event], begin: Begin = "now", group: str | None = None) -> EventSubscription[Any]:
-        """Subscribe to events of these classes, for `async for`; their contracts say `"consumed_by": "external"`.
+        """Subscribe to events of these classes, for use with `async for`. Their contracts must contain `"consumed_by":
+        "external"`.
 
-        `begin`: with events that come from now on (when the first one is requested, or at `async with`), or at the
-        beginning of what the topics hold. `group`: a name under which the broker stores how far events were received,
-        also while no client listens: a new group starts at the beginning, later it continues where it was, and the
-        clients that listen in one group share its partitions. An event counts as received when the next one is
-        requested: in a group at least once.
+        `begin`: whether to start with events published from now on (from when the first one is requested, or from
+        `async with`), or at the oldest events in the topics. `group`: a name under which the broker stores the position
+        up to which events were received, also while no client listens. A new group starts at the oldest events, and
+        later continues at its position. Clients that listen in one group share its partitions. An event counts as
+        received when the next one is requested, so in a group each event is delivered at least once.
 
         Promises: events come in order for each saga and topic. A record that claims to be one of these events and can
-        never be read is skipped, and logged to `saga.client`. An outage of the broker is waited for, and logged there.
+        never be read is skipped and logged to `saga.client`. During an outage of the broker the subscription waits, and
+        logs the outage there.
 
         Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an invalid group name, or both `begin`
-        and `group`; while listening: a missing topic, and an event of a version that is not in `contracts/` yet, which
+        and `group`. While listening: a missing topic, and an event of a version that is not in `contracts/` yet, which
         is tried again when the next event is requested.
         """
         hearing = EventReader(check_consumable(events), self._keys)
@@ -214,9 +223,8 @@ class Client:
         return listening
 
     async def _with_topics(self, topics: Mapping[str, Topic], *, writes: bool) -> None:
-        """Check that these topics exist, and that we may write or read them. Raises `ConfigurationError` if an operator
-        has to act.
-        """
+        """Check that these topics exist, and that this user may write or read them. Raises `ConfigurationError` if an
+        operator has to act."""
         if self._known.issuperset((topic, writes) for topic in topics):
             return
         async with self._looking:  # one at a time: the second one nearly always finds that the first has checked
@@ -240,9 +248,8 @@ class Client:
             )
 
     async def _with_schemas(self, bindings: Sequence[Binding]) -> None:
-        """Check that these events can be published in the format of their topics. Raises `ConfigurationError` if an
-        operator has to act.
-        """
+        """Check that these events can be published in the wire formats of their topics. Raises `ConfigurationError` if
+        an operator has to act."""
         versions = [(binding.contract, binding.version) for binding in bindings]
         if problems := await problems_of(self._broker, versions):
             raise ConfigurationError(
@@ -259,9 +266,9 @@ class OffsetIndex:
     def __init__(self, begin: int) -> None:
         """Create an empty index that begins at this offset."""
         self.begin = begin
-        """Offset from which on the index is complete."""
+        """Offset from which on the index contains all outcomes."""
         self._chunks: deque[tuple[array[int], array[int]]] = deque()
-        """Sorted hashes of keys, with their offsets."""
+        """Sorted hashes of keys with their offsets, one pair of arrays for each chunk."""
         self._newest: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -276,7 +283,8 @@ class OffsetIndex:
             self._newest = []
 
     def of(self, key: bytes) -> list[int]:
-        """Return the offsets at which the outcome of a saga may be, in ascending order: nearly always one or none."""
+        """Return the offsets at which the outcome of a saga may be, in ascending order. There is nearly always one or
+        none."""
         wanted = _hash(key)
         found = [offset for hash_, offset in self._newest if hash_ == wanted]
         for hashes, offsets in self._chunks:
@@ -299,7 +307,7 @@ def _hash(key: bytes) -> int:
 
 @dataclass(eq=False)
 class OutcomePartition:
-    """A partition of an outcome topic, as far as it was read."""
+    """A partition of an outcome topic, and how far it has been read."""
 
     places: OffsetIndex
     next: int
@@ -312,11 +320,11 @@ class OutcomeQuery:
     key: bytes
     partitions: tuple[Partition, ...]
     ends: Mapping[Partition, OffsetBounds] | None = None
-    """Bounds of its partitions at about the time of the question; `None` if not looked up yet."""
+    """Bounds of the partitions at about the time of the question; `None` if they have not been looked up yet."""
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when everything that the log held has been read."""
+    """Event that is set when all records that existed at the time of the question have been read."""
     answer: asyncio.Future[Record] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Record of an outcome that came while the question was pending."""
+    """Future for the record of an outcome that was published while the question was pending."""
 
 
 async def _poll(reading: PartitionReader) -> Sequence[Record]:
@@ -335,19 +343,19 @@ class OutcomeReader(Generic[E]):
         self._reader: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[Mapping[str, int]] | None = None
         self._news = asyncio.Event()
-        """Set when a question was added."""
+        """Event that is set when a question was added."""
         self._trouble = ""
-        """Reason why nothing can be read now."""
+        """Reason why nothing can be read at present; empty if there is none."""
         self._counts: Mapping[str, int] = {}
-        """Number of partitions of each topic, as looked up last."""
+        """Number of partitions of each topic, as of the last lookup."""
         self._sampled: set[str] = set()
         self._scattered = {c.topic for c in hearing.contracts.values() if c.produced_externally}
         """Topics in which an outcome may be in any partition: other senders write there with an unknown partitioner, or
         the number of partitions was raised."""
 
     async def of(self, saga: str, within_s: float) -> E | None:
-        """Return the outcome of a saga; `None` if there is none within so many seconds after everything that the log
-        held has been read.
+        """Return the outcome of a saga; `None` if there is none within so many seconds after all existing records have
+        been read.
 
         Raises:
             BrokerUnavailable: The log could not be read.
@@ -394,9 +402,8 @@ class OutcomeReader(Generic[E]):
                 asker.partitions, asker.ends = self._places_of(asker.key), None
 
     async def _sample(self, bounds: Mapping[Partition, OffsetBounds]) -> None:
-        """Read the oldest records of topics that are new here, which show whether the number of partitions was
-        raised.
-        """
+        """Read the oldest records of topics that this reader did not know before. They show whether the number of
+        partitions was raised."""
         for topic in {partition.topic for partition in bounds} - self._sampled - self._scattered:
             oldest = Partition(topic, 0)
             if bounds[oldest].begin == bounds[oldest].end:
@@ -406,9 +413,8 @@ class OutcomeReader(Generic[E]):
             self._sampled.add(topic)
 
     async def _count_partitions(self) -> Mapping[str, int]:
-        """Return the number of partitions of each topic. Simultaneous callers share one request, because Kafka answers
-        it for all its topics.
-        """
+        """Return the number of partitions of each topic. Concurrent callers share one request, because Kafka answers it
+        for all topics."""
         if self._counting is None:
             self._counting = asyncio.get_running_loop().create_task(self._look())
             self._counting.add_done_callback(lambda look: look.cancelled() or look.exception())  # seen
@@ -430,7 +436,7 @@ class OutcomeReader(Generic[E]):
     # ---------------------------------------------------------------- search in what the log holds
 
     async def _find_existing(self, asker: OutcomeQuery) -> Record | None:
-        """Return the record that was published before the question, or has come since; `None` if there is none yet."""
+        """Return the record that was published before the question, or since then; `None` if there is none yet."""
         try:
             await self._clock.within(FOUND_S_MAX, asker.caught_up.wait())
         except TimeoutError:
@@ -453,7 +459,7 @@ class OutcomeReader(Generic[E]):
         return None
 
     async def _search(self, partition: Partition, key: bytes, offsets: range) -> Record | None:
-        """Return the first record of a saga's outcome at one of these offsets, if there is one."""
+        """Return the first record at one of these offsets that is an outcome of the saga; `None` if there is none."""
         async with self._broker.open_reader({partition: offsets.start}) as reading:
             while reading.positions()[partition] < offsets.stop:
                 for record in await reading.poll(records_max=min(len(offsets), RECORDS_MAX), timeout_s=POLL_S):
@@ -466,7 +472,7 @@ class OutcomeReader(Generic[E]):
     # ---------------------------------------------------------------- new records
 
     def _end_reading(self, reader: asyncio.Task[None]) -> None:
-        """End all pending questions with the error that ended the reading, unless a newer reading task serves them."""
+        """End all pending questions with the error that ended the reading task, unless a newer task serves them."""
         if reader is not self._reader:
             return
         trouble = None if reader.cancelled() else reader.exception()
@@ -486,7 +492,8 @@ class OutcomeReader(Generic[E]):
                 await self._clock.sleep(AGAIN_S)
 
     async def _read_on(self) -> None:
-        """Read the partitions of all pending questions, until there are none, or one needs another partition."""
+        """Read the partitions of all pending questions, until no question is pending, or one needs a partition that is
+        not read yet."""
         await self._look_up()
         wanted = {partition for asker in self._askers for partition in asker.ends or ()}
         begins = {partition: self._strands[partition].next for partition in wanted}
@@ -497,7 +504,7 @@ class OutcomeReader(Generic[E]):
                     # No `await` until the positions are stored: index and positions belong together.
                     if polling is not None and polling.done():
                         self._forget_replaced(reading.log_ids())
-                        # One record of each partition: hashing all of them would take as long as reading them.
+                        # Check one record of each partition: hashing all keys would take as long as reading them.
                         self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         for record in polling.result():
                             self._remember(record)
@@ -537,7 +544,8 @@ class OutcomeReader(Generic[E]):
         self._news.clear()
 
     async def _look_up(self) -> None:
-        """Look up the ends of the partitions for new questions, and start reading partitions that are new."""
+        """Look up the ends of the partitions for new questions, and start to read partitions that were not read
+        before."""
         new = [asker for asker in self._askers if asker.ends is None]
         if not new:
             return
@@ -555,7 +563,7 @@ class OutcomeReader(Generic[E]):
                 asker.caught_up.set()
 
     def _remember(self, record: Record) -> None:
-        """Add an outcome to the index, and answer the questions that it answers."""
+        """Add an outcome to the index, and complete the pending questions about its saga."""
         strand = self._strands[Partition(*record[:2])]
         if record.key is None or not self._is_outcome(record):
             return

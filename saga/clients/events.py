@@ -1,4 +1,4 @@
-"""Events of clients: encoding those that an application publishes, and reading those that it asks for or listens to."""
+"""Encode the events that a client publishes, and decode the events that it asks for or listens to."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
@@ -28,7 +28,8 @@ _classes: dict[tuple[str, str], type[Event]] = {}
 
 
 async def encryptor_of(event: Event, keys: Keys | None) -> EncryptValue | None:
-    """Return the function that encrypts the sensitive fields of an event; `None` if it has none, or there are no keys.
+    """Return the function that encrypts the sensitive fields of an event; `None` if the event has none, or no keys are
+    configured.
 
     Raises:
         SagaError: The event is about a subject whose key was erased, a field cannot be encrypted, or the keys cannot be
@@ -60,9 +61,9 @@ def to_record(
     """Return the record with which a client publishes an event.
 
     Args:
-        record_bytes_max: Most bytes of a record in the log (`Broker.record_bytes_max`).
+        record_bytes_max: Maximum size of a record in the log, in bytes (`Broker.record_bytes_max`).
         principal: Principal that begins the saga, if the event begins one.
-        trace: Header `traceparent` of what the application is doing.
+        trace: Trace context of the application, for the header `traceparent`.
 
     Raises:
         SagaError: A client may not publish the event, or it is too large.
@@ -106,9 +107,8 @@ def check_principal(principal: str | None) -> None:
 def to_value(
     event: Event, contract: Contract, record_bytes_max: int, encrypt: EncryptValue | None = None
 ) -> tuple[str, bytes]:
-    """Return saga id and bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong
-    with this event.
-    """
+    """Return the saga id and the encoded bytes of an event to be published. Raises `SagaError`, as `to_record` does, if
+    something is wrong with this event."""
     try:
         value = codec.encode(event)
     except BadInput as why:
@@ -158,7 +158,7 @@ class EventReader(Generic[E]):
         self._keys = keys
 
     def is_one(self, record: Record) -> bool:
-        """Return whether a record is one of these events, as far as its headers and bytes show."""
+        """Return whether a record seems to be one of these events, judging by its headers and bytes."""
         if envelope.type_of(record) in self._classes:
             return record.value is not None
         try:
@@ -167,10 +167,11 @@ class EventReader(Generic[E]):
             return False
 
     async def event_in(self, record: Record) -> E | None:
-        """Return the event in a record; `None` if it is another one. Encrypted values are decrypted, if there are keys.
+        """Return the event in a record; `None` if it is not one of these events. Encrypted values are decrypted if keys
+        are configured.
 
         Raises:
-            BadInput: The record claims to be one of these events, and cannot be read.
+            BadInput: The record claims to be one of these events, but cannot be read.
             KeysUnavailable: The keys cannot be read.
             KeyMissing: A key is missing.
         """
@@ -188,7 +189,8 @@ class EventReader(Generic[E]):
 
 
 def check_consumable(events: Sequence[type[E]]) -> Sequence[type[E]]:
-    """Check that clients may read these events. Raises `SagaError` that names all whose contracts do not say so."""
+    """Check that clients may consume these events. Raises `SagaError` that names all events whose contracts do not
+    allow it."""
     contracts = [contract_of(event) for event in events]
     if hidden := [contract for contract in contracts if not contract.consumed_externally]:
         raise Problems(
@@ -225,9 +227,8 @@ def check_outcomes(events: Sequence[type[E]]) -> Sequence[type[E]]:
 
 
 def find_outcomes() -> Sequence[type[Event]]:
-    """Return classes of all outcomes in `contracts/`, made as they would be generated. Raises `SagaError` if there are
-    none, or those of several kinds of sagas.
-    """
+    """Return classes of all outcomes in `contracts/`, made as `saga contracts generate` would write them. Raises
+    `SagaError` if there are none, or if they belong to several kinds of saga."""
     library = find_library()
     kinds = _outcomes_by_kind(library)
     if len(kinds) != 1:
@@ -239,7 +240,7 @@ def find_outcomes() -> Sequence[type[Event]]:
 
 
 def _outcomes_by_kind(library: Library) -> Mapping[str, Mapping[str, Contract]]:
-    """Return the contracts of outcomes by kind of saga, which is the name of their key, and by name."""
+    """Return the contracts of outcomes, by kind of saga (the name of the key field) and by name."""
     found: dict[str, dict[str, Contract]] = {}
     for name, contract in library.contracts.items():
         if contract.outcome is not None:

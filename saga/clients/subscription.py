@@ -1,4 +1,4 @@
-"""Subscriptions of clients: events as they come, from now on, from the beginning, or as a consumer group."""
+"""Subscriptions of clients to events: from now on, from the oldest events, or as a member of a consumer group."""
 
 import logging
 import re
@@ -22,11 +22,11 @@ _IS_GROUP = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 
 Begin: TypeAlias = Literal["now", "beginning"]
 POLL_S, AGAIN_S = 0.5, 0.5
-"""Longest wait for records, and the pause while the broker is away."""
+"""Longest wait for records, and the pause before a retry while the broker is unavailable."""
 RECORDS_MAX = 500
-"""Most records that are read at once."""
+"""Largest number of records that are read at once."""
 COMMIT_EVERY_S = 1.0
-"""Time after which received events are committed while more are there."""
+"""Time after which the positions of received events are committed while further events arrive."""
 
 
 def check_group(group: str, begin: Begin = "now") -> str:
@@ -41,7 +41,7 @@ def check_group(group: str, begin: Begin = "now") -> str:
 
 
 class UngroupedReader:
-    """A reader of all partitions for a client without a group; its position is not stored."""
+    """Reader of all partitions for a client without a group. Its position is not stored."""
 
     def __init__(self, broker: Administration, topics: Collection[str], begin: Begin, clock: Clock) -> None:
         self._broker, self._topics, self._begin, self._clock = broker, sorted(topics), begin, clock
@@ -51,7 +51,7 @@ class UngroupedReader:
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
-        """Start, or continue where it was. Raises `BrokerError`."""
+        """Start to read, or continue where reading stopped. Raises `BrokerError`."""
         if self._at is None:
             self._log_ids = await self._broker.fetch_log_ids(self._topics)
             bounds = await self._broker.fetch_bounds(self._topics)
@@ -60,7 +60,8 @@ class UngroupedReader:
             self._reading = await self._stack.enter_async_context(self._broker.open_reader(self._at, self._log_ids))
 
     async def poll(self) -> list[Record]:
-        """Return the next records, waiting for them briefly. Raises `BrokerError`; then the reader has been closed."""
+        """Return the next records, after a short wait if there are none yet. Raises `BrokerError`, after which the
+        reader is closed."""
         await self.open()
         reading = self._reading
         assert reading is not None
@@ -73,7 +74,7 @@ class UngroupedReader:
         return list(records)
 
     def has(self, record: Record) -> bool:
-        """Return True: all partitions are ours."""
+        """Return True, because without a group this client reads all partitions."""
         return True
 
     async def heard(self, record: Record) -> None:
@@ -90,13 +91,13 @@ class UngroupedReader:
 
 
 class GroupReader:
-    """A reader of the partitions that a consumer group has assigned to this client."""
+    """Reader of the partitions that a consumer group has assigned to this client."""
 
     def __init__(self, broker: Administration, topics: Collection[str], group: str, clock: Clock) -> None:
         self._broker, self._topics, self._group, self._clock = broker, sorted(topics), group, clock
         self._membership: Membership | None = None
         self._has: dict[Partition, int] = {}
-        """Assigned partitions, each with the offset of the first record that was not received."""
+        """Assigned partitions, each with the offset of its first record that has not been received."""
         self._uncommitted: set[Partition] = set()
         self._committed_s = clock.monotonic_s()
         self._stack = AsyncExitStack()
@@ -108,20 +109,20 @@ class GroupReader:
             self._membership = await self._stack.enter_async_context(joining)
 
     async def poll(self) -> list[Record]:
-        """Commit what was received, then return the next records, waiting for them briefly. Raises `BrokerError`."""
+        """Commit the positions of received records, then return the next records, after a short wait if there are none
+        yet. Raises `BrokerError`."""
         await self.open()
         assert self._membership is not None
         await self._commit(self._uncommitted)
         return list(await self._membership.poll(list(self._has), records_max=RECORDS_MAX, timeout_s=POLL_S))
 
     def has(self, record: Record) -> bool:
-        """Return whether this client should receive a record: its partition is still assigned, and it was not received
-        yet.
-        """
+        """Return whether this client is to receive a record: its partition is still assigned to the client, and the
+        record has not been received yet."""
         return record.offset >= self._has.get(Partition(*record[:2]), record.offset + 1)
 
     async def heard(self, record: Record) -> None:
-        """Note that a record was received; offsets are committed from time to time."""
+        """Record that a record was received. Positions are committed from time to time."""
         partition = Partition(*record[:2])
         if partition in self._has:
             self._has[partition] = record.offset + 1
@@ -130,10 +131,10 @@ class GroupReader:
                 await self._commit(self._uncommitted)
 
     async def _commit(self, partitions: Collection[Partition]) -> None:
-        """Commit what was received from these partitions.
+        """Commit the positions of received records in these partitions.
 
-        If the broker is away it is committed later. If another member has a partition now, its records come again
-        there.
+        If the broker is unavailable, the positions are committed later. If a partition now belongs to another member,
+        that member receives the uncommitted records again.
         """
         offsets = {partition: self._has[partition] for partition in partitions if partition in self._has}
         if self._membership is None or not offsets:
@@ -153,7 +154,7 @@ class GroupReader:
         return () if self._membership is None else self._membership.stalled_partitions()
 
     async def close(self) -> None:
-        """Leave the group, which commits what was received."""
+        """Leave the group, after committing the positions of received records."""
         await self._stack.aclose()
         self._membership = None
 
@@ -185,9 +186,8 @@ class GroupReader:
 
 
 class EventSubscription(Generic[E]):
-    """A subscription that yields events as they come: `async for event in client.listen(OrderConfirmed)`. See
-    `Client.listen`.
-    """
+    """Iterator that yields events as they are published: `async for event in client.listen(OrderConfirmed)`. See
+    `Client.listen`."""
 
     def __init__(
         self,
@@ -197,17 +197,21 @@ class EventSubscription(Generic[E]):
         ready: Callable[[], Awaitable[None]],
         closed: Callable[["EventSubscription[E]"], None],
     ) -> None:
-        """Begin with nothing. `ready`: returns when the topics are there; `closed`: called when this is over."""
+        """Store the parameters; reading begins later.
+
+        `ready`: function that returns when the topics exist. `closed`: function that is called when the subscription
+        ends.
+        """
         self._hearing, self._taking, self._clock, self._ready, self._closed = hearing, taking, clock, ready, closed
         self._waiting: deque[Record] = deque()
         self._given: Record | None = None
-        """Record whose event was given last: it counts as heard when the next one is asked for."""
+        """Record of the event that was returned last. It counts as received when the next event is requested."""
         self._is_open, self._begun = True, False
         self._told: set[StalledPartition] = set()
         self._trouble = ""
 
     async def __aenter__(self) -> Self:
-        """Begin to listen now, and not when the first event is asked for. Raises `SagaError`."""
+        """Begin to listen now, instead of when the first event is requested. Raises `SagaError`."""
         await self._begin()
         return self
 
@@ -219,9 +223,11 @@ class EventSubscription(Generic[E]):
         return self
 
     async def __anext__(self) -> E:
-        """Wait for the next event. An outage of the broker is waited for, and told to the log once. Raises
-        `UnknownSchema`: it is of a contract's version that is not here; `KeysUnavailable` and `KeyMissing`. All keep
-        their place: when it is asked for again the same event is tried again."""
+        """Wait for the next event. During an outage of the broker this waits, and logs the outage once.
+
+        Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `KeysUnavailable` and
+        `KeyMissing`. After each of these errors the same event is tried again when the next one is requested.
+        """
         if self._given is not None:
             given, self._given = self._given, None
             await self._taking.heard(given)
@@ -241,7 +247,8 @@ class EventSubscription(Generic[E]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop listening: what was given last does not count as heard, unless another one was asked for."""
+        """Stop listening. The event that was returned last does not count as received, unless another one was requested
+        since."""
         if self._is_open:
             self._is_open = False
             self._closed(self)
@@ -256,7 +263,8 @@ class EventSubscription(Generic[E]):
         self._begun = True
 
     async def _event_in(self, record: Record) -> E | None:
-        """Event in a record, if it is one to be heard. One that says so and can never be read is told to the log."""
+        """Return the event in a record; `None` if it is not one of the subscribed events. A record that claims to be
+        one and can never be read is logged."""
         try:
             return await self._hearing.event_in(record)
         except UnknownSchema:
@@ -266,14 +274,15 @@ class EventSubscription(Generic[E]):
             return None
 
     async def _take(self) -> None:
-        """Poll for records, and start first if that was not done yet. An outage is logged once, and waited for."""
+        """Poll for records, and begin to read before that if necessary. During an outage this waits, and logs the
+        outage once."""
         try:
             if not self._begun:
                 await self._begin()
             self._waiting.extend(await self._taking.poll())
             self._trouble = ""
         except BrokerUnavailable as why:
-            if not self._is_open:  # it was closed meanwhile
+            if not self._is_open:  # the subscription was closed meanwhile
                 return
             if not self._trouble:
                 log.warning("nothing is heard, which is tried again: %s", printable(str(why)))

@@ -1,1 +1,1 @@
-"""Settings of a process, and the adapters, brokers and stores that they choose."""
+"""Read the settings of a process, and create the adapters, brokers and stores that they select."""

@@ -1,5 +1,5 @@
-"""The table of broker and store adapters, each as it describes itself. Only this module knows all of them; the first of
-each kind is the default.
+"""The table of all broker and store adapters. Only this module knows all of them. The first of each kind is the
+default.
 
 A new adapter gets a folder of its own, a line here, and its driver as an extra of the package.
 """
@@ -37,22 +37,21 @@ def store_adapter(address: str) -> StoreAdapter:
 
 
 def broker_at(settings: ChosenSettings, clock: Clock) -> Broker:
-    """Return the broker of the settings, not yet open. Raises `ConfigurationError` for a driver that is not
-    installed.
-    """
+    """Create the broker that the settings select, without opening it. Raises `ConfigurationError` if its driver is not
+    installed."""
     return broker_adapter(settings.broker).create_broker(settings, clock)
 
 
 def administration_at(settings: ChosenSettings, clock: Clock) -> Administration:
-    """Return the broker of the settings with the interface for tools, not yet open. Raises `ConfigurationError` for a
-    driver that is not installed.
-    """
+    """Create the broker that the settings select, with the interface for tools and without opening it. Raises
+    `ConfigurationError` if its driver is not installed."""
     return broker_adapter(settings.broker).create_administration(settings, clock)
 
 
 def store_at(settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-    """Return the store of a service, not yet open. Raises `ConfigurationError` for a driver that is not installed.
-    `readonly`: for tools; nothing is created or changed.
+    """Create the store of a service, without opening it. Raises `ConfigurationError` if its driver is not installed.
+
+    `readonly`: true for tools, which must not create or change anything.
     """
     return store_adapter(settings.store).create_store(settings, service, clock, readonly=readonly)
 
@@ -63,7 +62,8 @@ def options() -> Iterator[Options]:
 
 
 def problems(settings: ChosenSettings) -> Iterator[Problem]:
-    """Yield problems that the chosen adapters find in settings that are valid by themselves but not together."""
+    """Yield the problems that the selected adapters find in settings that are valid by themselves but do not fit
+    together."""
     for address, among in ((settings.broker, BROKERS), (settings.store, STORES)):
         for adapter in among:
             if scheme_of(address) in adapter.schemes:

@@ -1,4 +1,5 @@
-"""Settings from a file, the environment or flags: read once, checked as a whole, and passed on as values."""
+"""Settings of a process, from a file, the environment or flags. They are read once, checked as a whole, and passed on
+as values."""
 
 import difflib
 import os
@@ -32,7 +33,7 @@ OTHERS: Mapping[str, str] = {
     "`https://example.org/schemas/`; without it `urn:saga:`.",
     FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
 }
-"""Variables that are read elsewhere and are no settings: no settings file may contain them."""
+"""Environment variables that are read elsewhere and are no settings. A settings file must not contain them."""
 TEST_PREFIX = "SAGA_TEST_"
 """Prefix of variables that belong to tests."""
 
@@ -44,7 +45,7 @@ HIDDEN = " (the value is not shown: it may contain a secret)"
 
 
 class GivenSetting(NamedTuple):
-    """The text of a setting, and where it comes from."""
+    """The text of a setting, and the place where it was found."""
 
     text: str
     source: str
@@ -53,9 +54,11 @@ class GivenSetting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings: each by its variable, by a line of the file, and some by a flag. The defaults need no server.
+    """Settings of a process. Each can be set by its environment variable or by a line of the settings file, and some by
+    a flag. The defaults need no server.
 
-    `docs/settings.md` is made from these descriptions, those of `saga.configuration.adapters`, and what `known` says.
+    `docs/settings.md` is generated from the descriptions below, those of `saga.configuration.adapters`, and the readers
+    in `known_settings`.
     """
 
     broker: str = "embedded:///.saga/broker.db"
@@ -125,19 +128,18 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
-        """Read settings from variables; those that are absent or blank have their defaults.
+        """Read settings from variables. A setting whose variable is absent or blank has its default.
 
-        Raises `ConfigurationError` with all problems: of each setting, and of combinations. An unknown name that begins
-        with `SAGA_` is a problem too, because a typing error would otherwise go unnoticed. Variables that Kubernetes
-        sets in pods for a Service whose name begins with `saga` are ignored.
+        Raises `ConfigurationError` with all problems of single settings and of their combinations. An unknown name that
+        begins with `SAGA_` is a problem too, because a typing error would otherwise go unnoticed. Variables that
+        Kubernetes sets in pods for a Service whose name begins with `saga` are ignored.
         """
         return cls._of(_in_variables(environ))
 
     @classmethod
     def from_environment(cls, **flags: str | None) -> Self:
-        """Read settings from the file that SAGA_CONFIG names, then from the variables of this process, then from
-        `flags` by name. Later ones win, and blank ones do not count. Raises `ConfigurationError`.
-        """
+        """Read settings from the file that SAGA_CONFIG names, the variables of this process, and `flags` by name. A
+        later source overrides an earlier one; blank values do not count. Raises `ConfigurationError`."""
         given = {f"SAGA_{name.upper()}": GivenSetting(text or "", f"the {name} given") for name, text in flags.items()}
         in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
         return cls._of({**in_file, **_in_variables(os.environ), **_without_blanks(given)}, troubles)
@@ -147,8 +149,8 @@ class Settings:
         """Check the values, and create the settings. Raises `ConfigurationError`.
 
         Args:
-            troubles: Problems of the file. If there are any, its content is not fully known, so combinations are not
-                checked.
+            troubles: Problems of the settings file. If there are any, its content is not fully known, so combinations
+                are not checked.
         """
         values: dict[str, object] = {}
         wrong: dict[str, object] = {}
@@ -183,19 +185,19 @@ class Settings:
         return replace(read(cls), options=tuple(each for each in made if each != type(each)()))
 
     def of(self, kind: type[T]) -> T:
-        """Return the settings of one adapter, by their class."""
+        """Return the settings of one adapter, given their class."""
         return next((each for each in self.options if isinstance(each, kind)), None) or kind()
 
     @property
     def transition_topic(self) -> Topic | None:
-        """Return the topic on which transition events are published; `None` if they are not."""
+        """Return the topic on which transition events are published; `None` if they are not published."""
         return TOPIC._replace(retention_days=self.transitions_days) if self.transitions == "on" else None
 
     def _problems_together(self) -> Iterator[Problem]:
         """Yield problems of settings that are valid by themselves but not together."""
         if (
             self.inflight_min > self.inflight_max and self.inflight_min != INFLIGHT_MIN
-        ):  # a lower maximum is valid without setting the minimum too
+        ):  # a maximum below the default minimum is valid even if the minimum is not set
             yield (
                 frozenset({"inflight_min", "inflight_max"}),
                 f"SAGA_INFLIGHT_MIN={self.inflight_min} is more than SAGA_INFLIGHT_MAX={self.inflight_max}: make it "
@@ -206,20 +208,20 @@ class Settings:
 
 
 def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
-    """Return an address from the settings, for callers that do not connect: other settings, such as a password, may be
-    missing. Raises `ConfigurationError`.
-    """
+    """Return an address from the settings, for callers that do not connect. Other settings, such as a password, may be
+    missing. Raises `ConfigurationError`."""
     return str(_given_alone(name, flag))
 
 
 def transition_topic_given() -> Topic | None:
-    """Return the topic of the transition events from the settings, as `address_given` returns an address."""
+    """Return the topic of the transition events from the settings. Other settings may be missing, as for
+    `address_given`."""
     values = {name: _given_alone(name, None) for name in ("transitions", "transitions_days")}
     return msgspec.convert(values, Settings).transition_topic
 
 
 def _given_alone(name: str, flag: str | None) -> object:
-    """Return the value of one setting, whatever is wrong with others. Raises `ConfigurationError`."""
+    """Return the value of a single setting, even if other settings are invalid. Raises `ConfigurationError`."""
     variable = f"SAGA_{name.upper()}"
     in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
     by_flag = _without_blanks({variable: GivenSetting(flag or "", f"the {name} given")})
@@ -237,7 +239,7 @@ def _given_alone(name: str, flag: str | None) -> object:
 
 
 def _without_blanks(given: Mapping[str, GivenSetting]) -> dict[str, GivenSetting]:
-    """Drop blank values, so that an unset variable of a compose file, or of a shell, overrides nothing."""
+    """Drop blank values, so that an unset variable of a compose file or a shell does not override anything."""
     return {name: GivenSetting(text.strip(), source) for name, (text, source) in given.items() if text.strip()}
 
 
@@ -259,7 +261,8 @@ def _in_variables(environ: Mapping[str, str]) -> dict[str, GivenSetting]:
 
 
 def _in_file(path: str) -> tuple[dict[str, GivenSetting], list[str]]:
-    """Return the settings in a TOML file, as in `broker = "kafka://host:9092"`, and the problems of the file itself."""
+    """Return the settings in a TOML file with lines such as `broker = "kafka://host:9092"`, and the problems of the
+    file itself."""
     if not path:
         return {}, []
     try:
@@ -312,7 +315,7 @@ READERS: Mapping[str, SettingReader] = {
 
 
 def all_options() -> Iterator[Options]:
-    """Yield groups of settings, of adapters and of the schema registry."""
+    """Yield the groups of settings that belong to a single adapter or to the schema registry."""
     yield from adapters.options()
     yield registry_settings.OPTIONS
 

@@ -1,6 +1,5 @@
-"""Start services from the settings: load their modules, open broker, stores and keys, check topics, and run until
-stopped.
-"""
+"""Start services from the settings: load their modules, open broker, stores and keys, check topics, and run the
+services until they are stopped."""
 
 import asyncio
 import gc
@@ -43,13 +42,14 @@ from saga.telemetry.health import Watch
 T = TypeVar("T")
 
 REPORT_EVERY_S = 5.0
-"""Pause between two reports about what is still being opened."""
+"""Pause between two reports about broker and stores that are still being opened."""
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
-    """Load the services declared in these modules. Raises `ConfigurationError` with all that cannot be loaded."""
+    """Load the services declared in these modules. Raises `ConfigurationError` with all modules that cannot be
+    loaded."""
     if "" not in sys.path:
-        sys.path.insert(0, "")  # services are packages in the current folder of the command
+        sys.path.insert(0, "")  # services are packages in the folder in which the command runs
     found: dict[str, Declared] = {}
     problems = []
     for name in names:
@@ -81,7 +81,7 @@ def load_services(names: Iterable[str]) -> list[Declared]:
 
 
 def _chain_of(service: Declared) -> Iterator[str]:
-    """Yield the problem of the service's migrations as a chain, if there is one."""
+    """Yield the problem of the service's migrations if they form no complete chain."""
     try:
         check_chain(service)
     except DeclarationError as why:
@@ -89,9 +89,8 @@ def _chain_of(service: Declared) -> Iterator[str]:
 
 
 def _unimportable(name: str, why: ImportError) -> str:
-    """Return why a module cannot be imported, and what to do: it does not exist, or something that it imports does
-    not.
-    """
+    """Return why a module cannot be imported, and what to do: either the module itself or something that it imports
+    does not exist."""
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
     if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
@@ -102,7 +101,7 @@ def _unimportable(name: str, why: ImportError) -> str:
 def open_broker(
     address: str | None, clock: Clock, settings: Settings | None = None
 ) -> AbstractAsyncContextManager[Broker]:
-    """Open the broker at `address`, or at the setting `SAGA_BROKER`."""
+    """Open the broker at `address`, by default that of the setting `SAGA_BROKER`."""
     settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
     broker = with_registry(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock)
     return _in_time(broker, f"the broker {settings.broker}", settings.open_s)
@@ -115,7 +114,7 @@ def open_store(service: str, clock: Clock, settings: Settings | None = None) -> 
 
 
 def open_keys(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:
-    """Return the encryption keys; `None` if nothing is encrypted.
+    """Return the encryption keys; `None` if no key folder is configured, so nothing is encrypted.
 
     Raises:
         ConfigurationError: The key folder cannot be used, or a sensitive field of these services cannot be encrypted.
@@ -147,10 +146,10 @@ def key_ring(folder: Path, clock: Clock) -> KeyRing:
 def tune_collector() -> None:
     """Make Python's cyclic garbage collector run less often, for a process that only runs services.
 
-    A message in flight is some hundred objects, none of them in a cycle, and a thousand messages are in flight. With
-    the defaults the collector takes a fifth of the time and finds nothing. With these thresholds it runs only when
-    there are more new objects than that; with half of them it took a twentieth, in pauses of 25 ms. Objects that exist
-    at the start are not scanned again.
+    A message in flight consists of some hundred objects, none of them in a cycle, and a thousand messages may be in
+    flight. With the default thresholds the collector takes a fifth of the time and finds nothing. With these thresholds
+    it runs only when more objects were created than messages in flight have. With half of them it took a twentieth of
+    the time, in pauses of 25 ms. Objects that exist at the start are not scanned again.
     """
     gc.collect()
     gc.freeze()
@@ -166,12 +165,13 @@ async def run(
     *,
     modules: Sequence[str] = (),
 ) -> None:
-    """Run services in this process until `stop`; then drain. Raises `SagaError` if something keeps them from starting.
+    """Run services in this process until `stop` is set; then drain them. Raises `SagaError` if something prevents them
+    from starting.
 
     Args:
-        modules: Modules in which the services are declared, for the command that an error message names.
+        modules: Modules in which the services are declared, for commands in error messages.
     """
-    # If one service cannot start, or ends, the others of the process drain, and the process ends.
+    # If one service cannot start, or ends, the other services of the process drain, and the process ends.
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         watched = _with_health([d.name for d in services], settings, report, stop, clock)
@@ -208,7 +208,7 @@ async def run(
 async def _with_health(
     services: Sequence[str], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[tuple[Report, Watch | None]]:
-    """Return the report function and the watch of workers; with SAGA_HTTP both also serve the HTTP endpoint."""
+    """Return the report function and the observer of workers. With SAGA_HTTP both also feed the HTTP endpoint."""
     if not settings.http:
         yield report, None
         return
@@ -237,9 +237,8 @@ async def _with_hook(settings: Settings, report: Report, clock: Clock) -> AsyncI
 async def _with_traces(
     settings: Settings, report: Report, worker: str, clock: Clock
 ) -> AsyncIterator[tuple[Report, Tracing | None, CallExternal]]:
-    """Return the report function, the tracing settings and the function that makes external calls; with SAGA_TRACES
-    they export traces.
-    """
+    """Return the report function, the tracing settings, and the function that makes the calls of steps. With
+    SAGA_TRACES they export traces."""
     if not _is_traced(settings):
         yield report, None, ExternalCall.make
         return
@@ -254,9 +253,8 @@ async def _with_traces(
 
 
 def current_trace(settings: Settings) -> Callable[[], str | None] | None:
-    """Return a function that gives the trace context of the application as a header; `None` if nothing is traced.
-    Raises `ConfigurationError`.
-    """
+    """Return a function that returns the application's trace context as a header; `None` if tracing is off. Raises
+    `ConfigurationError`."""
     if not _is_traced(settings):
         return None
     from saga.telemetry.traces import current_traceparent
@@ -300,8 +298,9 @@ async def serve_all(
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
     modules: Sequence[str] = (),
 ) -> None:
-    """Run services as `run` does, with a broker and stores that are open. `use`: fakes of resources, for each
-    service.
+    """Run services as `run` does, with a broker and stores that are already open.
+
+    `use`: fakes of resources, by service.
     """
     await with_topics(services, broker, modules, options.clock, options.open_s, options.transitions_topic)
     try:
@@ -327,10 +326,11 @@ async def with_topics(
     open_s: float,
     transitions: Topic | None = None,
 ) -> None:
-    """Check that all topics of these services exist, with their dead letter topics, and that we may use them.
+    """Check that all topics of these services exist, including their dead letter topics, and that this user may use
+    them.
 
     Args:
-        transitions: Topic on which they publish transition events.
+        transitions: Topic on which the services publish transition events.
     """
     needs, more = needs_of(services, transitions), [transitions] if transitions else []
 
@@ -356,7 +356,7 @@ async def with_topics(
 
 
 def _unwrap_group(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
-    """Yield the errors inside a group: the groups only say through which tasks they came."""
+    """Yield the single errors inside an exception group. The nested groups only show which tasks raised them."""
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             yield from _unwrap_group(error)
@@ -375,9 +375,8 @@ async def _in_time(opened: AbstractAsyncContextManager[T], what: str, open_s: fl
 
 
 def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
-    """Return the error about things that did not open in time. Whatever knows why it cannot be opened has reported it
-    before.
-    """
+    """Return the error about resources that did not open in time. The reason why they cannot be opened has been
+    reported before, if it is known."""
     advice = "see whether it runs and can be reached, or, where it is a file, whether another process holds it"
     return ConfigurationError(
         f"nothing was started: nothing that is opened has come on for {open_s:g} s (SAGA_OPEN_S):",
@@ -386,12 +385,11 @@ def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
 
 
 class _Opening:
-    """The parallel opening of a process's broker and stores: one after another would take too long with many services.
-    It waits as long as something makes progress, and reports what it waits for.
-    """
+    """Opening of a process's broker and stores. They are opened in parallel, because one after another would take too
+    long with many services. It waits as long as something makes progress, and reports what is not open yet."""
 
     def __init__(self, stack: AsyncExitStack, report: Report, open_s: float) -> None:
-        """Prepare the opening. `stack`: closes what was opened."""
+        """Prepare the opening. `stack`: exit stack that closes what was opened."""
         self._stack, self._report, self._open_s = stack, report, open_s
         self._began_s = self._reported_s = asyncio.get_running_loop().time()
         self._pending: dict[asyncio.Task[Any], tuple[str, str, AbstractAsyncContextManager[Any]]] = {}
@@ -399,7 +397,7 @@ class _Opening:
     async def broker_and_stores(
         self, settings: Settings, services: Sequence[str], clock: Clock
     ) -> tuple[Broker, dict[str, Store]]:
-        """Open the broker, and a store for each service. Raises `SagaError` for the first that cannot be opened."""
+        """Open the broker, and a store for each service. Raises `SagaError` for the first one that cannot be opened."""
         broker = self._begin(
             services[0],
             f"the broker {settings.broker}",
@@ -433,7 +431,7 @@ class _Opening:
             self._tell(waited_s)
 
     def _close_opened(self, task: asyncio.Task[Any]) -> None:
-        """Register an opened resource for closing. Raises the error that kept it from opening."""
+        """Register an opened resource for closing. Raises the error that prevented it from opening."""
         service, what, opens = self._pending.pop(task)
         task.result()
         self._stack.push_async_exit(opens)
@@ -449,7 +447,7 @@ class _Opening:
                 self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))
 
     async def _give_up(self) -> None:
-        """Cancel what is still being opened, and register for closing what has opened meanwhile."""
+        """Cancel whatever is still being opened. Register for closing whatever was opened meanwhile."""
         pending, self._pending = self._pending, {}
         for task in pending:
             task.cancel()

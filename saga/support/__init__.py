@@ -1,1 +1,1 @@
-"""Clock and printing: what every part of the toolkit needs."""
+"""Clock, settings of adapters, addresses and printing, which every part of the toolkit may use."""

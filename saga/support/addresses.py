@@ -1,12 +1,13 @@
-"""Addresses of brokers and stores: URLs, taken apart. Each function raises `ValueError` and says what would do."""
+"""Parse and check the URLs of brokers, stores and other servers. Each function raises `ValueError` with a text that
+says what is valid."""
 
 import re
 import shlex
 from pathlib import Path
 
 _PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
-"""Form of an address without secrets: no `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and
-before a port."""
+"""Form of an address without secrets: it contains no `@`, `?`, `%` or `=`, and a colon only after the scheme, inside
+brackets and before a port."""
 HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
@@ -21,7 +22,7 @@ def scheme_of(url: str) -> str:
 
 
 def is_plain(url: str) -> bool:
-    """Return whether an address may be shown to people: nothing in it can be a user, a password or an option.
+    """Return whether an address may be shown to people, because no part of it can be a user, a password or an option.
 
     >>> is_plain("kafka://broker-1:9092,[::1]:9092"), is_plain("sqlite:///.saga/{service}.db")
     (True, True)

@@ -1,4 +1,5 @@
-"""Clock: the only place that asks the time, sleeps, or draws chance. Everything else is handed one."""
+"""The clock: the only place that reads the time, sleeps, or draws random numbers. All other code gets a `Clock` as a
+parameter."""
 
 import asyncio
 import random
@@ -12,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 LOOK_S = 0.25
-"""Pause between two checks of `patiently`."""
+"""Pause between two checks of `patiently`, in seconds."""
 LATEST_MS = 253_402_300_799_999
 """Latest time that can be represented: the end of the year 9999, in milliseconds since 1970."""
 
@@ -27,13 +28,13 @@ class Clock(Protocol):
         """Return seconds that never go back; only differences have a meaning."""
 
     def chance(self) -> float:
-        """Return a random number from 0 to 1, to spread waits."""
+        """Return a random number from 0 to 1, to spread waiting times."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`."""
+        """Wait for `seconds`."""
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        """Wait for `what`, and return its result. Raises `TimeoutError`, with `what` cancelled, after `seconds`."""
+        """Wait for an awaitable, and return its result. After `seconds` cancel it and raise `TimeoutError`."""
 
 
 class SystemClock:
@@ -42,7 +43,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic_s = staticmethod(time.monotonic)  # a function of ours around it would take longer than it does
+    monotonic_s = staticmethod(time.monotonic)  # a wrapper around it would take longer than it does
 
     def chance(self) -> float:
         return random.random()
@@ -58,7 +59,7 @@ class SystemClock:
                 return await what
         try:
             waits_for = what.send(None)
-        except StopIteration as ended:  # most handlers never wait: only those that do pay for a timer
+        except StopIteration as ended:  # most handlers never wait, so a timer is created only when one does
             value: T = ended.value
             return value
         async with asyncio.timeout(seconds):
@@ -68,8 +69,8 @@ class SystemClock:
 async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
     """Wait for a coroutine in a task of its own, and return its result.
 
-    Time in which this process could not run does not count, for example while it loads a driver or gets little CPU:
-    what it waits for is not to blame. Raises `TimeoutError`, with the coroutine cancelled, after `seconds`.
+    Time in which this process could not run does not count, for example because it loads a driver or gets little CPU
+    time. After `seconds` the coroutine is cancelled, and `TimeoutError` is raised.
     """
     loop, waited_s = asyncio.get_running_loop(), 0.0
     task = loop.create_task(what)
@@ -88,14 +89,14 @@ async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
 
 
 def counted_s(began_s: float, now_s: float) -> float:
-    """Return how much of a pause of `LOOK_S` counts. In the rest this process could not run."""
+    """Return how many seconds of a pause of `LOOK_S` count. In the remaining time this process could not run."""
     return min(now_s - began_s, 2 * LOOK_S)
 
 
 async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
     """Wait for a future as with `asyncio.timeout`.
 
-    This does not cancel and uncancel the task, which would cost several times as much.
+    Unlike it, this does not cancel and uncancel the task, which would take several times as long.
     """
     is_late = False
 
@@ -117,7 +118,7 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
 
 @coroutine
 def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generator[object, object, T]:
-    """Run the rest of a coroutine that has yielded what it waits for."""
+    """Run the rest of a coroutine that has already yielded a future."""
     while True:
         try:
             sent = yield waits_for
@@ -132,7 +133,7 @@ def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generato
             return value
 
 
-@lru_cache(maxsize=64)  # most calls are for the current millisecond
+@lru_cache(maxsize=64)  # cached, because most calls are for the current millisecond
 def iso(ms: int) -> str:
     """Return a time as text, RFC 3339 with milliseconds; such texts sort as the times do.
 

@@ -1,13 +1,14 @@
-"""Printing of text from outside, escaped: ids, keys, reasons, names of files. The one place that says how."""
+"""Escape text from outside, such as ids, keys, reasons and file names, before it is shown. All code uses these
+functions."""
 
 
 def printable(text: str) -> str:
-    r"""Text with everything that is no visible character written as its code.
+    r"""Return a text in which every character that is not visible is replaced by its escape sequence.
 
-    So no text can move the cursor, colour or clear a terminal, turn the order of what is read, hide a part, or begin a
-    line of its own that looks like one of ours. These are control and format characters, line and paragraph
-    separators, halves of surrogate pairs, and spaces other than the usual one: those that `repr` would write so.
-    Quotes and backslashes stay as they are.
+    So no text can move the cursor, colour or clear a terminal, reverse the reading order, hide a part, or begin a new
+    line that looks like output of the toolkit. The escaped characters are those that `repr` escapes: control and format
+    characters, line and paragraph separators, halves of surrogate pairs, and spaces other than the usual one. Quotes
+    and backslashes stay as they are.
 
     >>> print(printable("order-1\x1b[2J\nall is well"))
     order-1\x1b[2J\nall is well
@@ -22,7 +23,7 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> list[str]:
     """Return the lines of a text that may have several, such as an error.
 
-    All but the first are indented, so that none can pass for a line of its own.
+    All lines but the first are indented, so that none of them looks like a separate line of output.
 
     >>> printable_lines("nothing was started:\\n  - SAGA_HTTP is taken\\nall is well")
     ['nothing was started:', '  - SAGA_HTTP is taken', '  all is well']
@@ -56,7 +57,7 @@ def shorten(text: str, bytes_max: int) -> str:
 
 
 def quote_text(text: str, bytes_max: int = 80) -> str:
-    r"""Quote a text from outside for a sentence: printable and bounded.
+    r"""Quote a text from outside for use in a sentence, escaped and shortened.
 
     >>> print(quote_text("order-1\n"), quote_text("x" * 200, 12))
     'order-1\n' 'xxxxxxxx ...'

@@ -1,7 +1,7 @@
-"""Descriptions of adapters: the settings they read, what cannot work of them, their secrets and drivers.
+"""Common parts of adapter descriptions: the settings that adapters read, problems in them, secrets and drivers.
 
-An adapter is described in a module that loads no driver, by an object that `saga.configuration.settings` lists: of a
-store as `saga.store.adapter` says, of a broker as `saga.broker.adapter` says.
+Each adapter is described by an object that `saga.configuration.adapters` lists, in a module that loads no driver.
+`saga.store.adapter` defines the description of a store, `saga.broker.adapter` that of a broker.
 """
 
 import ssl
@@ -21,20 +21,23 @@ from saga.support.printable import printable, shorten
 T = TypeVar("T")
 
 OPEN_S_MAX = 14.0
-"""Default of how long a process waits without progress for what it opens, in seconds."""
+"""Default of the longest time without progress that a process waits for its broker, stores and resources to open, in
+seconds."""
 OPEN_S_LESS = 2.0
-"""Seconds by which an adapter gives up before its caller: only the adapter knows the reason."""
+"""Seconds by which an adapter gives up earlier than its caller, because only the adapter knows the reason of a
+failure."""
 UNCLOSED: set[object] = set()
-"""Clients with threads of a driver that are not closed yet.
+"""Driver clients that have threads of their own and are not closed yet.
 
-While there are some, the interpreter must not be torn down: the driver would abort the process, whatever its exit code
-was to be.
+While there are any, the interpreter must not be finalized normally: the driver would abort the process and so change
+its exit code.
 """
 SAID_MAX = 200
-"""Largest number of bytes that are shown of an exception that is not ours."""
+"""Largest number of bytes that are shown of an exception from other code."""
 
 Problem: TypeAlias = tuple[frozenset[str], str]
-"""Settings that do not fit together, and why. Reported only if each of them is valid by itself."""
+"""Names of settings that do not fit together, and the reason. It is reported only if each of them is valid by
+itself."""
 
 Severity: TypeAlias = Literal["error", "warning", "ok"]
 
@@ -46,23 +49,23 @@ class Finding(NamedTuple):
     about: str
     what: str
     risk: str = ""
-    """What may be lost without a remedy."""
+    """What may be lost if the finding is ignored."""
     remedy: str = ""
-    """What to do."""
+    """What to do about the finding."""
 
 
 class Options(NamedTuple):
     """Settings that only one adapter has."""
 
     kind: type
-    """Frozen dataclass of the settings: each field has a default and a text behind it that says what it is; the
-    variable of `kafka_tls` is `SAGA_KAFKA_TLS`."""
+    """Frozen dataclass of the settings. Each field has a default, and a text after it that describes the setting. The
+    variable of the field `kafka_tls` is `SAGA_KAFKA_TLS`."""
     readers: Mapping[str, "SettingReader"]
-    """Reader of each environment variable."""
+    """Readers of the settings, by environment variable."""
 
 
 class ChosenSettings(Protocol):
-    """Settings as they are read by the adapter that was chosen by an address in them."""
+    """Settings as an adapter reads them that was chosen by an address among them."""
 
     @property
     def broker(self) -> str: ...
@@ -77,33 +80,33 @@ class ChosenSettings(Protocol):
     def open_s(self) -> float: ...
 
     def of(self, kind: type[T]) -> T:
-        """Return the settings that only one adapter has, by their class."""
+        """Return the settings that only one adapter has, given their class."""
 
 
 class Adapter(Protocol):
-    """Description of an adapter, of a broker or of a store."""
+    """Description of an adapter for a broker or a store."""
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """Schemes of its addresses, before `://`."""
+        """Return the schemes of the adapter's addresses: the part before `://`."""
 
     @property
     def takes(self) -> str:
-        """Form of its addresses, for the page of settings."""
+        """Return the form of the adapter's addresses, for the page of settings."""
 
     @property
     def example(self) -> str:
-        """Example of an address, for errors about an address that no adapter takes."""
+        """Return an example of an address, for errors about an address that no adapter accepts."""
 
     @property
     def options(self) -> Options | None:
-        """Settings that only this adapter has."""
+        """Return the settings that only this adapter has."""
 
     def check(self, address: str) -> None:
-        """Check an address of this adapter. Raises `ValueError` that says what would be valid."""
+        """Check an address of this adapter. Raises `ValueError` with a text that says what is valid."""
 
     def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
-        """Yield the problems of settings that are valid by themselves, but do not fit together."""
+        """Yield the problems of settings that are valid by themselves but do not fit together."""
 
 
 def path_of(text: str) -> Path | None:
@@ -112,18 +115,18 @@ def path_of(text: str) -> Path | None:
 
 
 def secret_reader(given: str, file: str) -> Callable[[], str] | None:
-    """Return a function that reads a secret each time it is called, because its file may be replaced. `None` without a
-    secret."""
+    """Return a function that reads a secret each time it is called, because the secret's file may be replaced. Return
+    `None` if no secret is configured."""
     if file:
         return lambda: Path(file).read_text("utf-8").strip()
     return (lambda: given) if given else None
 
 
 def read_secret(secret: Callable[[], str]) -> str:
-    """Return the secret from its function.
+    """Call the function that returns a secret, and return the secret.
 
-    Raises `ValueError` with the text of any exception of the function, also `SystemExit`: users provide it, and it must
-    not end the process.
+    Raises `ValueError` with the text of any exception that the function raises, even `SystemExit`: the function is user
+    code and must not end the process.
     """
     try:
         given: object = secret()
@@ -137,12 +140,13 @@ def read_secret(secret: Callable[[], str]) -> str:
 def load_certificate(
     context: ssl.SSLContext, cert: Path, key: Path | None, password: Callable[[], str] | None, setting: str
 ) -> None:
-    """Load our certificate into a TLS context. Raises `OSError`, `ValueError`.
+    """Load this process's certificate into a TLS context. Raises `OSError`, `ValueError`.
 
-    `password`: returns the password of the key, if it is encrypted; `setting`: the setting for it, for errors.
+    `password`: function that returns the password of the key, if the key is encrypted. `setting`: name of the
+    password's setting, for errors.
     """
 
-    def given() -> str:  # without this function OpenSSL would prompt at the terminal, and wait
+    def given() -> str:  # without a password function OpenSSL would prompt at the terminal and wait
         if password is None:
             raise ValueError(f"the key is encrypted: give the file with its password in {setting}")
         return read_secret(password)
@@ -151,7 +155,7 @@ def load_certificate(
 
 
 def secret_problems(options: object, of: str) -> Iterator[Problem]:
-    """Yield the problems between a password, its file, a certificate and its key."""
+    """Yield the problems of a password, its file, a certificate and its key that do not fit together."""
     names = [f"{of}_{what}" for what in ("password", "password_file", "cert_file", "key_file")]
     password, password_file, cert, key = (bool(getattr(options, name)) for name in names)
     prefix = f"SAGA_{of.upper()}"
@@ -192,12 +196,13 @@ class SettingReader:
     """Reader of one setting's text."""
 
     read: Callable[[str], object]
-    """Function from the text, without spaces around it, to its value. Raises `ValueError` that says what would be
-    valid."""
+    """Function that converts the text, without surrounding spaces, to its value. It raises `ValueError` with a text
+    that says what is valid."""
     takes: str
     """Description of valid values, with unit and bounds."""
     may_show: Callable[[str], bool] = lambda _: True
-    """Whether an invalid text may be shown to people and in logs: not where it may hold a secret."""
+    """Function that says whether an invalid text may be shown to people and in logs. It must not be shown if it may
+    contain a secret."""
 
 
 def number(kind: type[T], least: int, most: int, unit: str) -> SettingReader:
@@ -245,7 +250,7 @@ def secret(what: str) -> SettingReader:
 
 
 def address(check: Callable[[str], object], what: str) -> SettingReader:
-    """Return a reader of a URL, which is shown only if nothing in it can be a password."""
+    """Return a reader of a URL. An invalid URL is shown only if no part of it can be a password."""
     return checked(check, what, is_plain)
 
 
@@ -267,7 +272,7 @@ def _readable(path: str) -> str:
             return path
     except FileNotFoundError:
         raise ValueError("there is no such file") from None
-    except (OSError, ValueError) as why:  # a ValueError for what can be no path
+    except (OSError, ValueError) as why:  # `ValueError` for a text that cannot be a path
         reason = why.strerror if isinstance(why, OSError) else str(why)
         raise ValueError(f"it cannot be read: {reason}") from None
 
@@ -289,11 +294,12 @@ YES_OR_NO = SettingReader(_yes_or_no, "true or false")
 FILE = SettingReader(_readable, "path of a file")
 """Reader of the path of a file that this process can open."""
 SECRET_FILE = SettingReader(_readable, "path of a file", lambda _: False)
-"""Reader of the path of a file with a secret. It is not shown, because it may be the secret itself by mistake."""
+"""Reader of the path of a file with a secret. The text is not shown, because it may be the secret itself by mistake."""
 PLAIN_KEY_FILE = SettingReader(_read_unencrypted, "path of a file, with a key that is not encrypted", lambda _: False)
-"""Reader of the path of a file with a key, for a driver that cannot open an encrypted one."""
+"""Reader of the path of a file with a key, for a driver that cannot use an encrypted key."""
 FOLDER = SettingReader(_folder, "path of a folder, with a / in it", lambda _: False)
-"""Reader of the path of a folder, which need not exist yet. It is not shown, for the same reason."""
+"""Reader of the path of a folder, which need not exist yet. The text is not shown, because it may be a secret by
+mistake."""
 
 
 # -------------------------------------------------------------------- addresses
