@@ -1,13 +1,12 @@
-"""Test kit: test a service alone, a choreography in a world, and every way in which it can break. Nothing here needs a
-server.
+"""The test kit: test a service alone, or a choreography in a world with every kind of fault. It needs no server.
 
-From the smallest: a handler by plain call with `a_saga`, a migration of its state with `migrated`; one service with
-`trial`; several in a `World`; the same test under many seeds with `simulate`, and with a crash at every point with
-`crash_everywhere`.
+From the smallest test to the largest: a direct call of a handler with `a_saga`, a migration of its state with
+`migrated`; one service with `trial`; several services in a `World`; the same test under many seeds with `simulate`, and
+with a crash at every point with `crash_everywhere`.
 
-A fake of a resource is an instance of a subclass of the type that the resource gives (`class FakeBank(Bank)`).
+A fake of a resource is an instance of a subclass of the resource's type, such as `class FakeBank(Bank)`.
 
-Each name is loaded on first use: pytest loads this package for its plugin in every run, whatever it tests.
+Each name is loaded on first use, because pytest imports this package for its plugin in every test run.
 """
 
 from importlib import import_module
@@ -45,10 +44,12 @@ _HOMES = {
     "simulate": "saga.testing.decorators",
     "trial": "saga.testing.trials",
 }
-"""The module of each name. No module of this package may have one of these names: the submodule would hide it."""
+"""The module that defines each name. No module of this package may have one of these names, because the submodule would
+then hide the name.
+"""
 
 
-if not TYPE_CHECKING:  # checkers take a module with `__getattr__` to have every name
+if not TYPE_CHECKING:  # type checkers assume that a module with `__getattr__` has every name
 
     def __getattr__(name: str) -> object:
         """Load the name from its module."""

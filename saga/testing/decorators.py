@@ -1,5 +1,5 @@
-"""Decorators of tests: `simulate` runs one under many seeds with faults, `crash_everywhere` with a crash at every
-point, `replay` from a schedule.
+"""Decorators for tests: `simulate` runs a test under many seeds with faults, `crash_everywhere` with a crash at every
+point, `replay` from a recorded schedule.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ MARK = "__saga_scenario__"
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Mode of `simulate`: one run for each seed."""
+    """Mode of a test decorated with `simulate`: one run for each seed."""
 
     count: int
     faults: Faults
@@ -24,15 +24,15 @@ class Seeds:
 
 @dataclass(frozen=True, slots=True)
 class Crashes:
-    """Mode of `crash_everywhere`: one run for each operation on the store, the broker or an external system."""
+    """Mode of a test decorated with `crash_everywhere`: one run for each crash point."""
 
     pairs: bool | None
-    """True to also try every pair of crashes; `None` does so only where the run is short."""
+    """True to also try pairs of crashes; `None` to try them only if a run is short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Mode of `replay`: one run, from its schedule."""
+    """Mode of a test decorated with `replay`: one run, from its schedule."""
 
     seed: int
     faults: tuple[str, ...]
@@ -43,8 +43,8 @@ Mode: TypeAlias = Seeds | Crashes | Replayed
 
 
 def simulate(*, seeds: int, faults: Faults = Faults()) -> Callable[[_Scenario], _Scenario]:  # noqa: B008 - a frozen value
-    """Run the test once for each of `seeds` seeds, with these faults (none by default). `--saga-seed=N` runs one seed
-    alone.
+    """Run the test once for each of `seeds` seeds, with these faults (none by default). The option `--saga-seed=N` runs
+    one seed alone.
     """
     if seeds < 1:
         raise SagaError(f"simulate(seeds={seeds}): at least one")
@@ -58,11 +58,11 @@ def crash_everywhere(*, pairs: bool | None = None) -> Callable[[_Scenario], _Sce
 def crash_everywhere(
     scenario: _Scenario | None = None, /, *, pairs: bool | None = None
 ) -> _Scenario | Callable[[_Scenario], _Scenario]:
-    """Run the test once for each crash point: before and after each operation on the store, the broker or an external
-    system takes effect. The report says how many points there were.
+    """Run the test once for each crash point. There is one before and one after each operation on the store, the broker
+    or an external system. The report says how many there were.
 
-    `pairs`: also try every pair of such points, with the second crash in what follows the first; by default only where
-    a run is short.
+    `pairs`: also try pairs of crashes, in which the second one happens after the first; by default only if a run is
+    short.
     """
     if scenario is not None:
         return _mark(scenario, Crashes(None))
@@ -70,18 +70,19 @@ def crash_everywhere(
 
 
 def replay(*, seed: int, faults: Sequence[str] = (), without: Sequence[int] = ()) -> Callable[[_Scenario], _Scenario]:
-    """Run the test once from a schedule, as `World.save_schedule` writes it.
+    """Run the test once from a schedule, as written by `World.save_schedule`.
 
     Args:
-        seed: decides everything that the schedule does not say.
-        faults: the faults to inject, as `"payment-1#12 crash after"`: before or after the 12th operation of it.
+        seed: decides everything that the schedule does not fix.
+        faults: the faults to inject. `"payment-1#12 crash after"` means a crash after the 12th operation of
+            `payment-1`.
         without: numbers (from 0) of the events published by the test that are left out.
     """
     return lambda scenario: _mark(scenario, Replayed(seed, tuple(faults), tuple(without)))
 
 
 def mode_of(scenario: Callable[..., object]) -> Mode | None:
-    """Return the mode that a test was decorated with; `None` without a decorator."""
+    """Return the mode that a decorator gave to the test; `None` if it has none."""
     mode: Mode | None = getattr(scenario, MARK, None)
     return mode
 

@@ -1,5 +1,5 @@
-"""Faults of a simulated world: the kinds that a test can request, each with a rate, a target and a time window, and the
-plan that decides on the fault of each operation: drawn from the seed, or taken from a schedule.
+"""Faults of a simulated world. A test requests kinds of faults, each with a rate, a target and a time window. A fault
+plan then decides which fault hits which operation: drawn from the seed, or taken from a schedule.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,15 +61,15 @@ EVERYTHING_RATES: dict[FaultKind, float] = {
 }
 """Rates of `faults.everything()`.
 
-Poison messages and newer schemas are left out: a saga that gets one waits for an operator to replay its dead letter.
-Deployments are left out because most services have one release, and gaps because after one nobody can know which
-documents were removed.
+Poison messages and newer schemas are left out, because a saga that gets one waits until an operator replays its dead
+letter. Deployments are left out because most services have one release. Gaps are left out because after a gap nobody
+can know which documents were removed.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRule:
-    """One kind of fault, with its rate, target and window."""
+    """One kind of fault, with its rate, target and time window."""
 
     kind: FaultKind
     rate: float
@@ -77,7 +77,7 @@ class FaultRule:
     window_s: tuple[float, float] | None
 
     def hits(self, names: Iterable[str]) -> bool:
-        """Return True if the rule applies to something with one of these names."""
+        """Return True if the rule's target is one of these names or `*`."""
         return self.target == "*" or self.target in names
 
 
@@ -126,8 +126,8 @@ class faults:
 
     @staticmethod
     def everything() -> Faults:
-        """Return all kinds, everywhere, all the time, at rates that let most sagas end. Newer schemas, poison,
-        deployments and gaps are left out.
+        """Return all kinds of faults, for all targets and all the time, at rates that let most sagas end. Newer
+        schemas, poison messages, deployments and gaps are left out.
         """
         return Faults(tuple(FaultRule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING_RATES.items()))
 
@@ -138,9 +138,9 @@ class faults:
         """Return faults of these kinds.
 
         Args:
-            rate: probability for each operation, 0 to 1.
-            target: a service, a topic or `service.handler` (its steps); `*` is any of them.
-            window: from when to when, in virtual time since the start; `None` is always.
+            rate: probability for each operation, from 0 to 1.
+            target: a service, a topic, or `service.handler` for the steps of a handler; `*` means everything.
+            window: beginning and end in virtual time since the start; `None` means always.
 
         Raises `SagaError` for an unknown kind, a rate that is no probability, or a window that ends before it begins.
         """
@@ -159,8 +159,8 @@ class faults:
 
 
 class Chance:
-    """The random numbers of one run, each derived from the seed and a text, so that draws do not
-    depend on their order.
+    """The random numbers of one run. Each is derived from the seed and a text, so it does not depend on the order in
+    which numbers are drawn.
     """
 
     __slots__ = ("_key", "seed")
@@ -217,34 +217,34 @@ POSSIBLE: Mapping[FaultKind, frozenset[OperationKind]] = {
     "backlog": EVERY,
     "other partitioner": PUBLISH,
 }
-"""Operations that each kind of fault can happen to."""
+"""Kinds of operations that each kind of fault can hit."""
 VARIANTS: Mapping[FaultKind, tuple[str, str]] = {
     "crash": (" before", " after"),
     "partition": (" of the service", " of the process"),
 }
-"""Kinds of faults with two variants, and the names of these in a schedule."""
+"""Kinds of faults with two variants, and the suffixes that tell the variants apart in a schedule."""
 APPLICATION = "application"
-"""Name of the process that publishes from outside the services: it does not crash."""
+"""Name of the process outside the services that publishes events. It never crashes."""
 APPLICATION_KINDS: frozenset[FaultKind] = frozenset(
     {"duplicate", "expiry", "poison", "newer schema", "other partitioner"}
 )
-"""Kinds of faults that happen to what the application publishes. `other partitioner` happens to nothing else, because
-services use our partitioner.
+"""Kinds of faults that can affect messages published by the application, which is the process outside the services.
+`other partitioner` affects only these, because services always use the toolkit's partitioner.
 """
 
 
 class Operation(NamedTuple):
-    """One request of a process to a store, the broker or an external system."""
+    """One request of a process to the store, the broker or an external system."""
 
     process: str
     service: str
     number: int
-    """Number among the operations of this process, including its earlier lives."""
+    """Number of the operation among all operations of this process, including its earlier lives."""
     what: OperationKind
     where: str
-    """What the operation is about, as shown to people."""
+    """What the operation is about, as shown in reports."""
     names: tuple[str, ...]
-    """Names that a fault's target is compared with: the topics of a publish, `service.handler` of a step."""
+    """Names that a fault rule's target can match: the topics of a publish, `service.handler` of a step."""
 
 
 class PlannedFault(NamedTuple):
@@ -254,7 +254,9 @@ class PlannedFault(NamedTuple):
     number: int
     kind: FaultKind
     after: bool = False
-    """True for a crash after the operation has taken effect, and for a partition of this process alone."""
+    """Selects the second variant of the kind: a crash after the operation has taken effect, or a partition that affects
+    only this process.
+    """
 
     def __str__(self) -> str:
         return f"{self.process}#{self.number} {self.kind}{VARIANTS.get(self.kind, ('', ''))[self.after]}"
@@ -276,15 +278,15 @@ class PlannedFault(NamedTuple):
 
 
 class FaultPlan(Protocol):
-    """Decides on the fault of each operation."""
+    """A plan that decides which fault hits each operation."""
 
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
-        """Return the fault of this operation, if any."""
+        """Return the fault that hits this operation, if any."""
 
 
 @dataclass(slots=True)
 class RandomPlan:
-    """A plan that draws for each operation: at most one fault each."""
+    """A plan that draws at random whether a fault hits an operation, at most one for each."""
 
     faults: Faults
     chance: Chance
@@ -321,37 +323,37 @@ class RandomPlan:
 
 
 class ScheduledPlan:
-    """A plan with exactly these faults."""
+    """A plan with exactly the given faults."""
 
     def __init__(self, planned: Sequence[PlannedFault]) -> None:
         self._planned = {(p.process, p.number): p for p in planned}
 
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
         planned = self._planned.get((operation.process, operation.number))
-        # In a run with fewer faults before, another operation may have this number.
+        # In a run in which earlier faults were left out, another operation may have this number.
         return planned if planned is not None and operation.what in POSSIBLE[planned.kind] else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The schedule of one run, with which it can be repeated at any time. Without `drawn`, exactly the planted faults
+    """The schedule of one run, which can be used to repeat that run. If `drawn` is `None`, exactly the planted faults
     happen.
     """
 
     seed: int
     drawn: Faults | None = None
-    """Rules for faults that are drawn from the seed, instead of planted ones."""
+    """Rules by which faults are drawn from the seed; planted faults are then ignored."""
     planted: tuple[PlannedFault, ...] = ()
     without: frozenset[int] = frozenset()
     """Numbers of the test's events that are left out."""
 
     @classmethod
     def parse(cls, seed: int, faults: Iterable[str], without: Iterable[int]) -> Self:
-        """Parse a schedule from a regression test. Raises `SagaError` for a text that is no fault."""
+        """Parse a schedule from a regression test. Raises `SagaError` for a text that does not describe a fault."""
         return cls(seed=seed, planted=tuple(map(PlannedFault.parse, faults)), without=frozenset(without))
 
     def plan(self) -> FaultPlan | None:
-        """Return the plan that decides on the fault of each operation; `None` if there are no faults."""
+        """Return the fault plan of the run; `None` if there are no faults."""
         if self.drawn is not None:
             return RandomPlan(self.drawn, Chance(self.seed)) if self.drawn.rules else None
         return ScheduledPlan(self.planted) if self.planted else None

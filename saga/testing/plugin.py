@@ -1,11 +1,11 @@
-"""The pytest plugin: the fixture `world`, and tests that run in many worlds. pytest loads it wherever the package is
-installed.
+"""The pytest plugin: it provides the fixture `world`, and runs tests in many worlds. pytest loads it wherever the
+package is installed.
 
-A test run that uses no world loads no other module of the toolkit, so that coverage measures all of them.
+The plugin loads other modules of the toolkit only in a test run that uses a world, so that coverage can measure them.
 
-A test that takes `world` is a plain `def test_...(world: World)`. Without a decorator it runs once, in one world
-without faults; `saga.testing.simulate`, `crash_everywhere` and `replay` change that. After each run the invariants of
-the kit are checked.
+A test with a world is a plain function `def test_...(world: World)`. Without a decorator it runs once, in one world
+without faults; the decorators `simulate`, `crash_everywhere` and `replay` of `saga.testing` change that. After each run
+the invariants of the kit are checked.
 """
 
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Add the marker, and check the options.
 
-    Raises `UsageError` for a number of seeds that would run nothing, and if only one of `--saga-world=servers` and
-    `--saga-servers` is given.
+    Raises `UsageError` for a number of seeds with which nothing would run, and if only one of `--saga-world=servers`
+    and `--saga-servers` is given.
     """
     seeds: int | None = config.getoption("--saga-seeds")
     if seeds is not None and seeds < 1:
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> "Iterator[World]":
-    """Provide a world for a choreography: see `saga.testing.World`. A decorated test is run in many of them."""
+    """Provide a world for a choreography: see `saga.testing.World`. A decorated test runs in many worlds."""
     from saga.testing.pytest_runs import first_world
 
     with first_world(request) as made:
@@ -61,21 +61,21 @@ def world(request: pytest.FixtureRequest) -> "Iterator[World]":
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that take a world."""
+    """Add the marker to tests that use a world."""
     for item in items:
         if isinstance(item, pytest.Function) and _takes_our_world(item):
             item.add_marker("saga_world")
 
 
 def _takes_our_world(item: pytest.Function) -> bool:
-    """Return True if the test takes this plugin's fixture: another fixture may have the same name."""
+    """Return True if the test uses the fixture of this plugin, and not another fixture of the same name."""
     definitions = item._fixtureinfo.name2fixturedefs.get("world", ())
     return bool(definitions) and definitions[-1].func.__module__ == __name__
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that takes a world in as many worlds as its decorator asks for."""
+    """Run a test that uses a world, in as many worlds as its decorator asks for."""
     if pyfuncitem.get_closest_marker("saga_world") is None:
         return None
     from saga.testing.pytest_runs import run_test
@@ -84,14 +84,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print one line for each such test: how often it ran, and with which faults."""
+    """Print one line for each test that used a world: how often it ran, and with which faults."""
     lines = [
         f"{report.nodeid}: {line}"
         for reports in terminalreporter.stats.values()
         for report in reports
         if getattr(report, "when", None) == "call"
         for name, line in getattr(report, "user_properties", ())
-        if name == "saga"  # `REPORTED` of `pytest_runs`
+        if name == "saga"  # the value of `pytest_runs.REPORTED`
     ]
     if lines:
         terminalreporter.section("runs of worlds")

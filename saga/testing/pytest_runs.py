@@ -1,7 +1,7 @@
-"""Runs of a test that takes a world, under pytest: in which worlds, how often, and how a failure is reported.
+"""Runs of a test with worlds under pytest: in which worlds, how often, and how a failure is reported.
 
-The simulation runs here under its seeds and shrinks a failing run. Worlds of real processes are loaded only on request:
-they run few seeds, because a run takes seconds, and only the faults that real processes can have.
+Simulated runs use all seeds, and a failing run is shrunk. Worlds of real processes are loaded only on request. They run
+few seeds, because a run takes seconds, and only with the faults that can happen to real processes.
 """
 
 import functools
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 OPTIONS = RunOptions(failures=(*FAILURES, pytest.fail.Exception))
 REPORTED = "saga"
-"""Name of the user property that carries one line about the runs of a test to the terminal. `plugin` reads it."""
+"""Name of the pytest user property with the line about the runs of a test that `plugin` prints to the terminal."""
 SEEDS_MAX = 2
-"""Maximum number of seeds with real processes: a run takes seconds."""
+"""Maximum number of seeds with real processes, because a run takes seconds."""
 SERVER_SEEDS_MAX = 1
-"""Maximum number of seeds on servers, where a run takes half a minute."""
+"""Maximum number of seeds on servers, because a run takes half a minute."""
 
 
 @contextmanager
 def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Provide the world of the fixture. A test that runs once runs in this one.
+    """Provide the world of the fixture `world`. A test that runs only once runs in it.
 
     Raises `SagaError` for an `async` test.
     """
@@ -52,7 +52,7 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
     from saga.testing.processes.process_world import ProcessWorld
 
     processes = ProcessWorld(servers=_server_provider(config))
-    if mode_of(request.function) is not None:  # the test runs in other worlds: start no servers for this one
+    if mode_of(request.function) is not None:  # the test itself runs in other worlds, so start no servers for this one
         yield processes
         return
     with processes as world:
@@ -60,7 +60,7 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def run_test(item: pytest.Function) -> bool | None:
-    """Run the test as its decorator says. Return `None` if its `world` is not a world of this kit.
+    """Run the test as its decorator prescribes. Return `None` if its fixture `world` is not a world of this kit.
 
     Raises the exception of the smallest failing run, with the report as a note.
     """
@@ -90,14 +90,14 @@ def _is_simulated(config: pytest.Config) -> bool:
 
 
 def _add_report(item: pytest.Function, failed: FailedScenario) -> BaseException:
-    """Return the exception of the smallest run, with the whole report as notes."""
+    """Return the exception of the smallest failing run, with the whole report added as notes."""
     small = failed.shrunk.run
     assert small.failure is not None
     small.failure.add_note(report(failed, item.name))
     if item.config.getoption("--saga-save"):
         try:
             small.failure.add_note(f"saved: {save_schedule(item.function, small.schedule, str(small.failure))}")
-        except SagaError as why:  # must not hide the failure of the test
+        except SagaError as why:  # an error here must not hide the failure of the test
             small.failure.add_note(f"not saved: {why}")
     return small.failure
 
@@ -109,7 +109,7 @@ def _call_test(test: Callable[..., None], given: dict[str, Any], world: World) -
 
 
 def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
-    """Run the test in the world of the fixture, in which other fixtures may have started services."""
+    """Run the test in the world of the fixture. Other fixtures may already have started services in that world."""
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: save_schedule(item.function, world.schedule(), "as it was saved")
     try:
@@ -127,7 +127,9 @@ def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> boo
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
-    """Raise `SagaError` for another fixture that takes the world: it would get a world in which nothing runs."""
+    """Raise `SagaError` if another fixture of the test uses `world`. In a test that runs in many worlds it would get a
+    world in which nothing runs.
+    """
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         if name != "world" and "world" in definitions[-1].argnames:
             raise SagaError(
@@ -142,7 +144,9 @@ def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
 
 
 def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mode: Mode) -> bool:
-    """Run the test as its decorator says, as far as real processes can. Raises what a run raises."""
+    """Run the test with real processes, following its decorator as far as they allow: replayed schedules are skipped,
+    and faults that real processes cannot produce are left out and reported. Errors of a run propagate.
+    """
     from saga.testing.processes.process_world import ProcessWorld
 
     if isinstance(mode, Replayed):
@@ -172,7 +176,9 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
 
 
 def _report_processes(item: pytest.Function, world: World | None, runs: int = 1, missing: Iterable[str] = ()) -> None:
-    """Add a line for the terminal: the runs, the faults that they could not have, and what they could not check."""
+    """Add a line for the terminal: the number of runs, the faults that were left out, and the checks that were not
+    possible.
+    """
     from saga.testing.processes.process_world import ProcessWorld
 
     assert isinstance(world, ProcessWorld)

@@ -1,5 +1,5 @@
-"""Choreographies under Hypothesis: it chooses what is published, when, and which faults happen where, and shrinks a
-failure.
+"""Choreographies under Hypothesis. It chooses which events are published and when, and which faults happen where, and
+it shrinks a failure.
 
 Needs hypothesis: `pip install saga-choreography[testing]`.
 """
@@ -45,20 +45,22 @@ SETTINGS: Final = settings(
 )
 """Default settings of a choreography.
 
-An example is one world, which takes a tenth of a second or less; the fewer steps it has, the better it shrinks. Only
-one failure is reported, because one bug usually breaks several invariants. The explain phase is off: it takes long, and
-would name lines of the kit.
+An example is one world, which takes a tenth of a second or less. There are few steps, because an example with fewer
+steps shrinks better. Only one failure is reported, because one bug usually breaks several invariants. The explain phase
+is off: it takes long, and would name lines of the kit.
 """
 OPERATION_MAX = 12
-"""Maximum number of operations ahead at which a fault is planned: a single order makes a worker perform about ten."""
+"""Maximum number of operations ahead at which a fault is planned. A single order makes a worker perform about ten."""
 FAULTS_MAX = 4
 """Maximum number of faults planned at the beginning."""
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
-"""Durations for which the world runs between two steps: short ones that end in the middle of the work, and pauses."""
+"""Durations in seconds for which the world runs between two steps: short ones that end in the middle of the work, and
+long pauses.
+"""
 MANNERS: Final[Mapping[str, tuple[FaultKind, bool]]] = {
     f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(VARIANTS.get(kind, ("",)))
 }
-"""Names of faults, as in a schedule, with the kind of each and whether it comes after the operation."""
+"""For each name of a fault in a schedule, its kind, and whether it is the second variant (see `PlannedFault.after`)."""
 ACCIDENTS: Final[tuple[Accident, ...]] = get_args(Accident)
 
 
@@ -103,11 +105,13 @@ class Choreography(RuleBasedStateMachine):
     published: ClassVar[Sequence[st.SearchStrategy[Event]]] = ()
     """Strategies for the events that applications may publish, one for each kind of event."""
     faults: ClassVar[Faults] = faults.everything()
-    """Faults that may happen, with their targets and time windows. Hypothesis decides when and how often: of a rate it
-    matters only whether it is 0. `Faults()` injects nothing.
+    """Faults that may happen, with their targets and time windows. Hypothesis decides when and how often they happen,
+    so of a rate it matters only whether it is 0. `Faults()` injects nothing.
     """
     guarded: ClassVar[bool] = False
-    """True to detect accidental use of real time, randomness, threads and the network; it doubles the time of a run."""
+    """True to detect accidental use of real time, randomness, threads and the network. This doubles the time of a
+    run.
+    """
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -120,26 +124,26 @@ class Choreography(RuleBasedStateMachine):
         self._possible, self._accidents = possible_faults(self), possible_accidents(self)
         self._around = sys.exception()
 
-    # ---------------------------------------------------------------- what a choreography says of itself
+    # ---------------------------------------------------------------- declared by a choreography
 
     def resources(self) -> Sequence[object]:
-        """Return the fakes, created for each example: see `World.start`. Invariants for `self.world.always` can be
-        added here, too.
+        """Return the fakes. Called for each example; see `World.start`. Invariants can be added here too, with
+        `self.world.always`.
         """
         return ()
 
     def documents(self) -> "Mapping[str, DataclassInstance]":
-        """Return the documents that exist from the beginning, created for each example: see `World.start`."""
+        """Return the documents that exist from the beginning. Called for each example; see `World.start`."""
         return NO_DOCUMENTS
 
     def check(self) -> None:
-        """Make assertions of your own at the end, when the world is quiet. The invariants of the kit have been checked
-        by then.
+        """Make assertions of your own at the end, when the world is quiet and the invariants of the kit have been
+        checked.
         """
 
     @property
     def world(self) -> SimulatedWorld:
-        """The world of this example. Raises `SagaError` before it has begun."""
+        """The world of the current example. Raises `SagaError` before it has begun."""
         if self._began is None:
             raise SagaError("there is no world before `begin`; what is to be done first, `resources` can do")
         return self._began
@@ -158,7 +162,7 @@ class Choreography(RuleBasedStateMachine):
     def begin(self, seed: int, event: Event | None = None, faults: Sequence[str] = ()) -> None:
         """Begin the world: publish an event and plan these faults.
 
-        The seed decides what no step says: which task runs next, and how long things take.
+        The seed decides everything that the steps do not: which task runs next, and how long operations take.
         """
         self._began = SimulatedWorld(seed, self._ahead, guarded=self.guarded)
         self._began.start(*self.services, use=self.resources(), documents=self.documents())
@@ -168,9 +172,9 @@ class Choreography(RuleBasedStateMachine):
             self.plant(fault)
 
     def _pretty_print(self, value: object) -> str:
-        """Return the text of an argument in a printed example; Hypothesis calls this.
+        """Return the text of an argument in a printed example. Hypothesis calls this method.
 
-        An event is printed with its sensitive fields, otherwise the example could not be run again.
+        An event is printed with its sensitive fields, because the example could not be run again without them.
         """
         of_hypothesis: Any = super()
         return _format_code(value) if isinstance(value, Event) else str(of_hypothesis._pretty_print(value))
@@ -178,7 +182,7 @@ class Choreography(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.published))
     @rule(event=st.runner().flatmap(lambda self: st.one_of(self.published)))
     def publish(self, event: Event) -> None:
-        """Publish an event as an application; it is sent with the next step in which time passes."""
+        """Publish an event as an application. The event is sent during the next step in which time passes."""
         self.world.publish(event)
 
     @rule(seconds=SECONDS)
@@ -188,7 +192,7 @@ class Choreography(RuleBasedStateMachine):
 
     @rule()
     def run_until_quiet(self) -> None:
-        """Run until nothing is in progress any more."""
+        """Run the world until nothing is in progress."""
         self.world.run_until_quiet()
 
     @precondition(lambda self: bool(self._possible))
@@ -196,8 +200,9 @@ class Choreography(RuleBasedStateMachine):
     def plant(self, fault: str) -> None:
         """Plan a fault for a later operation of a service.
 
-        `"payment#3 crash after"` hits the third operation of the service, counted from now, that this fault can happen
-        to. `before` and `after` say whether it comes before or after that operation takes effect.
+        `"payment#3 crash after"` hits the third operation of the service from now on, counting only operations that
+        this kind of fault can hit. `before` and `after` say whether the crash happens before or after the operation
+        takes effect.
         """
         where, _, manner = fault.partition(" ")
         service, _, operation = where.rpartition("#")
@@ -206,12 +211,12 @@ class Choreography(RuleBasedStateMachine):
     @precondition(lambda self: bool(self._accidents))
     @rule(accident=st.runner().flatmap(lambda self: st.sampled_from(self._accidents)))
     def disturb(self, accident: str) -> None:
-        """Disturb this worker at this moment, whatever it does: `"payment-1 freeze"`."""
+        """Make an accident happen to a worker now: `"payment-1 freeze"`."""
         worker, _, what = accident.partition(" ")
         self.world.disturb(worker, next(each for each in ACCIDENTS if each == what))
 
     def teardown(self) -> None:
-        """Run the world until it is quiet and check it, unless something has failed already; then end it."""
+        """Run the world until it is quiet and check it, unless a step has failed. Then end the world."""
         world, failing = self._began, sys.exception()
         if world is None:
             return
@@ -231,7 +236,8 @@ class Choreography(RuleBasedStateMachine):
     def _count(self, world: SimulatedWorld) -> None:
         """Count for `--hypothesis-show-statistics` in how many examples each fault, outcome and dead letter occurred.
 
-        An example in which every message became a dead letter has tested nothing, and breaks no invariant.
+        The statistics show if every message became a dead letter: such examples break no invariant, but have tested
+        nothing.
         """
         if not currently_in_test_context():
             return
@@ -253,14 +259,14 @@ class Choreography(RuleBasedStateMachine):
 
 
 def possible_faults(machine: Choreography) -> Sequence[str]:
-    """Return the faults that some rule allows, for each service, as `"payment#3 crash after"`.
+    """Return the faults that the rules allow for each service, in the form `"payment#3 crash after"`.
 
-    A fault whose target is a topic is possible in any service. Each fault is one text: the fewer draws make a step, the
-    better it shrinks.
+    A fault whose target is a topic is possible in any service. Each fault is a single text, because a step with fewer
+    draws shrinks better.
     """
     names = [service.declared.name for service in machine.services]
     owners = {(rule.kind, rule.target.partition(".")[0]) for rule in machine.faults.rules if rule.rate}
-    topics = {kind for kind, owner in owners if owner not in names}  # of `*`, too
+    topics = {kind for kind, owner in owners if owner not in names}  # includes the target `*`
     return [
         f"{name}#{operation} {manner}"
         for operation in range(1, OPERATION_MAX + 1)
@@ -271,7 +277,7 @@ def possible_faults(machine: Choreography) -> Sequence[str]:
 
 
 def possible_accidents(machine: Choreography) -> Sequence[str]:
-    """Return the accidents that may happen to any worker of a service at any time, as `"payment-1 freeze"`."""
+    """Return the accidents that may happen to a worker at any time, in the form `"payment-1 freeze"`."""
     rules = [rule for rule in machine.faults.rules if rule.rate and rule.window_s is None]
     return [
         f"{service.declared.name}-{number} {accident}"
@@ -290,27 +296,30 @@ class PendingFault:
     kind: FaultKind
     after: bool
     left: int
-    """Number of operations until it happens: only those that this fault can hit count, including the one that it hits.
+    """Number of operations until the fault happens. It includes the operation that is hit, and only operations that
+    this fault can hit are counted.
     """
 
 
 class GrowingPlan:
-    """A fault plan that grows while the world runs: each fault waits for an operation of its service."""
+    """A fault plan to which faults can be added while the world runs. Each fault waits for an operation of its
+    service.
+    """
 
     def __init__(self, rules: Faults) -> None:
         self._rules = tuple(rule for rule in rules.rules if rule.rate)
         self._waiting: list[PendingFault] = []
 
     def plant(self, service: str, manner: str, operation: int) -> None:
-        """Add a fault for the `operation`-th operation, from now on, that it can hit."""
+        """Add a fault for the `operation`-th operation from now on, counting only operations that the fault can hit."""
         kind, after = MANNERS[manner]
         self._waiting.append(PendingFault(service, kind, after, operation))
 
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
-        """Return the fault of this operation: see `FaultPlan`.
+        """Return the fault that hits this operation, if any.
 
-        Of two faults that are due at once the second never happens. If it hit the next operation instead, two faults
-        could stand for one further ahead, and an example would stop shrinking there.
+        If two faults are due at once, the second one never happens. If it hit the next operation instead, two faults
+        would have the same effect as one fault further ahead, and Hypothesis would stop shrinking at such an example.
         """
         due: list[PendingFault] = []
         for waiting in self._waiting:

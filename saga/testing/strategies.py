@@ -39,21 +39,21 @@ from saga.messages import Event
 E = TypeVar("E", bound=Event)
 
 SIZE_MAX = 5
-"""Maximum size of an array or map: enough for none, one, and several different values."""
+"""Maximum size of an array or map. It allows none, one, and several different values."""
 
 
 def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
     """Return a strategy for any event of this class that its contract allows: `@given(events(OrderPlaced,
     quantity=st.integers(1, 5)))`.
 
-    `fixed`: for a field the value that it always has, or a strategy that replaces the one made from the schema.
+    `fixed`: for a field, a constant value, or a strategy that replaces the one derived from the schema.
 
-    Promises: each event can be published and is read back equal; it shrinks towards simple values: 0, `""`, `None`, the
-    first symbol of an enum, the default. The field with the saga id is never empty. NaN is not generated, although a
-    contract allows it: an event with NaN would not be equal to itself.
+    Promises: each event can be published and is decoded to an equal one; it shrinks towards simple values: 0, `""`,
+    `None`, the first symbol of an enum, the default. The field with the saga id is never empty. NaN is not generated,
+    although a contract allows it, because an event with NaN would not be equal to itself.
 
     Raises `SagaError` for a field that the contract does not have, and for a fixed value that it does not allow. If a
-    strategy of yours gives a value that the contract does not allow, `BadInput` is raised when the event is drawn.
+    given strategy generates a value that the contract does not allow, `BadInput` is raised when the event is drawn.
     """
     binding = binding_of(event)
     record = binding.version.record
@@ -73,9 +73,9 @@ def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
 
 
 def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
-    """Return a strategy for any value of a schema's type, as services see it.
+    """Return a strategy for any Python value of a schema's type.
 
-    `classes`: the classes of the records and enums in it, by name.
+    `classes`: the classes of the records and enums in the schema, by name.
     """
     match type_:
         case ScalarType(kind):
@@ -100,7 +100,7 @@ def _records(
 ) -> st.SearchStrategy[Any]:
     """Return a strategy for instances of `cls`.
 
-    A field that has a default may be left out, so the default is the simplest value.
+    A field with a default may be left out, so that the example shrinks to the default.
     """
     required: dict[str, st.SearchStrategy[Any]] = dict(instead)
     optional: dict[str, st.SearchStrategy[Any]] = {}
@@ -115,11 +115,11 @@ def _scalars(kind: ScalarKind) -> st.SearchStrategy[Any]:
         case "int" | "long":
             return st.integers(*BOUNDS[kind])
         case "float":
-            # A float of 32 bits is read back equal; a number between two of them would not be.
+            # Only numbers that a 32-bit float represents exactly are decoded to equal values.
             return st.floats(-FLOAT_MAX, FLOAT_MAX, width=32) | st.sampled_from([float("inf"), float("-inf")])
         case "double":
             return st.floats(allow_nan=False)
-        case "uuid":  # the UUIDs of hypothesis do not shrink
+        case "uuid":  # hypothesis's own UUID strategy does not shrink
             return st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
         case "timestamp-millis":
             return _moments(1000)
@@ -137,12 +137,12 @@ def _moments(unit: int) -> st.SearchStrategy[datetime]:
 
 def _saga_ids(record: RecordType, key: str) -> st.SearchStrategy[Any]:
     field = record.field(key)
-    assert field is not None  # a contract without it is not loaded
+    assert field is not None  # a contract without such a field would not be loaded
     return st.text(min_size=1) if field.type == ScalarType("string") else values(field.type, {})
 
 
 def _check_fixed(event: type[Event], binding: Binding, field: Field, given: object) -> object:
-    """Return the fixed value after checking it. Raises `SagaError` if no event can have it."""
+    """Check a fixed value, and return it. Raises `SagaError` if the contract does not allow it."""
     try:
         to_raw(field.type, binding.classes)(given)
     except InvalidValue as why:
@@ -153,6 +153,6 @@ def _check_fixed(event: type[Event], binding: Binding, field: Field, given: obje
 
 
 def _check_event(event: E) -> E:
-    """Return the event after checking it against its contract. Raises `BadInput`."""
+    """Check an event against its contract, and return it. Raises `BadInput`."""
     codec.encode(event)
     return event

@@ -1,1 +1,3 @@
-"""Suites that every adapter of a port has to pass: one class of tests for each port, for adapters of your own too."""
+"""Suites that every adapter of a port must pass: one class of tests for each port. Use them for your own adapters
+too.
+"""

@@ -1,4 +1,4 @@
-"""Tests of the promises of `saga.broker.port`, one for each: subclass `BrokerConformance` and give it your broker.
+"""Tests of the promises of `saga.broker.port`, one for each. To test a broker, subclass `BrokerConformance`:
 
     class TestMine(BrokerConformance):
         @pytest.fixture
@@ -13,7 +13,7 @@ Each call of `connect` returns a broker that is not open yet. All brokers of one
 processes would. Runs with pytest-asyncio in its automatic mode.
 
 The suite is composed of smaller ones: ends of the log, marks of partitions in progress, refusals, and logs that lose
-records, are replaced or become unreadable. The records of other producers are in
+records, are replaced or become unreadable. Records of other producers are tested in
 `saga.testing.conformance.foreign_records`.
 """
 
@@ -43,7 +43,7 @@ from saga.testing.conformance.foreign_records import ForeignConformance
 
 
 class EndsConformance(BrokerSuite):
-    """Tests that a member can tell whether everything that the log holds has been read."""
+    """Tests that a member can tell whether it has read everything in the log."""
 
     async def test_the_ends_of_the_log_count_everything_published_before_the_request(
         self, broker: Broker, connect: Connect, topic: str, group: str
@@ -88,7 +88,9 @@ class EndsConformance(BrokerSuite):
 
 
 class LeavingConformance(BrokerSuite):
-    """Tests of the mark that messages of a partition are in progress: the next owner finds it if nothing cleared it."""
+    """Tests of the mark that messages of a partition are in progress. If nothing clears the mark, the next owner gets
+    it.
+    """
 
     async def test_partitions_that_nothing_has_begun_have_no_mark(self, broker: Broker, topic: str, group: str) -> None:
         async with self.member(broker, group, topic) as (membership, listener):
@@ -160,7 +162,7 @@ class RefusalsConformance:
 
 
 class RemovalConformance(BrokerSuite):
-    """Tests that removed records are reported, and that nothing else is lost."""
+    """Tests that removed records are reported, and that no other record is lost."""
 
     async def test_records_that_were_removed_unread_are_reported_per_partition_and_nothing_else_is_lost(
         self, broker: Broker, topic: str, group: str, remove: Remove
@@ -173,7 +175,7 @@ class RemovalConformance(BrokerSuite):
             begins = {partition: 1 + sum(r.partition == partition.number for r in before) for partition in keys}
             await broker.publish([event(topic, key, f"{n}") for key in keys.values() for n in range(5)])
             await self.read(membership, 5 * len(keys), listener=listener)
-            await membership.commit(begins)  # of each, the first of the five is handled
+            await membership.commit(begins)  # in each partition, the first of the five records is handled
         some, all_, handled, untouched = sorted(begins)
         await remove({some: begins[some] + 2, all_: begins[all_] + 4, handled: begins[handled]})
         async with self.member(broker, group, topic) as (membership, listener):
@@ -193,11 +195,11 @@ class RemovalConformance(BrokerSuite):
 
 
 OLD, NEW = 40, 120
-"""Numbers of records in the old log and in the new one: all positions of the old log also exist in the new one."""
+"""Number of records in the old log and in the new one. All offsets of the old log also exist in the new one."""
 
 
 class ReplacementConformance(BrokerSuite):
-    """Tests that a position belongs to one log: a topic that is created again is read from its beginning."""
+    """Tests that an offset belongs to one log: a topic that is created again is read from its beginning."""
 
     async def test_a_topic_keeps_its_log_and_each_record_names_it(
         self, connect: Connect, broker: Broker, topic: str, group: str
@@ -246,7 +248,9 @@ class ReplacementConformance(BrokerSuite):
             ends = {p: sum(r.partition == p.number for r in read) for p in listener.has}
             before = list(listener.calls)
             await recreate(topic, self.partitions)
-            if listener.calls == before:  # otherwise it was assigned the new log, and a commit counts there
+            if (
+                listener.calls == before
+            ):  # otherwise the member was assigned the new log, and a commit counts in that one
                 with suppress(Fenced):
                     await membership.commit(ends)
             await broker.publish([event(topic, f"{n}", f"new {n}") for n in range(NEW)])
@@ -274,21 +278,25 @@ class ReplacementConformance(BrokerSuite):
 
 
 Damage: TypeAlias = Callable[[Record], Callable[[], None]]
-"""Makes a stored record unreadable; returns a function that makes it readable again."""
+"""Function that makes a stored record unreadable, and returns a function that makes it readable again."""
 
 
 KEYS = 24
 
 
 class UnreadableConformance(BrokerSuite):
-    """Tests that an unreadable record stalls only its partition, is reported, and is read once it is repaired."""
+    """Tests that an unreadable record stalls only its partition, is reported, and is read after it has been
+    repaired.
+    """
 
     no_damage_reason = "give the fixture `damage`, or say here why no record of this broker can become unreadable"
     damaged_topic_partitions = 12
 
     @pytest.fixture
     def damage(self) -> Damage:
-        """Provide a function that damages a stored record; a fixture with parameters where there are several ways."""
+        """Provide a function that damages a stored record. Parametrise the fixture if there are several kinds of
+        damage.
+        """
         pytest.skip(self.no_damage_reason)
 
     async def test_an_unreadable_record_stalls_only_its_partition_and_once_repaired_nothing_is_lost(
@@ -330,11 +338,11 @@ class UnreadableConformance(BrokerSuite):
         assert sorted(before.records + after.records) == stored
 
     async def _scan(self, broker: Broker, topic: str) -> tuple[list[Record], str]:
-        """Return the records that a scan gave, and the error that ended it."""
+        """Return the records that a scan yields, and the error that ends it."""
         found: list[Record] = []
         try:
             async for record in broker.scan(topic):
-                found.append(record)  # noqa: PERF401 - what came before the error counts
+                found.append(record)  # noqa: PERF401 - keeps the records before an error
         except SagaError as why:
             return found, str(why)
         return found, ""
@@ -344,7 +352,7 @@ class UnreadableConformance(BrokerSuite):
             await broker.publish([event(topic, f"k{number}", "a value of some length") for number in range(KEYS)])
 
     def _pick_middle_record(self, records: Collection[Record]) -> Record:
-        """Return a record from the middle of the partition that has most of them."""
+        """Return a record from the middle of the partition with the most records."""
         numbers = [record.partition for record in records]
         most = max(numbers, key=numbers.count)
         of_it = [record for record in records if record.partition == most]
@@ -352,7 +360,7 @@ class UnreadableConformance(BrokerSuite):
 
 
 class DamagedPartitionReader:
-    """Reader that separates the records of one partition from the others."""
+    """Reader that collects the records of one partition apart from the others."""
 
     def __init__(
         self, membership: Membership, listener: RecordingListener, partition: Partition, within_s: float
@@ -395,7 +403,7 @@ class BrokerConformance(
     ForeignConformance,
     EndsConformance,
 ):
-    """All tests. Abilities in which brokers may differ are attributes of `BrokerSuite`."""
+    """All tests for brokers. Abilities in which brokers may differ are attributes of `BrokerSuite`."""
 
     # ---------------------------------------------------------------- publish and read
 
@@ -458,7 +466,7 @@ class BrokerConformance(
         async with connect() as broker:
             await broker.ensure_topics([Topic(topic, self.partitions)])
             publishing = asyncio.gather(*(broker.publish([event(topic, f"k{n}", f"{n}")]) for n in range(50)))
-            await CLOCK.sleep(0)  # all have begun, none has returned
+            await CLOCK.sleep(0)  # all calls have begun, and none has returned
         await CLOCK.within(self.within_s, publishing)
         async with connect() as broker:
             assert sorted(values([record async for record in broker.scan(topic)])) == sorted(map(str, range(50)))
@@ -623,7 +631,7 @@ class BrokerConformance(
             assert sorted(values(await self.read(membership, 20, listener=listener))) == sorted(
                 f"new {n}" for n in range(20)
             )
-        listener = RecordingListener()  # records that were read and not committed come again, and nothing from before
+        listener = RecordingListener()  # uncommitted records are delivered again, and no earlier ones
         async with (
             connect() as other,
             other.join(Subscription(group, [topic], starts={topic: CLOCK.now_ms()}), listener) as again,
@@ -709,9 +717,9 @@ class BrokerConformance(
             async with other.join(Subscription(group, [topic]), second):
                 await self.until(lambda: bool(first.partitions_of("revoked")))
                 leaving = first.partitions_of("revoked")
-                await CLOCK.sleep(min(0.3, self.drain_s / 4))  # it would have come by then
+                await CLOCK.sleep(min(0.3, self.drain_s / 4))  # it would have arrived by then
                 assert not second.has
-                await membership.commit(dict.fromkeys(leaving, 0))  # still ours
+                await membership.commit(dict.fromkeys(leaving, 0))  # still assigned to this member
                 first.may_let_go.set()
                 await self.until(lambda: bool(second.has) and second.has.keys() <= leaving)
                 assert not first.partitions_of("lost")

@@ -1,4 +1,4 @@
-"""Base of every suite for brokers: fixtures that an adapter provides, and actions that the tests share."""
+"""Base of every suite for brokers: fixtures that an adapter's test provides, and actions that the tests share."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -15,19 +15,19 @@ from saga.support.clock import SystemClock
 
 @dataclass
 class RecordingListener:
-    """A listener that records its calls, and lets go of a partition only when `may_let_go` is set."""
+    """A listener that records its calls. It gives up a partition only when `may_let_go` is set."""
 
     has: dict[Partition, int] = field(default_factory=dict)
     calls: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
     added: list[tuple[str, int, int]] = field(default_factory=list)
-    """Topics that got more partitions, with their number before and now."""
+    """Topics that got more partitions, with the old and the new number of partitions."""
     expired: dict[Partition, list[range]] = field(default_factory=dict)
-    """Offsets that were removed before they were read."""
+    """Ranges of offsets that were removed before they were read."""
     replaced: dict[Partition, list[int]] = field(default_factory=dict)
-    """Positions at which reading went on in a log that replaced another one."""
+    """Offsets at which reading had stopped in a log that was then replaced by another one."""
     may_let_go: asyncio.Event = field(default_factory=asyncio.Event)
     before_letting_go: Callable[[], Awaitable[None]] | None = None
-    """Called before a partition is let go: a worker commits its work then."""
+    """Function called before a partition is given up, at the time when a worker commits its work."""
 
     def __post_init__(self) -> None:
         self.may_let_go.set()
@@ -60,9 +60,9 @@ class RecordingListener:
         self.added.append((topic, before, now))
 
     def partitions_of(self, what: str) -> frozenset[Partition]:
-        """Return all partitions of one kind of call.
+        """Return all partitions for which one kind of call was made.
 
-        Kinds are `assigned`, `revoked`, `gone` (lost after it was revoked) and `lost` (without).
+        Kinds are `assigned`, `revoked`, `gone` (lost after it was revoked) and `lost` (without being revoked).
         """
         return frozenset().union(*(partitions for kind, partitions in self.calls if kind == what))
 
@@ -79,22 +79,26 @@ def values(records: Collection[Record]) -> list[str]:
 
 Connect: TypeAlias = Callable[[], Broker]
 Remove: TypeAlias = Callable[[Mapping[Partition, int]], Awaitable[None]]
-"""Removes all records below these offsets from the log, handled or not."""
+"""Function that removes all records below these offsets from the log, whether they were read or not."""
 Recreate: TypeAlias = Callable[[str, int], Awaitable[None]]
-"""Deletes a topic and creates it again with this number of partitions."""
+"""Function that deletes a topic and creates it again with this number of partitions."""
 
 CLOCK = SystemClock()
 LOOK_S = 0.005
 
 
 class BrokerSuite:
-    """A log of one topic, and members of groups on it. Its attributes are the abilities in which brokers may differ."""
+    """A log of one topic, and members of groups that read it. Attributes describe the abilities in which brokers may
+    differ.
+    """
 
     partitions = 4
     within_s = 10.0
-    """Time within which everything that a test waits for must happen."""
+    """Maximum time in seconds for everything that a test waits for."""
     drain_s = 5.0
-    """Minimum time for which a partition waits until its member has returned from `on_revoked`."""
+    """Minimum time in seconds that the broker waits until a member returns from `on_revoked`, before it reassigns the
+    partition.
+    """
 
     @pytest.fixture
     def connect(self) -> Connect:
@@ -103,17 +107,17 @@ class BrokerSuite:
 
     @pytest.fixture
     def remove(self) -> Remove:
-        """Provide a function that removes records of this test's log, as retention or an operator does."""
+        """Provide a function that removes records of this test's log, as retention or an operator would."""
         raise NotImplementedError("give the fixture `remove` in the subclass")
 
     @pytest.fixture
     def recreate(self) -> Recreate:
-        """Provide a function that deletes a topic of this test's log and creates it again, as operators do."""
+        """Provide a function that deletes a topic of this test's log and creates it again, as an operator would."""
         pytest.skip("no topic of this log is ever deleted")
 
     @pytest.fixture
     def prefix(self) -> str:
-        """Provide a prefix that separates this test's names from others, where the log outlives the test."""
+        """Provide a prefix for this test's names, for logs that outlive the test."""
         return ""
 
     @pytest.fixture
@@ -130,10 +134,10 @@ class BrokerSuite:
             await broker.ensure_topics([Topic(topic, self.partitions)])
             yield broker
 
-    # ---------------------------------------------------------------- what tests do
+    # ---------------------------------------------------------------- actions of tests
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once the condition holds; fail after `within_s`."""
+        """Wait until the condition holds; fail after `within_s`."""
 
         async def holds() -> None:
             while not condition():
@@ -142,7 +146,7 @@ class BrokerSuite:
         await CLOCK.within(self.within_s, holds())
 
     async def complete(self, listener: RecordingListener) -> None:
-        """Return once the listener has all partitions of one topic."""
+        """Wait until the listener has been assigned all partitions of one topic."""
         await self.until(lambda: len(listener.has) == self.partitions)
 
     @asynccontextmanager
@@ -175,7 +179,7 @@ class BrokerSuite:
         return records
 
     async def read_all(self, membership: Membership, listener: RecordingListener, wanted: set[str]) -> list[Record]:
-        """Read until each of these values has come at least once; return the last record of each position."""
+        """Read until each of these values has arrived at least once. Return the last record read at each position."""
         latest: dict[tuple[object, ...], Record] = {}
 
         async def all_came() -> None:
@@ -189,7 +193,7 @@ class BrokerSuite:
     async def read_until(
         self, membership: Membership, listener: RecordingListener, condition: Callable[[], bool]
     ) -> None:
-        """Poll until the condition holds; fail if a record comes."""
+        """Poll until the condition holds; fail if a record arrives."""
 
         async def holds() -> None:
             while not condition():

@@ -1,10 +1,10 @@
 """Records as producers of other projects write them, each with the verdict that a service must reach.
 `BrokerConformance` sends all of them through its broker.
 
-A row is one record: the family of producers, what is odd about it, its value and headers, the verdict and the reason.
-Every row means one order, `{"order_id": "o-1", "total": 9.80, "quantity": 3, "at": 2026-11-21T14:06:40.123Z}`, of the
-contract `com.shop.OrderPlaced`, or something that is no order. Parts of a record that we do not need are no reason to
-refuse it. A record that is refused or skipped has a reason. No value is guessed.
+A row is one record: the family of producers, what is unusual about it, its value and headers, the verdict and the
+reason. Every row either represents one order, `{"order_id": "o-1", "total": 9.80, "quantity": 3, "at":
+2026-11-21T14:06:40.123Z}`, of the contract `com.shop.OrderPlaced`, or is no order. Parts of a record that we do not
+need are no reason to refuse it. A record that is refused or skipped has a reason. No value is guessed.
 """
 
 import base64
@@ -27,9 +27,9 @@ from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
 
 Verdict: TypeAlias = Literal["handled", "waits", "refused", "letter", "passed"]
-"""`handled`: as that order. `waits`: its saga is parked until a release that knows its version is deployed. `refused`:
-a dead letter that blocks its saga and can be replayed. `letter`: a dead letter that blocks no saga. `passed`: skipped,
-and counted unless it is certainly not for us.
+"""Result of the service for a record. `handled`: handled as that order. `waits`: its saga is parked until a release
+that knows its version is deployed. `refused`: a dead letter that blocks its saga and can be replayed. `letter`: a dead
+letter that blocks no saga. `passed`: skipped, and counted unless the record is certainly meant for others.
 """
 
 KEY: Final = b"o-1"
@@ -60,7 +60,9 @@ CONTRACTS: Final[tuple[dict[str, Any], ...]] = tuple(
 
 
 def _schema(name: str = "OrderPlaced", space: str | None = "com.shop", **types: Any) -> dict[str, Any]:
-    """Return a sender's schema: ours, with other types for some fields, with more fields, or without some (`None`)."""
+    """Return a sender's schema: our schema with other types for some fields, with additional fields, or without some
+    (`None`).
+    """
     fields = {field["name"]: field["type"] for field in CONTRACTS[0]["fields"]} | types
     named = [{"name": field, "type": type_} for field, type_ in fields.items() if type_ is not None]
     return {"type": "record", "name": name, **({"namespace": space} if space else {}), "fields": named}
@@ -84,8 +86,8 @@ def _long(number: int) -> bytes:
 
 
 def _avro(schema: Any, value: Any) -> bytes:
-    """Encode a value, for the few types of these schemas: written by hand, so that no library is tested against
-    itself.
+    """Encode a value. This encoder for the few types of these schemas is written by hand, so that no library is tested
+    against itself.
     """
     match schema:
         case "null" | {"type": "null"}:
@@ -121,12 +123,12 @@ def _body(schema: Any, **values: Any) -> bytes:
 
 
 def _single(name: str = "OrderPlaced") -> bytes:
-    """Return an Avro single object of one of our contracts."""
+    """Return an order or other event of one of our contracts, in Avro single-object encoding."""
     return b"\xc3\x01" + FINGERPRINTS[name] + _body(_schema(name))
 
 
 def _unknown() -> bytes:
-    """Return an Avro single object of a schema that is unknown here."""
+    """Return a value in Avro single-object encoding whose schema is unknown to the service."""
     return b"\xc3\x01unknown!" + _body(_schema(more=STRING), more="x")
 
 
@@ -156,7 +158,7 @@ def _event(**attributes: Any) -> bytes:
 
 
 def _ce(type_: str = "com.shop.OrderPlaced", **more: str | bytes | None) -> Headers:
-    """Return the headers of a CloudEvent in binary mode; `content` is its content type."""
+    """Return the headers of a CloudEvent in binary mode. `content`: its content type."""
     named = {"type": type_, "id": "7", "source": "/shop", "specversion": "1.0", **more}
     content = named.pop("content", None)
     made = [(f"ce_{name}", _bytes(value)) for name, value in named.items() if value is not None]
@@ -178,7 +180,7 @@ def _type_header(type_: str) -> Headers:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRecord:
-    """A record of another project, and the right verdict on it."""
+    """A record of another project, and the verdict that is right for it."""
 
     family: str
     what: str
@@ -186,7 +188,7 @@ class ForeignRecord:
     headers: Headers
     verdict: Verdict = "handled"
     reason: str = ""
-    """Part of the reason, where it is not handled."""
+    """Text that the reason must contain if the record is not handled."""
     key: bytes | None = KEY
 
 
@@ -255,7 +257,7 @@ def _fixed_schema(size: int, logical: str | None = None) -> dict[str, Any]:
 
 
 def _records_of_odd_types() -> tuple[ForeignRecord, ...]:
-    """Return records whose type in the header is spelled a bit differently."""
+    """Return records whose type header is spelled in an unusual way."""
     ours, at_end = _single(), "OrderPlaced comes near"
     return (
         ForeignRecord("Go, watermill", "a version behind the type", ours, _type_header("com.shop.OrderPlaced.v1")),
@@ -400,7 +402,7 @@ def _structured_records() -> tuple[ForeignRecord, ...]:
 
 
 def _registry_records() -> tuple[ForeignRecord, ...]:
-    """Return values with the id of a registry's schema, before the value or in a header."""
+    """Return values with the id of a registry's schema, which stands before the value or in a header."""
     body = _body(_schema())
     elsewhere = "which is not read"
     debezium = [("MicroTimestamp", LONG), ("Timestamp", LONG), ("NanoTimestamp", LONG)]
@@ -453,7 +455,7 @@ def _connect(type_: str, name: str) -> dict[str, Any]:
 
 
 def _records_with_headers() -> tuple[ForeignRecord, ...]:
-    """Return records with headers that we need, and with others."""
+    """Return records with headers that the service needs, and with others."""
     sender, ours = "librdkafka, C", _single()
     return (
         ForeignRecord(sender, "a header without a value", ours, (*_ce(), ("x-none", None))),
@@ -505,7 +507,7 @@ def _writer(id_: int) -> Writer:
 
 
 class ConsumingService:
-    """A service that consumes orders, to find out what happens to a record."""
+    """A service that consumes orders, used to find out how a record is treated."""
 
     def __init__(self, folder: Path) -> None:
         for contract in CONTRACTS:
@@ -529,7 +531,7 @@ class ConsumingService:
         return take
 
     def judge(self, record: Record) -> tuple[Verdict, str]:
-        """Return the service's verdict on a record, as a broker delivers it, and the reason."""
+        """Return the service's verdict on a record as delivered by a broker, and the reason."""
         id_ = schema_id_of(record)
         if id_ is not None:
             record = record._replace(writer=_writer(id_))
@@ -547,7 +549,7 @@ class ConsumingService:
         return ("handled", "") if event == self.orders[taken.type] else ("refused", f"it became {event}")
 
     def _decode(self, message: Message) -> Event:
-        """Return the event in a message; ask the registry for its schema if necessary."""
+        """Return the event in a message. If necessary, ask the registry for its schema."""
         handler = f"take_{message.type}"
         try:
             return self.prepared.decode(handler, message)
@@ -557,12 +559,14 @@ class ConsumingService:
 
 
 class ForeignConformance:
-    """Test that records of other producers survive the broker unchanged, so that they get their verdict."""
+    """Test that the broker delivers records of other producers unchanged, so that each gets its verdict."""
 
     async def test_each_record_of_other_producers_gets_its_verdict(
         self, broker: Broker, topic: str, tmp_path: Path
     ) -> None:
-        """Publish all records under one key, to keep their order, and judge each with the key of its row."""
+        """Publish all records under one key, so that they stay in order, and judge each as if it had the key of its
+        row.
+        """
         seen, wrong = ConsumingService(tmp_path), list[str]()
         await broker.publish([Outgoing(topic, KEY, row.value, row.headers) for row in CORPUS])
         records = [record async for record in broker.scan(topic)]

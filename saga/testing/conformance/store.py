@@ -27,21 +27,22 @@ from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 
 OpenStore: TypeAlias = Callable[[], Store]
-"""Function that creates another store on the same place, not open yet. The place is empty at first."""
+"""Function that creates another store on the same storage, not open yet. The storage is empty at first."""
 PassTime: TypeAlias = Callable[[float], Awaitable[None]]
-"""Lets this number of seconds pass, for expiry; a negative number takes them back."""
+"""Function that advances the time that expiry uses by a number of seconds; a negative number turns it back."""
 
 DAY_S = 86_400.0
 
 
 class StoreConformance:
-    """Tests of a store. `store` and `other` are two open stores on one place, as two processes would have them."""
+    """Tests of a store. `store` and `other` are two open stores on the same storage, like those of two processes."""
 
     expiry_grain_s: float = 1.0
     """Precision of the store's expiry, in seconds."""
     expiries_s: Sequence[float] = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 40 * 365 * DAY_S)
-    """Expiry times that it must accept: around those where a store may write them in another way, and a very long
-    one."""
+    """Expiry times in seconds that the store must accept: around the limits at which a store may encode them
+    differently, and a very long one.
+    """
 
     @pytest.fixture
     def opens(self) -> OpenStore:
@@ -168,7 +169,9 @@ class StoreConformance:
     async def test_a_version_never_comes_again_not_even_after_a_removal(self, opens: OpenStore) -> None:
         seen: list[int] = []
         for _ in range(3):
-            async with opens() as store:  # a new object each time: versions are stored, not remembered by the object
+            async with (
+                opens() as store
+            ):  # a new object each time, because versions must be stored, not kept in the object
                 cas = await store.insert("saga", "a", b"0")
                 seen.append(cas)
                 for _ in range(3):
@@ -303,7 +306,7 @@ class StoreConformance:
     async def test_closing_waits_for_the_writes_under_way(self, opens: OpenStore) -> None:
         async with opens() as store:
             writes = [asyncio.ensure_future(store.insert("saga", f"{n}", b"0")) for n in range(20)]  # noqa: TID251
-            await asyncio.wait(writes, timeout=0)  # let them begin
+            await asyncio.wait(writes, timeout=0)  # let the calls begin
         assert [isinstance(result, int) for result in await asyncio.gather(*writes)] == [True] * 20
 
     async def test_a_cancelled_write_has_happened_completely_or_not_at_all(self, store: Store) -> None:
@@ -312,7 +315,7 @@ class StoreConformance:
         await asyncio.wait([write], timeout=0)
         write.cancel()
         await asyncio.wait([write])
-        await store.insert("saga", "b", b"0")  # all writes before it have ended now
+        await store.insert("saga", "b", b"0")  # all earlier writes have ended now
         document = await store.get("saga", "a")
         assert document is not None
         assert document.content in (b"0", b"1")
@@ -346,25 +349,25 @@ class StoreConformance:
         assert [key async for key, _ in store.scan("saga", "a_")] == ["a_b"]
 
 
-# ---------------------------------------------------------------- stores that note changes
+# ---------------------------------------------------------------- stores that record changes
 
 
 BAG, BOX = "bags", "boxes"
 CLOCK = SystemClock()
 OVER_S = 0.01
-"""Pause after which a time that is over here is over by the clock of the store, too, which may round differently."""
+"""Additional pause in seconds after an expiry time, because the store's clock may round differently."""
 
 
 class ChangeStore(Store, ChangeSource, Protocol):
-    """Store that notes changes."""
+    """A store that records document changes."""
 
 
 OpenChangeStore: TypeAlias = Callable[[], ChangeStore]
-"""Function that creates another store on the same place, as for `StoreConformance`."""
+"""Function that creates another store on the same storage, not open yet, as for `StoreConformance`."""
 
 
 class ChangesConformance:
-    """Tests of a store that notes changes, with the same `store` and `other`."""
+    """Tests of a store that records document changes, with the same `store` and `other` as in `StoreConformance`."""
 
     @pytest.fixture
     def opens(self) -> OpenChangeStore:
@@ -537,7 +540,7 @@ class ChangesConformance:
 
 
 def list_changes(store: ChangeStore, service: str = "s") -> list[DocumentChange]:
-    """Return the changes that a store has noted, without their numbers, which only have to grow."""
+    """Return the changes that a store has recorded, without their numbers, which may be any increasing ones."""
     noted: list[RecordedChange] = list(store.read_recorded(service, 1000))
     assert [each.number for each in noted] == sorted({each.number for each in noted})
     return [each.changed for each in noted]
