@@ -27,11 +27,11 @@ OPERATOR = "operator"
 TEXT_MAX = 500
 NAME_MAX = 100
 ENTRIES_MAX = 10_000
-"""Most entries of a control log, because it is always read whole."""
+"""Maximum number of entries in a control log, because it is always read in full."""
 KINDS = ("flag", "pause", "limit", "route")
 """Kinds of controls that this version knows."""
 TARGETS_OF = {"pause": ("handler",), "limit": ("resource", "handler"), "route": ("handler", "event")}
-"""What each kind may apply to."""
+"""The targets that each kind of control may have."""
 TARGETS = ("handler", "event", "resource")
 PARTS = 10_000
 """Number of buckets into which the sagas are divided, so a percentage is exact to two decimal places."""
@@ -54,7 +54,7 @@ class Switch(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     saga: str | None = None
     """Saga to which it applies; `None` means all."""
     until: str | None = None
-    """Time from which on it has no effect, as if it had never been set; `None` means that it stays."""
+    """Time from which the setting has no effect, as if it had never been made; `None` if it stays."""
     kind: str = "flag"
     """One of `KINDS`, or a kind of a later version."""
     off: bool = False
@@ -66,7 +66,7 @@ class Switch(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     resource: str | None = None
     """Resource that is limited."""
     at_once_max: int | None = None
-    """Most calls of the resource, or runs of the handler, at once; `None` means as declared."""
+    """Maximum number of concurrent calls of the resource, or runs of the handler; `None` for the declared number."""
     rate_per_s: float | None = None
 
 
@@ -108,15 +108,17 @@ class _ControlValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def control_log_key(service: str) -> str:
-    """Return the key of the control log in collection `saga-archive`. It cannot be the key of an archive, because no
-    service has a `|` in its name.
+    """Return the key of the control log in collection `saga-archive`.
+
+    It cannot be the key of an archive, because no service name contains a `|`.
     """
     return f"{service}|controls::{OURS}::book"
 
 
 def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_ms: int) -> Outgoing:
-    """Return the record of a control. The same control at another time is a new one. Raises `BadInput` if it is
-    invalid.
+    """Return the record of a control. Raises `BadInput` if it is invalid.
+
+    The same control at another time has another id.
     """
     control = _ControlValue(who=who, why=why, switch=switch)
     _check(control)
@@ -129,7 +131,7 @@ def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_m
 
 
 def parse_control(record: Record) -> Control:
-    """Return the control in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
+    """Return the control in a record. Raises `BadInput` if it is invalid: anyone may write to the topic."""
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None)
     try:
         value = msgspec.json.decode(message.value, type=_ControlValue)
@@ -305,8 +307,8 @@ def flags_of(log: ControlLog) -> Flags:
 def is_on(flags: Flags, flag: str, saga: str, now_ms: int) -> bool:
     """Return whether a flag is on for a saga.
 
-    A setting for this saga decides, else the share that is set for all. A saga that belongs to a share also belongs to
-    every larger share of the same flag; another flag divides the sagas differently.
+    A setting for this saga takes precedence, otherwise the share for all sagas decides. A saga that belongs to a share
+    also belongs to every larger share of the same flag; each flag divides the sagas differently.
     """
     for switch in (flags.for_one.get((flag, saga)), flags.for_all.get(flag)):
         if switch is not None and (switch.until is None or now_ms < from_iso(switch.until)):
@@ -334,9 +336,8 @@ class DeclaredNames(NamedTuple):
     deadlines: Collection[str]
     resources: Collection[str]
     events: Mapping[str, Collection[str]]
-    """Each consumed event type, with the handlers whose messages of it may be routed to the dead letters; no
-    compensations.
-    """
+    """Each consumed event type, with the handlers whose messages of it may be routed to the dead letters; compensations
+    are left out."""
     flags: Collection[str] | None = None
     """Flags that its code reads; `None` if they are not known."""
 
@@ -346,7 +347,7 @@ class ActiveControls(Struct, frozen=True):
 
     flags: Flags = Flags()
     others: Mapping[Target, ControlEntry] = {}
-    """Pauses, limits and routes that were not ended, with who set them and why."""
+    """Pauses, limits and routes that were not ended, with the operator and the reason of each."""
     unknown: tuple[str, ...] = ()
     """Kinds of controls that this version does not know and ignores."""
 
@@ -383,7 +384,8 @@ def active_entries(controls: ActiveControls, now_ms: int) -> Mapping[Target, Con
 
 
 def find_pause(controls: ActiveControls, service: str, name: str, now_ms: int) -> ControlEntry | None:
-    """Return the pause that stops a handler or compensation from beginning a run: its own, else that of the service."""
+    """Return the pause that prevents a handler or compensation from beginning a run: its own, otherwise that of the
+    service."""
     return _first(controls, (("pause", "handler", name), ("pause", "service", service)), now_ms)
 
 

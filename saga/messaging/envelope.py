@@ -26,17 +26,17 @@ from saga.support.printable import quote_text
 
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
 SAGA_BYTES_MAX = 1024
-"""Longest saga id, in bytes: it is in every event of its saga, and in document keys."""
+"""Maximum bytes of a saga id, because it is in every event of its saga, and in document keys."""
 PRINCIPAL = "ce_sagaprincipal"
 """Header that names the principal that began the saga: an extension attribute of CloudEvents."""
 PRINCIPAL_BYTES_MAX = 256
-"""Longest principal, in bytes: it is in every event of its saga, and in its progress."""
+"""Maximum bytes of a principal, because it is in every event of its saga, and in its progress."""
 HEADER_BYTES_MAX = 512
-"""Largest value of a header that is interpreted: it is stored with the message in the progress."""
+"""Maximum bytes of the value of a header that is interpreted, because it is stored with the message in the progress."""
 UNKNOWN_SOURCE = "unknown"
 """Source of messages without a source."""
 FOREIGN_BYTES_MAX = 1 << 14
-"""Most bytes of other headers that a message keeps, all together."""
+"""Maximum bytes of all other headers together that a message keeps."""
 FOREIGN = "foreign_"
 """Prefix of the names of other headers that could be mistaken for the toolkit's."""
 
@@ -208,8 +208,8 @@ def _identity_of_others(
 ) -> str:
     """Return the message id for a message that lacks an id or a source.
 
-    It is made from the one that it has, else from the header that its contract names, else from its position in the
-    log.
+    It is made from the one that is present, otherwise from the header that its contract names, otherwise from its
+    position in the log.
     """
     if id_ and contract is not None and is_sensitive(contract):  # a value can be guessed from its digest
         return identity_of_declared(record.topic, type_, id_)
@@ -228,7 +228,8 @@ def is_sensitive(contract: Contract) -> bool:
 
 
 def declared_identity(topic: str, type_: str, source: str | None, id_: str) -> str:
-    """Return the id of a message whose id is where its contract says. `source`: the source that it names itself."""
+    """Return the id of a message whose id is in the place that its contract names. `source`: the source in the message
+    itself."""
     return identity_of_declared(topic, type_, id_) if source is None else identity(source, id_, type_, "")
 
 
@@ -368,7 +369,7 @@ def _first(record: Record, name: str) -> bytes | None:
 
 
 def _is_usual(name: str, value: bytes) -> bool:
-    """Return whether the message's fields hold everything that this header says."""
+    """Return whether the message's fields hold all information in this header."""
     if name == "traceparent":
         return not value or _IS_TRACE(value) is not None
     return _ALWAYS.get(name, value) == value
@@ -388,14 +389,13 @@ def rename_foreign(name: str) -> str:
 
 
 def size_of(headers: Headers) -> int:
-    """Return the most bytes that these headers take in a record."""
+    """Return the largest number of bytes that these headers take in a record."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
 def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
-    """Keep all headers that fit, and add one that says how many were left out. `whole`: where all of them can be
-    found.
-    """
+    """Keep all headers that fit, and add one with the number of those left out. `whole`: place where all of them
+    are."""
     if size_of(tuple(headers)) <= bytes_max:
         return tuple(headers)
     kept: list[tuple[str, bytes | None]] = []

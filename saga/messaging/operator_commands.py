@@ -1,8 +1,7 @@
-"""Operator commands: what an operator wants done with a dead letter, an escalation or a parked run, as message and
-record.
+"""Operator commands: an operator's request about a dead letter, an escalation or a parked run, as message and record.
 
-Only the service writes its progress. So a tool sends what is wanted, by whom and why, and the service does it in order
-with the other messages of the saga, and records all three in the journal.
+Only the service writes its progress. So a tool sends the command with its author and reason. The service carries it out
+in order with the other messages of the saga, and records it with author and reason in the journal.
 """
 
 from collections.abc import Mapping
@@ -23,9 +22,9 @@ WANTED: tuple[Wanted, ...] = ("replay", "discard", "resolve", "release")
 OPERATOR = "operator"
 """Source of every operator command."""
 TEXT_MAX = 500
-"""Most characters of `who` and of `why`: both are stored in the progress."""
+"""Maximum number of characters of `who` and of `why`, because both are stored in the progress."""
 ANSWER_BYTES_MAX = 1 << 16
-"""Largest answer that an operator may give in place of an external system: it is stored in the progress."""
+"""Maximum bytes of an operator's answer in place of an external system, because it is stored in the progress."""
 
 
 class StepAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -50,15 +49,14 @@ class OperatorCommand(Message, frozen=True, kw_only=True, gc=False):
 
     wanted: Wanted
     dead: str
-    """Id of the dead letter or the escalation, or of the wait that is to end: see `saga.progress.failed_attempts`. A
-    message that is replayed and becomes a dead letter again, or is tried and parked again, has another one.
-    """
+    """Id of the dead letter or escalation, or of the wait that is to end: see `saga.progress.failed_attempts`. A
+    message that becomes a dead letter again after a replay, or is parked again after an attempt, has another id."""
     who: str
     why: str
     answered: StepAnswer | None = None
     """Answer with which a dead letter is resolved; an escalation is resolved without one."""
     original: Message | None = None
-    """Message that is to be handled as a new one, because the service no longer stores it."""
+    """Message to be processed as new, because the service no longer stores it."""
 
 
 class CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,7 +83,7 @@ _BY_TYPE: Mapping[bytes, Wanted] = {type_of(wanted).encode(): wanted for wanted 
 
 
 def command_to_record(service: str, saga: str, wanted: Wanted, command: CommandValue, now_ms: int) -> Outgoing:
-    """Return the record of a command. The same command at another time is a new one.
+    """Return the record of a command. The same command at another time has another id.
 
     Raises:
         BadInput: A text is empty or too long, or the answer is invalid.
@@ -98,7 +96,7 @@ def command_to_record(service: str, saga: str, wanted: Wanted, command: CommandV
 
 
 def parse_command(record: Record) -> OperatorCommand:
-    """Return the command in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
+    """Return the command in a record. Raises `BadInput` if it is invalid: anyone may write to the topic."""
     name = next((value for header, value in record.headers if header == "ce_type"), None) or b""
     wanted = _BY_TYPE.get(name)
     if wanted is None:

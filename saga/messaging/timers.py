@@ -1,9 +1,9 @@
-"""Timers: requests to look at a saga again at a time, as messages and as records on `<service>.wake.<tier>`.
+"""Timers: requests to check a saga again at a time, as messages and as records on `<service>.wake.<tier>`.
 
-A timer has no effect of its own: the progress says what waits for which time, and any message of the saga triggers what
-is overdue. A timer is kept in the topic of the longest tier that is not longer than the remaining time. Within a tier,
-timers are due in the order in which they were published, so no search for due timers is needed. At the end of its tier
-a timer is published to the next one.
+A timer only triggers a check: the progress determines which work waits for which time, and any message of the saga
+triggers overdue work. A timer is kept in the topic of the longest tier that is not longer than the remaining time.
+Within a tier, timers are due in the order in which they were published, so no search for due timers is needed. At the
+end of its tier a timer is published to the next one.
 """
 
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ TYPE = f"{OURS}.wake"
 
 
 class TimerTier(NamedTuple):
-    """A topic for timers of about one delay."""
+    """A topic for timers with about the same delay."""
 
     name: str
     seconds: int
     partitions: int = 1
-    """Partitions of its topic. On Kafka each one adds to the cost of every fetch of a worker, even if it is empty."""
+    """Number of partitions of its topic. On Kafka each adds to the cost of every fetch of a worker, even if it is
+    empty."""
 
     def topic(self, service: str) -> Topic:
-        """Return the topic of a service's timers in this tier. It has no time limit, because a timer may be there for
-        long.
-        """
+        """Return the topic of a service's timers in this tier. It has no retention time, because a timer may be there
+        for long."""
         return Topic(timer_topic(service, self.name), partitions=self.partitions, retention_days=None)
 
 
@@ -48,25 +48,24 @@ TIERS = (
     TimerTier("6h", 6 * 3600),
     TimerTier("1d", 86400),
 )
-"""All tiers, shortest first. A timer that is due sooner than the second one is kept in the memory of a worker, and in
+"""All tiers, shortest first. A timer that is due sooner than the second tier is kept in the memory of a worker, and in
 the log.
 
-The first has as many partitions as event topics have by default, so the timers of a saga reach the worker that has its
-events, and its progress in memory. Later attempts are rarer, so one worker is enough for each of the other tiers.
+The first tier has as many partitions as event topics have by default, so the timers of a saga reach the worker that has
+the saga's events, and its progress in memory. Later attempts are rarer, so one worker is enough for each of the other
+tiers.
 """
 LAST_S = TIERS[1].seconds
-"""Remaining seconds from which on a timer is no longer published to another tier, but kept by the worker that has
-it.
-"""
+"""Remaining seconds from which a timer is no longer published to another tier, but kept by the worker that has it."""
 assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
 
 
 class SagaTimer(Message, frozen=True, kw_only=True, gc=False):
-    """A request to look at a saga at this time."""
+    """A request to check a saga at a time."""
 
     due_ms: int
     unknown_ms: int = 0
-    """Time for which it was first published, if the store has not known its saga since; otherwise 0."""
+    """Time for which the timer was first published, if the store has not known its saga since then; otherwise 0."""
 
 
 class _TimerValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,7 +76,7 @@ class _TimerValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def choose_tier(left_ms: int) -> TimerTier:
-    """Return the tier for a timer that is due in so many milliseconds: the longest one that does not make it late.
+    """Return the tier for a timer that is due in `left_ms` milliseconds: the longest one that does not make it late.
 
     >>> [choose_tier(seconds * 1000).name for seconds in (-5, 59, 60, 900, 3 * 86400)]
     ['now', 'now', '1m', '4m', '1d']
@@ -99,7 +98,7 @@ def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int,
 
 
 def parse_timer(record: Record) -> SagaTimer:
-    """Return the timer in a record. Raises `BadInput` if it is invalid, for anyone may write to the topic."""
+    """Return the timer in a record. Raises `BadInput` if it is invalid: anyone may write to the topic."""
     if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
         raise BadInput(f"it is no timer: its ce_type is not {TYPE}")
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None, always=envelope.ALWAYS_OF_OURS)
@@ -113,7 +112,7 @@ def parse_timer(record: Record) -> SagaTimer:
         schema="",
         saga=message.saga,
         source=message.source,
-        # The log's time, if it has a clock of its own: the sender's clock may be wrong, which is checked for.
+        # The broker's time, if it sets one. The sender's clock may be wrong: that is checked elsewhere.
         time=iso(record.time_ms) if record.time_ms else message.time,
         value=b"",
         due_ms=value.due_ms,

@@ -21,9 +21,9 @@ from saga.messaging.names import TRANSITIONS
 from saga.support.clock import from_iso
 
 VALUE_BYTES_MAX = 1 << 20
-"""Most bytes of a record that is read; the toolkit writes no longer ones."""
+"""Maximum bytes of a record that is read; the toolkit writes no larger ones."""
 RECORD_BYTES = 32 << 10
-"""Most bytes of a record that is written, unless a single line is longer."""
+"""Maximum bytes of a record that is written, unless a single line is longer."""
 KEYS = 16
 """Number of record keys to which sagas are assigned. With fewer keys records are fuller, with more they spread over
 more partitions. Changing the number would move sagas to other partitions.
@@ -56,16 +56,14 @@ class EmittedMessage(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WaitingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A pending message, with the types of events that it needs one each of; or a suspended run, with the types of
-    events of which any one lets it continue sooner.
-    """
+    """A pending message with the event types it needs, one event of each; or a suspended run with the event types any
+    one of which lets it continue sooner."""
 
     handler: str
     types: tuple[str, ...] = ()
     until: str | None = None
-    """Time at which the run continues, as requested with `Later`; `None` if it is no such run, or a dead letter blocks
-    it.
-    """
+    """Time at which a suspended run continues, as requested with `Later`; `None` if it is not a suspended run, or if a
+    dead letter blocks it."""
 
 
 class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="v", tag=1):
@@ -166,7 +164,7 @@ def _key_of(saga: str) -> bytes:
 
 
 def parse_transitions(record: Record) -> list[TransitionEvent]:
-    """Return the transitions in a record. Raises `BadInput` if one is invalid, for anyone may write to the topic."""
+    """Return the transitions in a record. Raises `BadInput` if one is invalid: anyone may write to the topic."""
     value = record.value
     if value is None:
         raise BadInput("it is no transition: it has no value")

@@ -24,7 +24,7 @@ State: TypeAlias = Literal["closed", "half-open", "open"]
 SLICES = 10
 """Number of slices into which `within_s` is divided; calls are forgotten a slice at a time."""
 TRIED_S = 1.0
-"""Time after which to ask again while a test call is under way."""
+"""Seconds after which to ask again while a test call is in progress."""
 
 T = TypeVar("T")
 
@@ -77,12 +77,12 @@ class Circuit:
     until_s: float = 0.0
     """Time until which an open breaker refuses all calls."""
     is_trying: bool = False
-    """True while the test call of a half-open breaker is under way."""
+    """True while the test call of a half-open breaker is in progress."""
     slices: tuple[CallWindow, ...] = ()
 
 
 def left_s(circuit: Circuit, now_s: float) -> float:
-    """Return the seconds after which to ask again; 0 if a call is let through now.
+    """Return the seconds after which to ask again; 0 if a call is admitted now.
 
     >>> left_s(Circuit(), 5), left_s(Circuit("open", until_s=7), 5), left_s(Circuit("open", until_s=7), 7)
     (0.0, 2, 0.0)
@@ -93,8 +93,9 @@ def left_s(circuit: Circuit, now_s: float) -> float:
 
 
 def admit(circuit: Circuit, now_s: float) -> Circuit | None:
-    """Return the state with one more call under way; `None` if the call is refused. The call is identified by `turns`
-    of this state.
+    """Return the state with one more call in progress; `None` if the call is refused.
+
+    The call is identified by `turns` of the returned state.
     """
     if circuit.state == "closed":
         return circuit
@@ -104,9 +105,8 @@ def admit(circuit: Circuit, now_s: float) -> Circuit | None:
 
 
 def end_call(breaker: Breaker, circuit: Circuit, call: int, failed: bool | None, now_s: float) -> Circuit:
-    """Return the state after the end of a call. `failed`: `None` if the call was abandoned, so its result says
-    nothing.
-    """
+    """Return the state after the end of a call. `failed`: `None` if the call was abandoned, so its result is
+    unknown."""
     if call != circuit.turns:
         return circuit
     if circuit.state == "half-open":
@@ -127,7 +127,7 @@ def _open(breaker: Breaker, circuit: Circuit, now_s: float) -> Circuit:
 
 
 def _count_call(breaker: Breaker, slices: tuple[CallWindow, ...], failed: bool, now_s: float) -> tuple[CallWindow, ...]:
-    """Return the slices with one more call, without those that are too old."""
+    """Return the slices with one more call counted, without those that are too old."""
     number = int(now_s * SLICES / breaker.within_s)
     kept = tuple(s for s in slices if s.number > number - SLICES)
     if kept and kept[-1].number == number:
@@ -147,8 +147,8 @@ def _is_number(value: object) -> TypeGuard[float]:
 class LastGood:
     """A fallback for a read-only call: its last result for the same arguments in this process.
 
-    `for_s`: seconds for which a result may be used. `results_max`: most results that are kept, those used last. Raises
-    `DeclarationError` for an invalid number.
+    `for_s`: seconds for which a result may be used. `results_max`: largest number of results that are kept; the least
+    recently used one is dropped. Raises `DeclarationError` for an invalid number.
     """
 
     for_s: float

@@ -29,33 +29,30 @@ from math import inf
 from zlib import crc32
 
 INFLIGHT_MIN = 64
-"""Lowest limit, unless the settings give another: enough for batches, and for a write to be under way while other
-messages are published.
-"""
+"""Default lower bound of the limit: enough for batches, and for a write to be in progress while other messages are
+published."""
 
 WINDOW_S = 0.25
-"""Shortest time over which writes are counted before the limit is changed."""
+"""Minimum time, in seconds, over which writes are counted before the limit is changed."""
 WRITES_MIN = 50
-"""Fewest writes in a window. With fewer the window goes on, because they say too little."""
+"""Minimum number of writes in a window. A window with fewer continues, because they say too little."""
 SETTLE_S_MAX = 5.0
-"""Longest pause before the next window after a change of the limit; the pause is as long as a write takes."""
+"""Maximum pause, in seconds, before the next window after a change of the limit; the pause is as long as a write
+takes."""
 
 TOLERANCE = 2.0
 """Multiple of the baseline that a write may take. Between one and two the store's own parallelism is used up."""
 SLACK_S = 0.05
-"""Time that a write may take in addition. If a write of 1 ms takes 5 ms, that is no queue worth mentioning; and under
-full load our own event loop, which is always busy with this much in flight, adds some.
-"""
+"""Seconds that a write may take in addition. If a write of 1 ms takes 5 ms, that is not a significant queue; and under
+full load our own event loop, which is always busy with this many messages in flight, adds some."""
 SLOW_PART = 0.25
-"""Part of a window's writes that must be beyond the bound, in addition to the mean, for the window to count as slow. A
-few writes that hung do not make a slow store.
-"""
+"""Share of a window's writes that must be beyond the bound, in addition to the mean, for the window to count as slow. A
+few writes that hung do not make a slow store."""
 AIM = 0.85
-"""Part of the bound at which a fall of the limit aims."""
+"""Share of the bound at which a fall of the limit aims."""
 STEADY = 0.7
-"""Part of the bound from which on the limit no longer grows. Neither a fall nor a growth by `GROWTH_MAX` crosses the
-whole range between the two.
-"""
+"""Share of the bound from which the limit no longer grows. Neither a fall nor a growth by `GROWTH_MAX` crosses the
+whole range between the two."""
 FALL_MAX = 0.5
 GROWTH_FIRST, GROWTH_AGAIN, GROWTH_MAX = 2.0, 1.03, 1.25
 """Factors of growth: until the limit first falls; after a fall; and the largest one, which is reached because each
@@ -70,57 +67,51 @@ FIRST_LATENCIES = 5
 alone are no baseline.
 """
 FOLLOW_S, FOLLOW_DOWN_S = 30.0, 5.0
-"""Times in which the baseline follows a longer latency, and a shorter one, by two thirds. If it were simply the minimum
-so far, noise alone would lower it to what no store can keep up.
-"""
+"""Seconds in which the baseline follows a longer latency, and a shorter one, by two thirds. If the baseline were the
+shortest latency so far, noise alone would lower it to what no store can sustain."""
 FOLLOWED_S_MAX = 5.0
-"""Longest time for which one window counts in the baseline: a window that was open over a quiet night says no more than
-another one.
-"""
+"""Maximum seconds for which one window counts in the baseline: a window that was open over a quiet night says no more
+than another one."""
 
 BURST_S = 0.1
-"""Time whose calls may begin at once; the others follow evenly. One timer for each of a thousand calls per second would
-be too many.
-"""
+"""Seconds whose calls may begin at once; the others follow evenly. One timer for each of a thousand calls per second
+would be too many."""
 WAITING_MAX = 100
-"""Most calls to one resource that wait in memory: they are messages in flight, and others need some of these."""
+"""Maximum number of calls to one resource that wait in memory. They are messages in flight, of which others need
+some."""
 STAYS_S = 2.0
-"""Longest time that a message waits in memory, from the start of its turn, before it is parked; the same as for failed
-attempts.
-"""
+"""Maximum seconds that a message waits in memory, from the start of its processing, before it is parked; the same as
+for failed attempts."""
 STAYS_S_MIN = 0.2
-"""Shortest pause before a message that waits in memory is tried again."""
+"""Minimum pause, in seconds, before a message that waits in memory is tried again."""
 AWAY_S_MAX = 60.0
-"""Longest time for which a parked message stays parked for want of a turn."""
+"""Maximum seconds for which a message is parked because its call was not admitted."""
 AWAY_LEAST = 0.75
-"""Part of that time from which on pauses no longer grow; the rest is for spreading them."""
+"""Share of that time from which pauses no longer grow; the rest is for spreading them."""
 LASTS_S = 0.1
 """Assumed duration of a call while none has ended yet."""
 NEWEST = 0.2
 """Weight of the last call in the average duration of calls."""
 YIELDS_S_MAX = 30.0
-"""Longest time for which a message yields; then it runs as any other, however busy the worker is."""
+"""Maximum seconds for which a low-priority message is held back; then it is processed however busy the worker is."""
 HELD_PART = 10
-"""Divisor of the most messages in flight that gives the most messages that yield. These do not count as in flight, but
-take memory.
-"""
+"""The largest number of messages in flight, divided by this, is the largest number of low-priority messages that are
+held back. These do not count as in flight, but take memory."""
 BUSY_PART = 0.5
-"""Part of a limit from which on a worker counts as saturated, even if it has read everything."""
+"""Share of a limit from which a worker counts as saturated, even if it has read everything."""
 
 
 @dataclass(slots=True)
 class InFlight:
-    """The limit of one worker's messages that may wait for store or log, from `least` to `most`; if both are equal it
-    is fixed.
-    """
+    """Adaptive limit of one worker's messages that may wait for store or log, between `least` and `most`; fixed if both
+    are equal."""
 
     least: int
-    """Lower bound, at most `most`."""
+    """Lower bound of the limit; it is lowered to `most` if it is larger."""
     most: int
     limit: int = field(init=False)
-    """Present limit. It begins at `least`, because only there the baseline can be learned, and because many workers
-    that start together with a struggling store then do no harm.
-    """
+    """Current limit. It begins at `least`, because only there the baseline can be learned, and because many workers
+    that start together with a struggling store then do no harm."""
     reached: bool = False
     """True if the limit delayed something in this window; the worker sets it. A limit that delays nothing does not
     grow.
@@ -128,10 +119,10 @@ class InFlight:
     baseline_s: float = field(init=False, default=inf)
     _growth: float = GROWTH_FIRST
     _from_s: float = 0.0
-    """Time at which the window begins; writes that end before still belong to an earlier limit."""
+    """Time at which the window begins. Writes that end before belong to an earlier limit."""
     _until_s: float = 0.0
     _calm_s: float = 0.0
-    """Time until which failures are taken to be ones that have been counted already."""
+    """Time until which further failures are not counted, because they belong to one that was counted."""
     _bound_s: float = inf
     _writes: int = 0
     _slow: int = 0
@@ -143,8 +134,9 @@ class InFlight:
         self.least = self.limit = min(self.least, self.most)
 
     def observe(self, latency_s: float, inflight: int, now_s: float) -> None:
-        """Record a write that has just ended, with the number of messages in flight. It is called for each write, so it
-        only counts until the window is full.
+        """Record a write that has just ended, with the number of messages in flight.
+
+        It is called for each write, so it only counts until the window is full.
         """
         if now_s < self._from_s:
             return
@@ -157,8 +149,9 @@ class InFlight:
             self._decide(now_s)
 
     def count_failure(self, now_s: float) -> None:
-        """Record a write that failed because the store could not be reached or its answer was lost. Several that fail
-        together count once.
+        """Record a write that failed because the store was unavailable or its answer was lost.
+
+        Several writes that fail together count once.
         """
         if now_s < self._calm_s:
             return
@@ -178,14 +171,15 @@ class InFlight:
         self._begin(now_s, 0.0 if self.limit == before else mean_s)
 
     def _is_too_early(self, mean_s: float, now_s: float) -> bool:
-        """Return whether the first window goes on. When it began is not known; about when its first 50 writes began."""
+        """Return whether the first window continues. Its beginning is unknown, and is estimated from its first 50
+        writes."""
         if not self._from_s:
             self._from_s = now_s - mean_s
         self._until_s = self._from_s + FIRST_LATENCIES * mean_s
         return now_s < self._until_s
 
     def _steady_s(self) -> float:
-        """Return the longest latency at which the limit may grow."""
+        """Return the largest latency, in seconds, at which the limit may grow."""
         steady_s = STEADY * self._bound_s
         return steady_s if self.limit > self.least else min(steady_s, LEARNED * self.baseline_s + STEADY * SLACK_S)
 
@@ -227,7 +221,7 @@ class CallQueue:
     running: int = 0
     waiting: int = 0
     free_s: float = -inf
-    """Time from which on the next call may begin if there were no bursts."""
+    """Time from which the next call could begin if there were no bursts."""
     back_s: float = -inf
     """Time at which the last postponed call is to be tried again."""
     lasts_s: float = LASTS_S
@@ -263,9 +257,8 @@ def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue
 
 
 def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
-    """Return the state after the end of a call. `lasted_s`: `None` if the call was abandoned, so its duration says
-    nothing.
-    """
+    """Return the state after the end of a call. `lasted_s`: `None` if the call was abandoned, so its duration is
+    unknown."""
     lasts_s = line.lasts_s if lasted_s is None else line.lasts_s + NEWEST * (lasted_s - line.lasts_s)
     return replace(line, running=line.running - 1, lasts_s=lasts_s)
 
@@ -273,8 +266,9 @@ def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
 def postpone(
     line: CallQueue, at_once_max: int | None, rate_per_s: float | None, now_s: float
 ) -> tuple[CallQueue, float]:
-    """Postpone one more call. Return the new state, and the seconds after which to try it again: behind the calls that
-    wait, and behind those that were postponed before.
+    """Postpone one more call. Return the new state, and the seconds after which to try the call again.
+
+    That is after the calls that wait, and after those that were postponed before.
 
     >>> line = CallQueue(waiting=8, lasts_s=0.5)
     >>> line, first_s = postpone(line, 2, None, now_s=10)
@@ -288,16 +282,17 @@ def postpone(
 
 
 def waits_in_memory(left_s: float, passed_s: float) -> bool:
-    """Return whether a message waits in memory until its next try, instead of being parked. `passed_s`: since its turn
-    began.
+    """Return whether a message waits in memory until it is tried again, instead of being parked.
+
+    `passed_s`: seconds since its processing began.
     """
     return passed_s + left_s <= STAYS_S
 
 
 def postponed_s(left_s: float, spread: float) -> float:
-    """Return the seconds after which a message that may be tried again in `left_s` is tried.
+    """Return the seconds after which to retry a message that may be tried again in `left_s` seconds.
 
-    They are spread, so that not all come back together, and never more than a minute. `spread`: from 0 to 1.
+    The times are spread, so that not all messages come back together, and never exceed a minute. `spread`: from 0 to 1.
 
     >>> [postponed_s(left_s, spread) for left_s in (0, 10, 3600) for spread in (0, 1)]
     [0.2, 0.4, 10, 20, 45.0, 60.0]
@@ -322,10 +317,10 @@ def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: 
     """Return whether a worker is so busy that low-priority messages have to wait.
 
     Args:
-        busy: Messages that may be waiting for store or log.
-        limit: Most of these at present.
-        inflight: All messages in flight.
-        most: Most of these ever.
+        busy: Number of messages that may be waiting for store or log.
+        limit: Current limit of these.
+        inflight: Number of all messages in flight.
+        most: Largest number of messages in flight.
         is_behind: True if the log holds more than the worker has read.
 
     >>> is_saturated(32, 64, 40, 1000, is_behind=False), is_saturated(31, 64, 40, 1000, is_behind=False)
@@ -337,7 +332,7 @@ def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: 
 
 
 def postponed_max(most: int) -> int:
-    """Return the most messages that may yield at a time.
+    """Return the largest number of low-priority messages that may be held back.
 
     >>> postponed_max(1000), postponed_max(3)
     (100, 1)

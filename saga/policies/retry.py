@@ -13,21 +13,19 @@ from typing import Literal, NamedTuple, TypeAlias, TypeGuard
 from saga.errors import BadInput, DeclarationError, KeyMissing, UnknownSchema, UpcasterFailed
 
 _DOUBLINGS_MAX = 64
-"""Most doublings of a delay: after that many the maximum is long reached, and floats would overflow."""
+"""Largest number of doublings of a delay: after these the maximum is long reached, and floats would overflow."""
 DELAY_S_LONGEST = 365 * 86_400
-"""Longest delay that may be declared, in seconds: a time that is too far away cannot be stored or written as a date."""
+"""Largest delay that may be declared, in seconds: a later time could not be stored or written as a date."""
 ENDLESS_S_MIN = 1.0
-"""Shortest first delay, in seconds, of what is retried without end, once it has used up its attempts."""
+"""Minimum first delay, in seconds, of a run that is retried without limit, once it has used up its attempts."""
 
 Blame: TypeAlias = Literal["data", "code", "outside", "person"]
 BLAMES: Mapping[Blame, str] = {"data": "their data", "code": "our code", "outside": "the outside", "person": "a person"}
-"""Text for each class of failure: the sender's data, this service's code, an external system; or no failure: an
-operator sent the message to the dead letters.
-"""
+"""Text for each class of failure: the sender's data, this service's code, or an external system. The last one is not a
+failure: an operator sent the message to the dead letters."""
 _DEFECTS = (TypeError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError, RecursionError)
-"""Exceptions that mean a defect in the code, even if an external call raised them: it was called with wrong
-arguments.
-"""
+"""Exceptions that mean a defect in the service's code, even if an external call raised them, because it was called with
+wrong arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,22 +79,23 @@ class Retry:
 
     @property
     def names(self) -> tuple[type[Exception], ...]:
-        """Return the exceptions that it names."""
+        """Return the exception classes in `never` and `by`."""
         return (*self.never, *self.by)
 
 
 class FailureRule(NamedTuple):
-    """The rules that apply to one failure."""
+    """The rule that applies to one failure."""
 
     name: str
-    """Name under which its attempts are counted; empty: together with all failures that have no rules of their own."""
+    """Name under which the rule's attempts are counted; empty if they are counted with all failures that have no rule
+    of their own."""
     retry: Retry
 
 
 def choose_rule(
     why: Exception, handler: Retry | None, resource: FailureRule | None, service: Retry | None
 ) -> FailureRule:
-    """Find the rules for a failure. `resource`: rules of the resource on which a step failed, with its name.
+    """Find the rule for a failure. `resource`: rule of the resource that a failed step called, with its name.
 
     >>> slow, bank = Retry(delay_s_first=9), FailureRule("bank", Retry(by={OSError: Retry(attempts_max=3)}))
     >>> choose_rule(KeyError(), slow, bank, None).retry == slow
@@ -123,7 +122,7 @@ def choose_rule(
 
 
 def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str, int]:
-    """Add these failures to the counts of failed attempts by rule name; rules without a name are not counted here.
+    """Add these failures to the counts of failed attempts by rule name. Rules without a name are not counted here.
 
     >>> count_attempts({"bank": 2}, ["bank", "", "/OSError"])
     {'bank': 3, '/OSError': 1}
@@ -133,7 +132,7 @@ def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str,
 
 
 def attempts_under(name: str, attempts: int, named: Mapping[str, int]) -> int:
-    """Return how many of all failed attempts failed under the rules of this name. `named`: counts from
+    """Return how many of all failed attempts failed under the rule with this name. `named`: counts from
     `count_attempts`.
 
     >>> attempts_under("", 5, {}), attempts_under("", 5, {"bank": 3}), attempts_under("bank", 5, {"bank": 3})
@@ -158,7 +157,7 @@ def delay_s(retry: Retry, attempt: int, chance: float) -> float:
 
 
 def without_end(retry: Retry) -> Retry:
-    """Return the rules for what is retried without end, once its attempts are used up: delays grow in any case.
+    """Return the rule for a run that is retried without limit, once its attempts are used up: its delays always grow.
 
     >>> once = without_end(Retry(delay_s_first=0))
     >>> [delay_s(once, attempt, chance=0) for attempt in (1, 5, 17)]
@@ -169,7 +168,7 @@ def without_end(retry: Retry) -> Retry:
 
 
 def parks(retry: Retry, attempt: int) -> bool:
-    """Return whether the delay after the `attempt`-th attempt is too long to wait for in memory.
+    """Return whether the delay after the `attempt`-th attempt is too long for waiting in memory.
 
     >>> [parks(Retry(), attempt) for attempt in (1, 3, 4, 16)]
     [False, False, True, True]
@@ -179,7 +178,7 @@ def parks(retry: Retry, attempt: int) -> bool:
     return _total_wait_s(retry.delay_s_first, retry.delay_s_max, attempt) > retry.in_place_s
 
 
-@lru_cache(maxsize=1024)  # there are not many rules, and most that fail do so a few times
+@lru_cache(maxsize=1024)  # there are few rules, and most runs fail only a few times
 def _total_wait_s(first_s: float, max_s: float, attempts: int) -> float:
     doubled = min(attempts, _DOUBLINGS_MAX)
     longest_s = min(first_s * 2.0**_DOUBLINGS_MAX, max_s)  # all further delays are equal, so they need no loop

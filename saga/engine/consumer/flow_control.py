@@ -1,9 +1,9 @@
-"""Flow control: how many more messages a worker may take in, from which partitions, and which messages wait because
-only handlers of low priority take them.
+"""Flow control: how many more messages a worker may receive, from which partitions, and which low-priority messages
+wait.
 
-Low-priority messages are held back while a worker is busy with others. Held messages stay in memory and in the log:
-their offsets are committed only after they were handled. The order within a saga is kept: a message of a saga in flight
-is not held back, and any other message of a saga releases the held ones before it.
+Messages that only low-priority handlers consume are held back while a worker is busy with others. Held messages stay in
+memory and in the log: their offsets are committed only after they were handled. The order within a saga is kept: a
+message of a saga in flight is not held back, and any other message of a saga releases the held ones before it.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from saga.support.clock import Clock
 
 @dataclass(slots=True)
 class LowPriorityBuffer:
-    """Low-priority messages of a worker that wait."""
+    """Low-priority messages that a worker holds back."""
 
     clock: Clock
     executor: KeyedExecutor
     types: Collection[str]
-    """Message types that only low-priority handlers take."""
+    """Message types that only low-priority handlers consume."""
     topics: Collection[str]
-    """Topics of which the service reads only such types: not polled while the buffer is full."""
+    """Topics of which the service reads only such types. They are not polled while the buffer is full."""
     is_saturated: Callable[[], bool]
     held_max: int
     on_room: Callable[[], None]
@@ -38,7 +38,7 @@ class LowPriorityBuffer:
     count: int = 0
     """Number of messages held back now."""
     _sagas: dict[str, deque[tuple[float, WorkItem]]] = field(default_factory=dict)
-    """Held messages by saga, each with the time since when; the saga that waits longest first."""
+    """Held messages by saga, each with the time since which it is held; the saga that has waited longest is first."""
     _some: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -114,13 +114,13 @@ class LowPriorityBuffer:
 POLL_MAX = 500
 """Maximum number of records in one poll."""
 SHARES = 4
-"""One partition may have at most one in so many of the messages in flight; the rest is for the others."""
+"""One partition may have at most one part in this many of the messages in flight; the rest is for the others."""
 WINDOW = 10
-"""A partition is not read while more than so many times `inflight_max` finished messages wait behind an unfinished one
-and cannot be committed."""
+"""A partition is not read while more than this many times `inflight_max` finished messages wait behind an unfinished
+one and cannot be committed."""
 GATHERED = 8
-"""No poll starts for less than one in so many of the in-flight bound: polling for each single message would cost more
-than handling it."""
+"""No poll starts for less than one part in this many of the in-flight bound: polling for each single message would cost
+more than handling it."""
 
 
 _taken, _unfinished = attrgetter("taken"), attrgetter("unfinished")
@@ -133,13 +133,13 @@ class FlowLimits:
     inflight_max: int = 1000
     """Maximum number of messages received and not finished."""
     inflight_min: int = INFLIGHT_MIN
-    """Messages that may be in flight however slow the store is; at most `inflight_max`."""
+    """Number of messages that may be in flight however slow the store is; at most `inflight_max`."""
     inflight_bytes_max: int = 64 << 20
     """Maximum size of the values of these messages; one poll may exceed it."""
     cache_max: int = 2000
     """Number of progress documents cached in memory."""
     deaths_max: int = 3
-    """Crashes of processes while they handled a message, after which it becomes a dead letter."""
+    """Number of crashes while a message was handled after which it becomes a dead letter."""
     drain_s: float = 20
     """Seconds that running handlers get to finish when the worker stops."""
 

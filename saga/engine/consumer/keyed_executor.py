@@ -61,7 +61,7 @@ class KeyedExecutor:
     inflight_bytes: int = 0
     """Total size of the values of these messages."""
     freed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever a message has left, so that there may be room for more."""
+    """Set whenever a message has ended, so that there may be room for more."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a message is finished, so that there may be something to commit."""
     _queues: dict[str, "SagaQueue"] = field(default_factory=dict)

@@ -42,7 +42,8 @@ class SkippedRecord(Struct, frozen=True, gc=False):
 
     reason: str
     why: Literal["tombstone", "unknown type"] | None = None
-    """Kind of a record that may have been meant for us and is counted; `None`: it certainly was not."""
+    """Kind of a skipped record that may have been meant for this service and is counted; `None` if it certainly was
+    not."""
     type: str = ""
     """Type that no contract has, for reports."""
 
@@ -54,7 +55,7 @@ class BadRecord(Struct, frozen=True, gc=False):
 
 
 RoutedRecord: TypeAlias = SkippedRecord | BadRecord | Message
-"""What becomes of a record. A message goes to the executor."""
+"""Result of routing a record. A message goes to the executor."""
 
 TYPE_BYTES_MAX = 100
 """Maximum size of an unknown type in reports."""
@@ -169,7 +170,7 @@ class Recognition(NamedTuple):
     schema: str = ""
     """Path of its schema, if the type comes from the bytes alone."""
     doubt: str = ""
-    """Why it cannot be handled although the contract is known."""
+    """Reason why the record cannot be handled although its contract is known."""
     remark: str = ""
     """What is unusual about its type header; it is handled nevertheless."""
     unknown_type: str = ""
@@ -240,7 +241,7 @@ def _schema_name(record: Record) -> str:
 
 
 def _resolve_type(header: bytes, library: Library) -> MeantType | None:
-    """Return the contract that a type header means, or `None`. Cached, because there are few types."""
+    """Return the name of the contract that a type header means, or `None`. Cached, because there are few types."""
     try:
         return library.types[header]
     except KeyError:

@@ -128,8 +128,10 @@ class LostTimers:
         return sent
 
     async def _retry(self, work: Callable[[], Awaitable[int | None]], *, tells: bool) -> int:
-        """Retry until store and broker are available. `tells`: whether outages are reported. Raises `SagaError` for an
-        error that waiting does not cure."""
+        """Retry until store and broker are available. `tells`: whether outages are reported.
+
+        Raises `SagaError` for an error that waiting does not cure.
+        """
         ports, pause_s = self.service.ports, AGAIN_S_FIRST
         while True:
             try:
@@ -152,8 +154,8 @@ EARLY_S = 5
 """Seconds for which a timer is buffered that is early although its tier has passed. The clocks of worker and broker may
 disagree; without this pause the timer would circulate through the log until it is due."""
 LOOK_S_MIN, LOOK_PARTS = 1.0, 60
-"""How often the wall clock is checked: every second, or after so many parts of the time until the next timer. While a
-machine sleeps its monotonic clock stops; timers that became due meanwhile are released when it wakes up."""
+"""How often the wall clock is checked: every second at most, or after this fraction of the time until the next timer.
+While a machine sleeps its monotonic clock stops; timers that became due meanwhile are released when it wakes up."""
 BEHIND_S_FIRST, BEHIND_S_MAX = 0.05, 2.0
 """First and longest pause between two checks whether the log is processed far enough."""
 STEP_S = 1.0
@@ -171,7 +173,7 @@ class TimerBuffer:
     on_room: Callable[[], None]
     """Called when a full partition may be polled again."""
     fence: DeadlineFence | None = None
-    """How far the log is processed; `None`: no log is consumed, and no timer waits for it."""
+    """How far the log is processed; `None` if no log is consumed, so that no timer waits for it."""
     full: set[tuple[str, int]] = field(default_factory=set)
     """Partitions that should not be polled now."""
     _heap: list[tuple[float, int, WorkItem, bool]] = field(default_factory=list)

@@ -39,7 +39,7 @@ class WorkerAssignment:
     trackers: dict[Partition, OffsetTracker] = field(default_factory=dict)
     """Assigned partitions, each with its offsets."""
     leaving: set[Partition] = field(default_factory=set)
-    """Revoked partitions that may come back: no message of them starts, running handlers go on."""
+    """Revoked partitions that may come back: none of their messages is started, but running handlers continue."""
     fence: LogProgress | None = None
     """How far the log is processed; `None`: the service has no deadlines."""
     scattered: set[str] = field(default_factory=set)
@@ -50,7 +50,7 @@ class WorkerAssignment:
 
     def is_committed(self, position: Position) -> bool:
         prefix = self.trackers.get(Partition(position.topic, position.partition))
-        # An offset of another log means nothing in this one: that record may never have been published.
+        # An offset of another log says nothing about this one: the record may never have been published.
         return prefix is not None and prefix.log_id == position.log_id and prefix.is_committed(position.offset)
 
     def is_of_current_log(self, position: Position) -> bool:
@@ -86,7 +86,7 @@ class WorkerAssignment:
         self.check_running(position)
 
     def stop(self) -> None:
-        """Stop: no message, step or attempt starts any more."""
+        """Stop: no further message, step or attempt may start."""
         self._stopping = True
         self._wake()
 
@@ -115,12 +115,12 @@ def make_worker_ports(
     worker: str = "",
     contracts: ReloadContracts = reload_in_thread,
 ) -> Ports:
-    """Make the ports for a real store and a real broker. What only some workers have is set in a copy of them.
+    """Make the ports for a real store and a real broker. Ports that only some workers have are set in a copy.
 
     Args:
-        through: Makes the external calls of steps.
+        through: Function that makes the external calls of steps.
         worker: Name of the worker, for reports.
-        contracts: Reads the contracts that are deployed now.
+        contracts: Function that reloads the contracts as currently deployed.
     """
     watching = assignment.outage_watch
     return Ports(

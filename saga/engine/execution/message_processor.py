@@ -1,13 +1,13 @@
 """Process one message: decide the next action, carry it out, repeat. docs/protocol.md gives the reason for each line.
 
-| a process dies, or | then |
+| dies | then |
 |---|---|
 | before the write | redelivered; steps and updates that finished are not repeated, their results are recorded |
 | after the write, before publishing | redelivered; its events are published then, or before the saga's next write |
-| after publishing, before the commit | redelivered; found in the inbox; receivers drop duplicates by id |
-| two workers own the partition | the second write is refused, and the owner of the partition decides again |
-| the write's answer is lost | the write is never repeated blindly: reload and decide again |
-| the publish's answer is lost | publish again, with the same ids |
+| after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
+| two workers own the partition | the second write is refused, and decided again by the owner of the partition |
+| the write's answer is lost | never written again blindly: reload and decide again |
+| the publish's answer is lost | publish again; same ids |
 """
 
 from collections.abc import Mapping
