@@ -1,1 +1,1 @@
-"""Brokers of an ordered, replayable log: the port with its promises, and an adapter beside it for each broker."""
+"""Brokers of an ordered, replayable log: the port with its promises, and an adapter for each kind of broker."""

@@ -1,6 +1,6 @@
 """Kafka ACLs that services and operators need, and the commands that grant them.
 
-Loads no driver and makes no request. A service that lacks a right reports it in the same words
+This module loads no driver and makes no request. A service that lacks a right reports it with the same words
 (`saga.broker.kafka.broker`).
 """
 
@@ -12,20 +12,20 @@ from typing import Literal, NamedTuple, TypeAlias
 from saga.messaging.names import PROBED, TRANSITIONS, command_topic, dead_letter_topic
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
-"""What a Kafka user does: run a service; publish and subscribe as a client; inspect sagas and resolve dead letters
+"""Role of a Kafka user: run a service; publish and subscribe as a client; inspect sagas and resolve dead letters
 (operator); create topics and move positions (administrator); run `saga doctor` as the user of a service."""
 
 COMMAND = "kafka-acls.sh"
 SOMEBODY = "User:..."
-"""Placeholder of the user in commands that are shown in errors."""
+"""Placeholder for the user in commands that errors show."""
 ANY = "*"
-"""Wildcard for every group."""
+"""Wildcard that stands for every group."""
 CLUSTER = "kafka-cluster"
 """Kafka's name of the cluster resource."""
 
 
 class AclRight(NamedTuple):
-    """A permission, with Kafka's own words. `Read` and `Write` include `Describe`."""
+    """A permission in Kafka's own words. `Read` and `Write` include `Describe`."""
 
     operation: str
     kind: Literal["topic", "group", "cluster"]
@@ -34,20 +34,20 @@ class AclRight(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUse:
-    """All topics and groups that some services, or a client, need."""
+    """All topics and groups that some services, or a client, use."""
 
     reads: frozenset[str] = frozenset()
-    """Topics."""
+    """Topics that are read."""
     writes: frozenset[str] = frozenset()
-    """Topics."""
+    """Topics that are written."""
     groups: frozenset[str] = frozenset()
-    """Groups, which are the services' names."""
+    """Consumer groups, which are the names of the services."""
     topics: frozenset[str] = frozenset()
-    """All their topics, including topics that they only check for existence."""
+    """All topics that are used, including those that are only checked for existence."""
 
 
 def required_rights(needs: BrokerUse, role: Role = "service") -> Sequence[AclRight]:
-    """Return exactly the permissions that a user with this role needs for these services.
+    """Return exactly the permissions that a user with this role needs.
 
     >>> needs = BrokerUse(reads=frozenset({"orders"}), writes=frozenset({"payments"}), groups=frozenset({"payment"}))
     >>> [" ".join(right) for right in required_rights(needs)]
@@ -66,7 +66,7 @@ def _of_service(needs: BrokerUse) -> Iterable[AclRight]:
 
 
 def _of_client(needs: BrokerUse) -> Iterable[AclRight]:
-    """Yield a service's permissions, and the one to open a producer.
+    """Yield the permissions of a service, and the permission to open a producer.
 
     Each client opens a producer, which Kafka refuses to a user without any write permission.
     """
@@ -78,8 +78,8 @@ def _of_client(needs: BrokerUse) -> Iterable[AclRight]:
 def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
     """Yield an operator's permissions.
 
-    Operators read dead letters and transitions, and write commands, which `saga audit` reads. `saga offsets show`
-    describes groups and topics.
+    Operators read dead letters and transitions, and write operator commands, which `saga audit` reads again. `saga
+    offsets show` describes groups and topics.
     """
     for service in needs.groups:
         yield AclRight("Read", "topic", dead_letter_topic(service))
@@ -93,8 +93,9 @@ def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
 def _of_administrator(needs: BrokerUse) -> Iterable[AclRight]:
     """Yield an administrator's permissions.
 
-    Topics are changed only while no group uses them, so all groups are described. Positions are moved for an empty
-    group and recorded among its dead letters; unreadable records are searched for in the topics.
+    Topics are changed only while no group uses them, so the permissions allow to describe all groups. Positions are
+    moved only for an empty group, and the move is recorded among its dead letters. Unreadable records are searched for
+    in the topics.
     """
     for topic in needs.topics:
         yield from (AclRight(operation, "topic", topic) for operation in ("Create", "Alter", "AlterConfigs"))

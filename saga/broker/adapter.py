@@ -1,4 +1,4 @@
-"""Description of a broker adapter: its addresses and settings, and how to create the broker."""
+"""Description of a broker adapter: its addresses and settings, and functions that create the broker."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,36 +12,38 @@ from saga.support.settings import Adapter, ChosenSettings
 
 
 class Copies(NamedTuple):
-    """Required replicas of each record."""
+    """Number of replicas that each record must have."""
 
     replication: int = 3
     in_sync: int = 2
-    """In-sync replicas below which no write is accepted."""
+    """Smallest number of in-sync replicas with which a write is accepted."""
 
 
 class BrokerAdapter(Adapter, Protocol):
-    """A kind of broker. Nothing here connects; only `at` and `administration` load a driver."""
+    """Description of a kind of broker. Nothing here connects; only `create_broker` and `create_administration` load a
+    driver."""
 
     @property
     def creates_topics(self) -> bool:
-        """True if services create missing topics: see `saga.broker.port.Broker`."""
+        """Return whether services create missing topics: see `saga.broker.port.Broker`."""
 
     def create_broker(self, settings: ChosenSettings, clock: Clock) -> Broker:
         """Create the broker without opening it. Raises `ConfigurationError` if the driver is not installed."""
 
     def create_administration(self, settings: ChosenSettings, clock: Clock) -> Administration:
-        """Create the same broker for tools, without opening it. Raises `ConfigurationError` if the driver is not
-        installed."""
+        """Create the same broker with the interface for tools, without opening it. Raises `ConfigurationError` if the
+        driver is not installed."""
 
     def missing_file(self, settings: ChosenSettings) -> Path | None:
-        """Return the missing file that the first service will create and a tool must not; `None` without one."""
+        """Return the missing file that the first service will create, and that a tool must not create; `None` if no
+        file is missing."""
 
     def required_replicas(self, settings: ChosenSettings) -> Copies:
-        """Return the replicas that the settings require of each topic."""
+        """Return the replicas that the settings require for each topic."""
 
 
 class TokenProvider(Protocol):
-    """Source of tokens, as aiokafka expects it."""
+    """Source of access tokens, in the form that aiokafka expects."""
 
     async def token(self) -> str:
         """Return the current token."""
@@ -70,7 +72,7 @@ class TakesClients(Protocol):
 
 @runtime_checkable
 class HasBrokerUsers(Protocol):
-    """A broker that authenticates users and checks their rights. The tools that grant rights need its servers."""
+    """A broker that authenticates users and checks their rights. Tools that grant rights need its servers."""
 
     def servers(self, address: str) -> Sequence[str]:
-        """Return the bootstrap servers, each as host and port. Raises `ValueError` as `check`."""
+        """Return the bootstrap servers, each as host and port. Raises `ValueError`, as `check` does."""

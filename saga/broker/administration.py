@@ -1,14 +1,15 @@
-"""Port of the broker for tools: topics, groups and positions, and the few changes that operators make.
+"""Port of the broker for tools: queries about topics, groups and positions, and the few changes that operators make.
 
-Promised by every adapter, each promise with a test in `tests/broker/test_administration.py`:
-- Queries change nothing: asking for a topic does not create it.
-- The broker itself refuses `move` while the group has a member that may be alive; an earlier check is not enough.
-- `grow` never removes partitions.
-- A reader outside of groups gets each record of its partitions once, in order, from its start on. It passes over
+Every adapter keeps these promises. Each has a test in `tests/broker/test_administration.py`:
+- Queries change nothing: describing a topic does not create it.
+- The broker itself refuses `move_positions` while the group has a member that may be alive; an earlier check would not
+  be enough.
+- `add_partitions` never removes partitions.
+- A reader outside of groups gets each record of its partitions once, in order, from its start offsets on. It skips
   records that are removed meanwhile, and an unreadable record stalls only its partition. Reading creates no group and
   no position.
 
-Not promised: that an answer is still true a moment later.
+Not promised: that an answer is still true when the caller uses it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,62 +24,62 @@ DAY_MS = 86_400_000
 NO_IDS: Mapping[str, str] = MappingProxyType({})
 """Default of `Administration.open_reader`: no log id is known yet."""
 DATED_BY, BY_LOG = "message.timestamp.type", "LogAppendTime"
-"""Setting that says who assigns the timestamps of a topic's records, and its value if the log does, which is also the
-default here."""
+"""Setting that says who assigns the timestamps of a topic's records, and the value that means the log. The log is also
+assumed if the setting is unknown."""
 
 
 class TopicDescription(NamedTuple):
-    """A topic as it is on the broker."""
+    """A topic, as the broker describes it."""
 
     partitions: int
     retention_ms: int | None
-    """How long records are kept, in milliseconds; `None`: for ever."""
+    """Time for which records are kept, in milliseconds; `None` if they are kept for ever."""
     replicas: int | None = None
-    """Fewest replicas of any partition; `None`: this log is not replicated."""
+    """Smallest number of replicas of any partition; `None` if this log is not replicated."""
     in_sync: int | None = None
-    """Fewest in-sync replicas of any partition, likewise."""
+    """Smallest number of in-sync replicas of any partition; `None` if this log is not replicated."""
     settings: Mapping[str, str] = {}
     """Settings of the topic, under the broker's names."""
     may: frozenset[str] | None = None
-    """Rights that this user has: `read`, `write`; `None` on a broker without users."""
+    """Rights that this user has, `read` and `write`; `None` on a broker without users."""
     hidden: bool = False
-    """True if this user may not see the settings: then they are empty, and `retention_ms` is meaningless."""
+    """True if this user may not see the settings. Then `settings` is empty and `retention_ms` has no meaning."""
 
     @property
     def is_dated_by_log(self) -> bool:
-        """True if, as far as known, the log assigns the timestamps of the records."""
+        """Return whether, as far as known, the log assigns the timestamps of the records."""
         return self.settings.get(DATED_BY, BY_LOG) == BY_LOG
 
 
 class OffsetBounds(NamedTuple):
-    """Offsets of a partition's oldest record and of the next one to be appended."""
+    """Offset of a partition's oldest record, and offset that the next appended record will get."""
 
     begin: int
     end: int
 
 
 class GroupDescription(NamedTuple):
-    """A consumer group as it is on the broker. One without members and positions may never have existed."""
+    """A consumer group, as the broker describes it. A group without members and positions may never have existed."""
 
     members: tuple[str, ...] = ()
-    """Members, each described in a few words: who it is, and where it runs."""
+    """Members of the group. Each is described by its identity and the host on which it runs."""
     positions: Mapping[Partition, int] = {}
-    """Committed positions. A partition without one begins at its oldest record; so does a partition whose topic was
-    deleted and created again since the commit."""
+    """Committed positions. The group begins at the oldest record in a partition without a position, and in a partition
+    whose topic was deleted and created again since the commit."""
     reads: frozenset[str] = frozenset()
-    """Topics that its members read now, also those without a committed position."""
+    """Topics that the members read at present, including those without a committed position."""
     identities: frozenset[MemberIdentity] = frozenset()
-    """Identities that its members report."""
+    """Identities that the members report."""
 
 
 class UnreadableRange(NamedTuple):
-    """Part of a partition that cannot be read."""
+    """A part of a partition that cannot be read."""
 
     begin: int
     end: int
     """Offset of the next readable record, or of the next record to be appended."""
     size: int | None
-    """Its size in bytes, if known."""
+    """Size of the part in bytes; `None` if unknown."""
     reason: str
 
     def __str__(self) -> str:
@@ -87,22 +88,22 @@ class UnreadableRange(NamedTuple):
 
 
 class PartitionReader(Protocol):
-    """A reader of partitions outside of any group."""
+    """Reader of partitions outside of any group."""
 
     async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Return the next records of any of the partitions; empty after `timeout_s`. Not to be called concurrently.
-        Raises `BrokerError`."""
+        """Return the next records of any of the partitions; none if there are no new ones within `timeout_s`. Must not
+        be called concurrently. Raises `BrokerError`."""
 
     def positions(self) -> Mapping[Partition, int]:
-        """Return the next offset to read of each partition. Everything below it was returned, is not a record, or was
-        removed."""
+        """Return the next offset to read of each partition. Each earlier offset belongs to a record that was returned
+        or removed, or to no record."""
 
     def log_ids(self) -> Mapping[str, str]:
-        """Return the ids, by topic, of the logs to which `positions` belong, as far as the broker has ids. A new id
-        means that the topic was deleted and created again, and is read from its beginning."""
+        """Return the ids, by topic, of the logs to which `positions` belong, if the broker has log ids. A new id means
+        that the topic was deleted and created again, and is read from its beginning."""
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
-        """Return the partitions that cannot be read now. They are retried."""
+        """Return the partitions that cannot be read at present. Reading them is retried."""
 
 
 class InactiveGroup(NamedTuple):
@@ -110,15 +111,15 @@ class InactiveGroup(NamedTuple):
 
     group: str
     away_ms: int
-    """How long it has been observed without members, in milliseconds."""
+    """Number of records that the group has not processed yet."""
     behind: int
-    """Records that it has not processed."""
+    """True if retention no longer keeps records for the group."""
     is_lost: bool
     """True if retention no longer waits for it."""
 
 
 class Administration(Broker, Protocol):
-    """Broker for tools. Every method may raise `BrokerError`."""
+    """The broker, with the operations of tools. Every method may raise `BrokerError`."""
 
     can_add_partitions: bool
     """True if the broker can add partitions to a topic."""
@@ -127,19 +128,19 @@ class Administration(Broker, Protocol):
         """Return the names of all topics that this user may see."""
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        """Describe these topics; missing ones are left out."""
+        """Describe these topics. Missing topics are left out."""
 
     async def fetch_server_settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the settings of each server, under the broker's names; empty without servers."""
+        """Return the settings of each server, under the broker's names; empty for a broker without servers."""
 
     async def set_retention(self, topic: str, retention_ms: int | None) -> None:
         """Set the retention of a topic."""
 
     async def use_log_append_time(self, topic: str) -> None:
-        """Let the log assign the timestamps of a topic's records from now on, instead of the producers."""
+        """Let the log, instead of producers, assign the timestamps of a topic's records from now on."""
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
-        """Raise a topic's number of partitions. The caller has made sure that all its readers are drained."""
+        """Increase a topic's number of partitions. The caller must ensure that all readers of the topic are drained."""
 
     async def describe_group(self, name: str) -> GroupDescription:
         """Return the members and positions of a group."""
@@ -151,30 +152,32 @@ class Administration(Broker, Protocol):
         """Return the offset bounds of all partitions of these topics; missing topics are left out."""
 
     async def find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
-        """Return the first offset of each partition that was appended at this time or later; without one its end."""
+        """Return, for each partition, the offset of the first record that was appended at this time or later; the end
+        of the partition if there is none."""
 
     def open_reader(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
     ) -> AbstractAsyncContextManager[PartitionReader]:
         """Open a reader that starts at these offsets and follows the log.
 
-        `log_ids`: the logs to which the offsets belong, by topic, as an earlier reader reported them. A topic with
-        another log id by now is read from its beginning."""
+        `log_ids`: the ids of the logs to which the offsets belong, by topic, as an earlier reader reported them. A
+        topic whose log id has changed since then is read from its beginning.
+        """
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
-        """Return the unreadable range at this offset; `None` if the record there can be read, or there is none."""
+        """Return the unreadable range at this offset; `None` if there is no record at the offset, or it can be read."""
 
     async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
-        """Replace the group's committed positions by these. Raises `BrokerError` while the group has members."""
+        """Set the group's committed positions. Raises `BrokerError` while the group has members."""
 
     async def list_inactive_groups(self) -> Sequence[InactiveGroup]:
-        """Return the groups without members for which retention waits, or has waited; none on servers that expire
-        groups by themselves."""
+        """Return the groups without members for which retention keeps records, or has kept them; none on servers that
+        expire groups by themselves."""
 
     async def forget_group(self, group: str) -> None:
-        """Remove a group and its positions: if it returns, it begins at the oldest record. Raises `BrokerError` while
-        it has members, and on servers that expire groups by themselves."""
+        """Remove a group and its positions. If the group returns, it begins at the oldest record. Raises `BrokerError`
+        while it has members, and on servers that expire groups by themselves."""
 
     async def append_probe(self) -> int | None:
-        """Append a record, read it back, and return its timestamp by the broker's clock, in milliseconds since 1970.
-        `None` if the broker uses this machine's clock; then nothing is appended."""
+        """Append a record, read it back, and return its timestamp by the broker's clock, in milliseconds since 1970. If
+        the broker uses this machine's clock, append nothing and return `None`."""

@@ -1,28 +1,29 @@
 """Port of the broker: an ordered, replayable log of partitioned topics, read by groups of members.
 
-Promised, each promise with a test in `saga.testing.conformance.broker`:
-- Records with the same key are in the same partition, in the order in which they were published. Topics with the same
-  partition count put the same key into partitions of the same number.
+Every adapter keeps these promises. Each has a test in `saga.testing.conformance.broker`:
+- Records with the same key are in the same partition, in the order in which they were published. In topics with equal
+  partition counts, a key belongs to partitions with the same number.
 - `publish` returns when all records are durable. If it raises, any of them may be in the log, now or later.
 - A member receives every record of its partitions at least once, in order, from the group's committed position on. A
   group without a position begins at the oldest record.
-- A partition is assigned to at most one live member of the group. A member that was paused or cut off may go on for a
-  while with what it has (a zombie); its commits are refused with `Fenced`.
-- `Listener.on_revoked` is called before another member gets the partition, and that member waits, within bounds, until
-  it returns. Then the partition is assigned to this member again, or lost. Running handlers need not wait for this.
+- A partition is assigned to at most one live member of the group. A member that was paused or disconnected may continue
+  with its records for a while (a zombie); its commits are refused with `Fenced`.
+- `Listener.on_revoked` is called before another member gets the partition. The other member waits, for a bounded time,
+  until it returns. Then the partition is assigned to this member again, or lost. `on_revoked` need not wait for running
+  handlers.
 - `commit` moves the group's position. When it returns, the position is as durable as the log.
 - The mark that `mark_in_progress` sets on a partition stays until `clear_in_progress`, or until an operator moves the
   position.
-- Members with disagreeing identities do not work in one group. `join` raises `ConfigurationError` while such a member
-  is there; a member that meets one later reports it in `disagreeing_members`.
-- `fetch_ends` and `fetch_positions` answer for any member, and are as new as the call.
+- Members with disagreeing identities do not work in one group. `join` raises `ConfigurationError` while the group has
+  such a member; a member that finds one later reports it in `disagreeing_members`.
+- `fetch_ends` and `fetch_positions` may be called by any member, and return values that are not older than the call.
 - Records that were removed before the group received them are reported, per partition. Nothing else is lost.
 - A position belongs to one log. A topic that is deleted and created again has a new log with a new id. Its members
-  notice within seconds, or at their start, and read the new log from its beginning. What they read of it before they
-  noticed is delivered again.
+  notice this within seconds, or at their start, and read the new log from its beginning. Records that they read of the
+  new log before they noticed are delivered again.
 - A record that cannot be read stalls its own partition and nothing else. It is never skipped.
 
-Not promised: that a record is delivered once; an order between partitions; that a position never goes back.
+Not promised: that a record is delivered only once; an order between partitions; that a position never goes back.
 """
 
 import struct
@@ -40,14 +41,16 @@ from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.support.printable import quote_text
 
 RECORD_BYTES_MAX = 1_000_000
-"""Default of the largest record, in bytes: what a Kafka topic accepts by default."""
+"""Default of the largest size of a record, in bytes: what a Kafka topic accepts by default."""
 RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
-"""Bounds of that setting: less leaves no room for a dead letter's headers, more delays all other records."""
+"""Smallest and largest accepted value of that setting. A smaller one leaves no room for a dead letter's headers; larger
+records would delay all others."""
 BESIDE_BYTES = 1 << 15
-"""Bytes reserved beside an event's value for its key and headers, and for the headers of a dead letter. All of these
-have bounds of their own."""
+"""Bytes reserved in a record beside an event's value: for its key and headers, and for the headers of a dead letter.
+Each of these has a limit of its own."""
 FRAME_BYTES = 100
-"""Most bytes that a log adds to a record: the frame of the record, and of a batch that contains only this record."""
+"""Largest number of bytes that a log adds to a record: the frame of the record, and of a batch that contains only this
+record."""
 
 FROM_THE_OLDEST: Mapping[str, int] = MappingProxyType({})
 """Default of `Subscription.starts`: the group begins at the oldest record of every topic."""
@@ -62,7 +65,8 @@ def record_size(message: Outgoing) -> int:
 
 
 def value_bytes_max(record_bytes_max: int) -> int:
-    """Return the largest value of an event that still fits into a record with its headers, also as a dead letter."""
+    """Return the largest size of an event's value with which the event fits into a record with its headers, also as a
+    dead letter."""
     return record_bytes_max - BESIDE_BYTES
 
 
@@ -78,7 +82,7 @@ TEXT_MAX = 200
 
 
 class MemberIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Identity that a member reports. All members of a group must have the same `service` and `store`."""
+    """Identity that a member of a group reports. All members of a group must have the same `service` and `store`."""
 
     service: str
     store: str
@@ -96,12 +100,13 @@ class MemberIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def encode_identity(identity: MemberIdentity | None) -> bytes:
-    """Encode an identity for the subscription; empty for a member without one."""
+    """Encode an identity for the subscription; empty bytes for a member without an identity."""
     return b"" if identity is None else msgspec.json.encode(identity)
 
 
 def decode_identity(content: bytes | None) -> MemberIdentity | None:
-    """Decode the identity of a member; `None` if it has none that we can read, because it is another program."""
+    """Decode the identity of a member; `None` if the member has no identity that can be read, because it is another
+    program."""
     if not content:
         return None
     try:
@@ -112,16 +117,17 @@ def decode_identity(content: bytes | None) -> MemberIdentity | None:
 
 
 def find_disagreeing(ours: MemberIdentity | None, members: Iterable[MemberIdentity | None]) -> tuple[str, ...]:
-    """Return the members whose identity disagrees with ours, each in a line.
+    """Return a line for each member whose identity disagrees with that of this member.
 
-    A member without an identity does not disagree: it may be a client of an earlier release."""
+    A member without an identity does not disagree: it may be a client of an earlier release.
+    """
     if ours is None:
         return ()
     return tuple(sorted({str(each) for each in members if each is not None and not each.agrees_with(ours)}))
 
 
 def disagreement_error(group: str, ours: MemberIdentity | None, disagreeing: Iterable[str]) -> ConfigurationError:
-    """Create the error for a member that must not join a group with disagreeing members."""
+    """Create the error for a member that must not join a group because of members with disagreeing identities."""
     return ConfigurationError(
         f"nothing was started: the group {group!r} belongs to another service or store. This is {ours}. Each of the "
         "two would lose the messages that the other takes. Check that SAGA_STORE is the same in all processes of this "
@@ -139,108 +145,119 @@ class Subscription(NamedTuple):
     group: str
     topics: Sequence[str]
     identity: MemberIdentity | None = None
-    """Identity of the member, which is compared with those of the other members; `None`: it is not compared."""
+    """Identity of the member, which is compared with the identities of the other members; `None` if it is not to be
+    compared."""
     starts: Mapping[str, int] = FROM_THE_OLDEST
-    """Where a group without a position begins, by topic: at the first record appended at this time or later, in
-    milliseconds since 1970. 0, or no entry: at the oldest record."""
+    """Times at which a group without a position begins, by topic, in milliseconds since 1970. The group begins at the
+    first record that was appended at this time or later. With 0, or without an entry, it begins at the oldest record.
+    """
 
 
 class Listener(Protocol):
-    """Callbacks by which a membership reports which partitions it has."""
+    """Callbacks through which a membership reports changes of its partitions."""
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         """Start to process these partitions; each comes with the offset of its first uncommitted record."""
 
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
-        """Commit what is finished of partitions that may go to another member, and do not wait for running handlers.
+        """Commit the finished records of partitions that may be assigned to another member. Do not wait for running
+        handlers.
 
         The group is paused until this returns. Afterwards each partition is assigned again or lost, or this member
-        leaves."""
+        leaves.
+        """
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
-        """Forget these partitions: another member gets them after `revoked`, or this member was taken for dead. Commits
-        would be refused."""
+        """Forget these partitions: another member gets them after `on_revoked`, or this member was taken for dead.
+        Commits would be refused."""
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        """React to records that retention or an operator removed before this group received them: offsets `first` to
-        `after` (exclusive), where reading goes on. They will not be delivered."""
+        """React to records that retention or an operator removed before this group received them: the offsets from
+        `first` up to, but not including, `after`, where reading continues. These records will not be delivered."""
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         """React to a partition whose topic was deleted and created again. Records of the old log from `position` on are
-        lost. The new log is read from its beginning: `assigned` follows, after `lost` if the partition was ours."""
+        lost. The new log is read from its beginning: `on_assigned` follows, after `on_lost` if the partition was
+        assigned to this member."""
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
-        """React to a topic that has more partitions than before. They are assigned soon; from now on a key may be in
-        another partition."""
+        """React to a topic that has more partitions than before. The new partitions are assigned soon. From now on a
+        key may belong to another partition."""
 
 
 class Membership(Protocol):
-    """A member of a group, between joining and leaving."""
+    """A member of a group, from joining to leaving."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Return the next records of these partitions, as far as they are ours; empty after `timeout_s`.
+        """Return the next records of those of these partitions that are assigned to this member; none if there are no
+        new ones within `timeout_s`.
 
-        A partition that is left out is paused and loses nothing. Not to be called concurrently. Raises
-        `BrokerUnavailable`."""
+        A partition that is not passed is paused, and none of its records is lost. Must not be called concurrently.
+        Raises `BrokerUnavailable`.
+        """
 
     def wake(self) -> None:
-        """Make the current poll return at once, or else the next one."""
+        """Make the current poll return at once, or the next one if none is running."""
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets: everything below them is processed. Raises `Fenced`, `BrokerUnavailable`."""
+        """Commit these offsets: all records below them are processed. Raises `Fenced`, `BrokerUnavailable`."""
 
     async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        """Mark the partitions as in progress, beside the group's positions, which are these.
+        """Commit these offsets and mark their partitions as in progress.
 
-        Returns the partitions that were marked already: their previous owner did not call `end`, so it may have died
-        while it processed a message. Raises as `commit`, which does not change the mark."""
+        Return the partitions that were already marked: their previous owner did not call `clear_in_progress`, so it may
+        have died while it processed a message. Raises the same errors as `commit`. A `commit` does not change the
+        marks.
+        """
 
     async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets and remove the mark: no message of the partitions is in progress. Raises as `commit`."""
+        """Commit these offsets and remove the marks of their partitions: none of their messages is in progress. Raises
+        as `commit`."""
 
     def log_id(self, partition: Partition) -> str:
-        """Return the id of the partition's log; empty if the broker has none. It is known from `assigned` on, and does
-        not change until the next `assigned`."""
+        """Return the id of the partition's log; empty if the broker has no log ids. The id is known from `on_assigned`
+        on, and does not change until the next `on_assigned`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Return how many records of each of our partitions `poll` has not returned yet, as last known: no request is
-        made. A partition with unknown lag is left out. `None`: nothing has been assigned yet."""
+        """Return, for each partition of this member, how many records `poll` has not returned yet, as last known: no
+        request is made. A partition with unknown lag is left out. Return `None` if nothing has been assigned yet."""
 
     def disagreeing_members(self) -> Sequence[str]:
-        """Return the members whose identity disagrees with ours, as last seen; each in a line."""
+        """Return a line for each member whose identity disagrees with that of this member, as last seen."""
 
     def polled_offsets(self) -> Mapping[Partition, int]:
-        """Return for each of our partitions the offset below which `poll` has returned every record. It includes the
-        ends of transactions behind the last record. No request is made."""
+        """Return, for each partition of this member, the offset below which `poll` has returned every record. Ends of
+        transactions after the last record are included. No request is made."""
 
     async def fetch_ends(self) -> Mapping[Partition, int | None]:
-        """Request the current end of every partition of our topics, assigned to us or not: the offset after its last
-        readable record. `None`: unknown now, because the partition has no leader or we may not read it. A deleted topic
-        is left out. Raises `BrokerUnavailable`."""
+        """Request the current end of every partition of the subscribed topics, whether assigned to this member or not:
+        the offset after its last readable record. The end is `None` if it is unknown, because the partition has no
+        leader or this user may not read it. A deleted topic is left out. Raises `BrokerUnavailable`."""
 
     async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """Request the group's committed positions of these partitions, assigned to us or not; unknown ones are left
-        out. Raises `BrokerUnavailable`."""
+        """Request the group's committed positions of these partitions, whether assigned to this member or not. Unknown
+        positions are left out. Raises `BrokerUnavailable`."""
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
-        """Return the partitions, ours or due to be ours, that cannot be read now. They are retried. When this list
-        changes, the current poll returns, or else the next one."""
+        """Return the partitions that cannot be read at present, and that are, or should be, assigned to this member.
+        Reading them is retried. When this list changes, the current poll returns, or the next one if none is running.
+        """
 
 
 class Broker(Protocol):
     """A log of partitioned topics."""
 
     record_bytes_max: int
-    """Largest record, in bytes, by `record_size`. `publish` refuses a larger one with `BrokerError` before it sends
-    anything. A topic may be configured to accept less: `saga doctor` compares."""
+    """Largest size of a record, in bytes, as computed by `record_size`. `publish` refuses a larger record with
+    `BrokerError` before it sends anything. A topic may be configured to accept less: `saga doctor` compares the two."""
     creates_topics: bool
-    """True if services and clients create missing topics, which fits a file of their own. On shared servers an operator
-    creates them with `saga topics apply`, with rights that no service needs. Otherwise a wrong address would silently
-    give new, empty topics."""
+    """True if services and clients create missing topics. This is right for a broker that is a local file. On shared
+    servers an operator creates topics with `saga topics apply`, with rights that no service needs. If services created
+    them there, a wrong address would silently lead to new, empty topics."""
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises `SagaError` with reason and remedy if the broker cannot be used. It does so before
-        `SAGA_OPEN_S` has passed, because the caller's timeout could not name the reason."""
+        """Connect. Raises `SagaError` with reason and remedy if the broker cannot be used. The error is raised before
+        `SAGA_OPEN_S` has passed, because an error of the caller's timeout could not name the reason."""
 
     async def __aexit__(self, *exc: object) -> None:
         """Wait until every `publish` has ended, then disconnect."""
@@ -253,33 +270,34 @@ class Broker(Protocol):
         `BrokerError`."""
 
     async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return the log ids of these topics, as far as they exist and the broker has ids. A topic that is deleted and
-        created again gets a new id, which is never reused. Raises `BrokerError`."""
+        """Return the log ids of those of these topics that exist, if the broker has log ids. A topic that is deleted
+        and created again gets a new id; ids are never reused. Raises `BrokerError`."""
 
     async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
-        """Return the rights that this user lacks to read and write these topics and join these groups; each in a line
-        with what to allow. Empty on a broker without users, or one that does not tell beforehand; missing topics are
-        left out. Raises `BrokerError`."""
+        """Return a line for each right that this user lacks to read and write these topics and to join these groups,
+        with what to allow. None are returned on a broker without users, or by one that cannot check rights beforehand;
+        missing topics are left out. Raises `BrokerError`."""
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
-        """Append the messages, in this order per key. Raises `BrokerUnavailable`; and `BrokerError`, with nothing
-        appended, for a missing topic or a record that is too large."""
+        """Append the messages. Messages with the same key keep their order. Raises `BrokerUnavailable` if they may have
+        been appended or not. Raises `BrokerError`, with nothing appended, for a missing topic or a record that is too
+        large."""
 
     def join(self, subscription: Subscription, listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        """Join a group inside the block; leaving it revokes the member's partitions. Raises `ConfigurationError` if a
-        member of the group has a disagreeing identity."""
+        """Join a group for the duration of the block; leaving the block revokes the member's partitions. Raises
+        `ConfigurationError` if a member of the group has a disagreeing identity."""
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
-        """Read all current records of a topic, partition by partition. For tools only."""
+        """Read all existing records of a topic, partition by partition. For tools only."""
 
 
 # ---------------------------------------------------------------- topics that must be there
 
 
 APPLY = "saga topics apply"
-"""Command that creates topics where services do not."""
+"""Command that creates topics on brokers where services do not create them."""
 
 
 async def find_topic_problems(
@@ -288,14 +306,15 @@ async def find_topic_problems(
     reads: Collection[str] = (),
     writes: Collection[str] = (),
 ) -> list[str]:
-    """Return the topics that are missing or have another number of partitions than the contracts, each in a line.
+    """Return a line for each topic that is missing, or has another number of partitions than the contracts require.
 
-    Where services create topics (`Broker.creates_topics`) missing ones are created instead, and one with another number
-    of partitions raises `SagaError`.
+    If services create topics on this broker (`Broker.creates_topics`), missing topics are created instead, and
+    `SagaError` is raised for a topic with another number of partitions.
 
     Args:
-        reads: Topics that are read. A missing topic may only be hidden from this user, who needs rights on it.
-        writes: Topics that are written, likewise.
+        reads: Topics that are read. A topic that seems to be missing may only be hidden from this user, for lack of
+            rights.
+        writes: Topics that are written. They may be hidden, too.
     """
     if broker.creates_topics:
         await broker.ensure_topics(topics)
@@ -324,8 +343,8 @@ _HASH_SEED = 0x9747B28C
 _HASH_FACTOR = 0x5BD1E995
 _UINT32_MASK = 0xFFFFFFFF
 CACHED_KEYS_MAX = 16_384
-"""Largest number of keys whose hash is cached. A saga's key occurs in each of its messages, and hashing takes
-microseconds."""
+"""Largest number of keys whose hash is cached. The cache pays, because hashing takes microseconds and a saga's key
+occurs in each of its messages."""
 
 
 @lru_cache(maxsize=CACHED_KEYS_MAX)

@@ -46,11 +46,11 @@ from saga.support.clock import Clock
 RECORDS_MAX = 2000
 """Largest number of records in one transaction."""
 LOOK_S_FIRST, LOOK_S_MAX = 0.002, 0.02
-"""Pauses between checks for writes of other processes: the shortest, used at first and after such a write, and the
-longest, when nothing happens."""
+"""Pause between checks for writes of other processes, in seconds: the shortest one is used at first and after such a
+write, the longest one while nothing happens."""
 LOOK_GROWTH = 1.1
 NAMES_EVERY_S = 0.25
-"""Pause between checks that the path still leads to the open file."""
+"""Pause between checks that the path still leads to the open file, in seconds."""
 TRIM_EVERY_S = 60.0
 PAGE = 500
 """Number of records that `scan` reads at a time."""
@@ -77,9 +77,9 @@ class EmbeddedBroker:
     ) -> None:
         """Store the parameters; nothing is opened yet.
 
-        `path`: the file, which is created with its folder if missing. `lock_s`: how long to wait for another process
-        that holds the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the file's size; reaching it is
-        like a full disk.
+        `path`: the file, which is created with its folder if it is missing. `lock_s`: longest wait for the write lock
+        of another process, after which `BrokerUnavailable` is raised. `bytes_max`: maximum size of the file; reaching
+        it has the effect of a full disk.
         """
         self.path = path.absolute()
         self._clock, self._lock_s, self._bytes_max = clock, lock_s, bytes_max
@@ -115,7 +115,8 @@ class EmbeddedBroker:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close. Raises `BrokerBroken` if the file was removed or replaced and no caller has got that error yet."""
+        """Close the file. Raises `BrokerBroken` if the file was removed or replaced, unless a caller has received that
+        error already."""
         try:
             await self._closing.aclose()
         finally:
@@ -154,7 +155,7 @@ class EmbeddedBroker:
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish as the port promises.
 
-        A batch of up to 2,000 records that was queued is appended even if the caller is cancelled.
+        Once a batch of up to 2,000 records is queued, it is appended even if the caller is cancelled.
         """
         shared = self._open
         try:
@@ -163,7 +164,7 @@ class EmbeddedBroker:
             raise shared.file.make_error(why, FileOperation.READ) from why
         while (
             len(entries) > RECORDS_MAX
-        ):  # one after another: later records must not be appended after a failure of earlier ones
+        ):  # one after another: later records must not be appended if earlier ones failed
             some, entries = entries[:RECORDS_MAX], entries[RECORDS_MAX:]
             await shared.writer.do(partial(shared.transaction.append, some), len(some))
         if entries:
@@ -171,7 +172,7 @@ class EmbeddedBroker:
 
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
-        """Join a group as the port promises. An error that the listener raises is raised by the next `poll` or
+        """Join a group as the port promises. An error raised by the listener is raised again by the next `poll` or
         `commit`."""
         shared = self._open
         try:
@@ -188,7 +189,7 @@ class EmbeddedBroker:
         try:
             async with _run_in_background(
                 member.send_heartbeats(), member.watch_members()
-            ):  # heartbeats go on while it drains
+            ):  # heartbeats continue while the member drains
                 try:
                     async with _run_in_background(member.follow_group()):
                         yield member
@@ -222,14 +223,15 @@ class EmbeddedBroker:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection for all statements, for tests and inspection. Not to be used inside a transaction."""
+        """Return the connection for all statements, for tests and inspection. It must not be used inside a
+        transaction."""
         return self._open.file.connection()
 
     async def trim(self) -> None:
         """Remove records that are older than the retention of their topic, and shrink the file. Raises
         `BrokerUnavailable`.
 
-        This also happens every minute by itself.
+        The broker also does this by itself every minute.
         """
         log, groups, clock, writer = self._open.log, self._open.groups, self._clock, self._open.writer
         await writer.do(lambda: groups.record_absences(clock.now_ms(), self._is_alive))
@@ -239,7 +241,7 @@ class EmbeddedBroker:
             continue
 
     def _find_lost_groups(self) -> Collection[str]:
-        """Return the groups for which retention no longer waits."""
+        """Return the groups for which retention no longer keeps records."""
         away_ms = self._open.groups.read_absences()
         return {group for group, ms in away_ms.items() if ms > self._timing.away_s_max * 1000}
 
@@ -259,7 +261,7 @@ class EmbeddedBroker:
             reader.update_heads(heads)
 
     def _announce_others(self) -> None:
-        """Notify members that another process wrote and that `log` was reloaded."""
+        """Notify members after another process has written and `log` was reloaded."""
         if self._shared is None:  # still opening: there are no members yet, and the log is read again
             return
         log = self._shared.log
@@ -270,7 +272,7 @@ class EmbeddedBroker:
         self._versions = dict(log.versions)
 
     def _fail_members(self, why: Broken) -> None:
-        """Make all polls raise this error: the file is broken."""
+        """Make all polls raise this error, because the file is broken."""
         for member in self._members:
             member.fail(why)
         for reader in self._readers:
@@ -282,7 +284,7 @@ class EmbeddedBroker:
                 member.changed.set()
 
     async def _watch_file(self) -> None:
-        """Detect what other processes write. Our own writes notify members directly."""
+        """Detect writes of other processes. Writes of this process notify members directly."""
         pause_s, names_at_s = LOOK_S_FIRST, 0.0
         while True:
             await self._clock.sleep(pause_s)
@@ -301,7 +303,8 @@ class EmbeddedBroker:
             pause_s = LOOK_S_FIRST if others else min(pause_s * LOOK_GROWTH, LOOK_S_MAX)
 
     def _check_names(self) -> None:
-        """Check that the path still leads to the open file, which may be removed while nothing is written."""
+        """Check that the path still leads to the open file, because the file may be removed while nothing is
+        written."""
         try:
             self._open.file.check_names()
         except Broken as why:
@@ -318,10 +321,10 @@ class EmbeddedBroker:
 
 @asynccontextmanager
 async def _run_in_background(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Run coroutines in the background inside the block; they have ended when the block ends.
+    """Run coroutines in the background while the block runs. All have ended when the block ends.
 
-    This is no TaskGroup: a TaskGroup would wrap the block's own exceptions, and would cancel the task that entered,
-    which for a test fixture is not the task that leaves.
+    This is not a TaskGroup, because a TaskGroup would wrap the block's own exceptions, and would cancel the task that
+    entered the block. In a test fixture another task leaves the block.
     """
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(each) for each in work]
@@ -342,10 +345,11 @@ async def _run_in_background(*work: Coroutine[object, object, None]) -> AsyncIte
 
 
 class EmbeddedAdministration(EmbeddedBroker):
-    """The embedded broker with the port for tools. See `saga.broker.administration.Administration` for the promises."""
+    """The embedded broker with the interface for tools. See `saga.broker.administration.Administration` for the
+    promises."""
 
     can_add_partitions = False
-    """False: a topic's partitions have consecutive numbers in the file."""
+    """False, because the partitions of a topic have consecutive numbers in the file."""
 
     async def list_topics(self) -> Collection[str]:
         return list(self._read_topics())
@@ -368,8 +372,8 @@ class EmbeddedAdministration(EmbeddedBroker):
         self._find_topic(topic)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
-        """Raise `BrokerError`: keys would change their partition, and the file has no free numbers beside the existing
-        partitions."""
+        """Raise `BrokerError`: a topic of the embedded broker cannot get more partitions. Keys would change their
+        partition, and the file has no free numbers next to the existing partitions."""
         raise BrokerError(
             f"topic {topic!r} of the embedded broker keeps its {self._find_topic(topic).partitions} partitions: to "
             f"have {partitions}, let the services handle what is there, then begin with another file"
@@ -377,7 +381,7 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     async def describe_group(self, name: str) -> GroupDescription:
         members, positions = self._list_live_members(name), self._read_positions(name)
-        # A member gets a position when it joins, so each topic that is read has one.
+        # A member gets a position in each topic when it joins, so each topic that is read has one.
         reads = frozenset({p.topic for p in positions} if members else ())
         return GroupDescription(members, positions, reads, self._read_identities(name))
 
@@ -436,7 +440,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: self._move(group, rows))
 
     def _move(self, group: str, rows: list[tuple[str, int, int, int]]) -> None:
-        """Move positions inside a transaction, so that no member joins meanwhile."""
+        """Move positions inside a transaction, so that no member can join meanwhile."""
         if members := self._list_live_members(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self.connection.executemany(
@@ -460,7 +464,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: self._forget(group))
 
     def _forget(self, group: str) -> None:
-        """Forget a group inside a transaction, so that no member joins meanwhile."""
+        """Remove a group inside a transaction, so that no member can join meanwhile."""
         if members := self._list_live_members(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self._open.groups.forget(group)
@@ -472,8 +476,8 @@ class EmbeddedAdministration(EmbeddedBroker):
     # ---------------------------------------------------------------- queries
 
     def _read_topics(self) -> Mapping[str, TopicExtent]:
-        """Read the topics from the file. The log's cached copy may be outdated, because another process may have
-        changed a retention."""
+        """Read the topics from the file. The log's cached copy may be outdated if another process has changed a
+        retention."""
         with self._open.file.translate_errors():
             return dict(sorted(load_topics(self.connection).items()))
 
@@ -484,8 +488,8 @@ class EmbeddedAdministration(EmbeddedBroker):
         return kept[topic]
 
     def _list_live_members(self, group: str) -> tuple[str, ...]:
-        """Return the members that may be alive. A frozen process keeps its lock file; a dead one does not, and prevents
-        nothing."""
+        """Return the members that may be alive. The process of such a member holds its lock file, even if it is frozen;
+        the members of dead processes do not prevent any change."""
         return tuple(fellow.seat for fellow in self._find_live_members(group))
 
     def _read_identities(self, group: str) -> frozenset[MemberIdentity]:
@@ -519,7 +523,7 @@ class EmbeddedAdministration(EmbeddedBroker):
 
 
 class EmbeddedReader:
-    """Reader on the broker's file. See `saga.broker.administration.PartitionReader` for the promises."""
+    """Reader of the broker's file. See `saga.broker.administration.PartitionReader` for the promises."""
 
     def __init__(self, positions: Mapping[Partition, int], shared: BrokerFile) -> None:
         """Start at these positions. Raises `BrokerError` for a partition that does not exist."""
@@ -531,7 +535,7 @@ class EmbeddedReader:
                 raise BrokerError(f"topic {partition.topic} has {kept.partitions} partitions: none is {partition}")
             self._logs[partition] = kept.first_log + partition.number
         self._order = list(positions)
-        """Partitions, the one that was read least recently first."""
+        """Partitions in the order in which they are read: the one read least recently comes first."""
         self._standstills: dict[Partition, StalledPartition] = {}
         self._news = asyncio.Event()
         self._broken: BaseException | None = None
@@ -543,7 +547,7 @@ class EmbeddedReader:
             if self._broken is not None:
                 raise self._broken
             self._news.clear()
-            await clock.sleep(0)  # a reader with constant input would never let other tasks run
+            await clock.sleep(0)  # a reader that always finds records would never let other tasks run
             try:
                 if records := self._read(records_max):
                     return records
@@ -556,7 +560,7 @@ class EmbeddedReader:
 
     @property
     def logs(self) -> Collection[int]:
-        """The logs that this reader reads."""
+        """Return the logs that this reader reads."""
         return self._logs.values()
 
     def positions(self) -> Mapping[Partition, int]:
@@ -569,7 +573,7 @@ class EmbeddedReader:
         return list(self._standstills.values())
 
     def update_heads(self, heads: Mapping[int, int]) -> None:
-        """Wake the poll: some logs have new ends."""
+        """Wake the poll, because some logs have new ends."""
         self._news.set()
 
     def fail(self, why: BaseException) -> None:
@@ -593,7 +597,7 @@ class EmbeddedReader:
                 self._standstills[partition] = told
                 continue
             self._standstills.pop(partition, None)
-            # A log has no gaps: records in between were removed by retention.
+            # A log has no gaps, so records in between were removed by retention.
             self._positions[partition] = read[-1].offset + 1 if read else ends[number]
             records += read
             if len(records) >= records_max:

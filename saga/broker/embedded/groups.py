@@ -1,10 +1,11 @@
-"""Consumer groups and their partition assignment: each step is one transaction on tables that all members share.
+"""Consumer groups and the assignment of partitions. Each step is one transaction on tables that all members share.
 
-There is no coordinator. A change of membership begins a new generation, which gives every log a target member. A member
-releases the logs that are no longer its targets and takes those that are. So each log has at most one owner in the
-file, and a commit is refused unless it comes from that owner in the generation in which it took the log.
+There is no coordinator. A change of membership begins a new generation, in which every log (the records of one
+partition) has a target member. A member releases the logs of which it is no longer the target, and takes the logs of
+which it is the target. So each log has at most one owner in the file. A commit is refused unless it comes from that
+owner, in the generation in which the owner took the log.
 
-Which members are alive is found by file locks and heartbeats, at the end of this module.
+File locks and heartbeats show which members are alive: see the end of this module.
 """
 
 import errno
@@ -64,24 +65,26 @@ class Newcomer(NamedTuple):
     topics: Sequence[str]
     identity: MemberIdentity | None = None
     starts: Mapping[str, int] = FROM_THE_OLDEST
-    """Time, in milliseconds since 1970, at which the group begins in a topic without a committed position."""
+    """Times at which the group begins in a topic without a committed position, in milliseconds since 1970."""
 
 
 class Grant(NamedTuple):
-    """A log that a member has taken: from which offset, and in which generation."""
+    """A log that a member has taken, with the offset from which it reads and the generation in which it took the
+    log."""
 
     log: int
     granted: int
     offset: int
     was_in_progress: bool = False
-    """True if the previous owner may have been processing messages of it when it disappeared."""
+    """True if the previous owner may have been processing messages of the log when it disappeared."""
 
 
 _IN_HAND = "CREATE TABLE IF NOT EXISTS in_hand (grp TEXT, log INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID"
-"""Table of the logs of which messages may be in progress. It is created on first use, because files of earlier releases
-have none; those releases ignore it."""
+"""Statement that creates the table of logs whose messages may be in progress. It is executed on first use, because
+files of earlier releases lack the table; those releases ignore it."""
 _IDENTITIES = "CREATE TABLE IF NOT EXISTS identities (member INTEGER PRIMARY KEY, identity BLOB)"
-"""Table of the identities that members report, created on first use like the table above."""
+"""Statement that creates the table of the identities that members report. It is executed on first use, like the one
+above."""
 
 
 def assign_ranges(
@@ -89,8 +92,8 @@ def assign_ranges(
 ) -> dict[int, int]:
     """Return the target member of each log.
 
-    Each member that reads a topic gets a range of its partitions, so partitions of the same number in topics with equal
-    partition counts go to the same member.
+    Each member that reads a topic gets a range of its partitions. So in topics with equal partition counts, partitions
+    with the same number go to the same member.
 
     >>> assign_ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": TopicExtent(1, 3, None)})
     {1: 7, 2: 7, 3: 9}
@@ -109,19 +112,19 @@ def assign_ranges(
 
 
 LOOK_MS_MAX = 120_000
-"""Longest time between two checks that counts as absence. A clock that was ahead for a moment, or a time in which no
-process ran, must not make retention give up a group."""
+"""Longest time between two checks of a group that is counted as absence. Longer times are ignored, so that a clock that
+was wrong for a moment, or a time in which no process ran, does not make retention give up a group."""
 
 
 class Groups:
-    """Statements on groups. Methods that begin with `read` or `list` only read; all others are called inside a
-    transaction."""
+    """Statements on the tables of groups. Methods that begin with `read` or `list` only read; all others must be called
+    inside a transaction."""
 
     def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
 
     def read_view(self, group: str, member: int) -> MemberView:
-        """Read the state of the group that concerns this member."""
+        """Read the state of the group, as far as it concerns this member."""
         found = self._connection().execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         alive = self._connection().execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
         rows = self._connection().execute(
@@ -131,7 +134,7 @@ class Groups:
         return MemberView(alive is not None, found[0] if found else 0, tuple(AssignedLog(*row) for row in rows))
 
     def list_members(self, group: str) -> list[MemberRow]:
-        """Read all members, including the caller."""
+        """Read all members of the group, including the caller."""
         rows = self._connection().execute("SELECT id, seat FROM members WHERE grp = ? ORDER BY id", (group,))
         return [MemberRow(*row) for row in rows]
 
@@ -157,10 +160,10 @@ class Groups:
         *,
         instead_of: Collection[MemberRow] = (),
     ) -> tuple[int, tuple[str, ...]]:
-        """Add a member, remove the dead ones, and begin a new generation. Return the member's id, which is never
-        reused.
+        """Add a member to the group, remove dead members, and begin a new generation. Return the id of the new member,
+        which is never reused.
 
-        If live members disagree with its identity, change nothing and return these members.
+        If live members have disagreeing identities, change nothing and return these members.
         """
         connection = self._connection()
         if newcomer.identity is not None:
@@ -184,7 +187,7 @@ class Groups:
         return member, ()
 
     def evict(self, group: str, fellows: Collection[MemberRow], kept: Mapping[str, TopicExtent]) -> None:
-        """Remove these members as dead, unless they have left."""
+        """Remove these members, which are considered dead, unless they have left already."""
         cursor = self._connection().executemany("DELETE FROM members WHERE id = ?", [(each.id,) for each in fellows])
         if cursor.rowcount > 0:
             self._begin_generation(group, kept)
@@ -195,7 +198,7 @@ class Groups:
             self._begin_generation(group, kept)
 
     def release(self, group: str, member: int, logs: Collection[int]) -> None:
-        """Release logs that the member has finished with, so that their targets can take them."""
+        """Release logs that the member no longer processes, so that their target members can take them."""
         self._connection().executemany(
             "UPDATE positions SET owner = NULL, granted = NULL"
             " WHERE grp = ? AND log = ? AND owner = ? AND target IS NOT owner",
@@ -204,9 +207,9 @@ class Groups:
         self._connection().execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
 
     def claim(self, group: str, member: int, generation: int, logs: Collection[int]) -> list[Grant]:
-        """Take the logs whose target in `generation` is this member, also from a previous owner.
+        """Take the logs whose target in `generation` is this member, even if they have another owner.
 
-        Takes nothing if the generation is over. A previous owner notices it at once, and its commits are refused.
+        Nothing is taken if the generation is over. The previous owner notices at once, and its commits are refused.
         """
         execute = self._connection().execute
         (current,) = execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
@@ -249,7 +252,7 @@ class Groups:
         )
 
     def mark_in_progress(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
-        """Commit, and mark these logs as in progress. Raises `Fenced` as `commit`."""
+        """Commit offsets and mark their logs as in progress. Raises `Fenced`, as `commit` does."""
         self.commit(group, member, offsets)
         self._connection().execute(_IN_HAND)
         self._connection().executemany(
@@ -257,8 +260,8 @@ class Groups:
         )
 
     def clear_in_progress(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
-        """Commit, and remove the marks of these logs: no message of them is in progress. Raises `Fenced` as
-        `commit`."""
+        """Commit offsets and remove the marks of their logs, because none of their messages is in progress. Raises
+        `Fenced`, as `commit` does."""
         self.commit(group, member, offsets)
         self._connection().execute(_IN_HAND)
         self._connection().executemany(
@@ -268,9 +271,9 @@ class Groups:
     # ---------------------------------------------------------------- absence
 
     def record_absences(self, now_ms: int, lives: Callable[[str], bool]) -> None:
-        """Record how long groups without a live member have been absent.
+        """Record for how long groups have been without a live member.
 
-        `lives`: returns whether the member with this lock file is alive.
+        `lives`: function that returns whether the member with this lock file is alive.
         """
         execute = self._connection().execute
         known = {group: (away_ms, looked_ms) for group, away_ms, looked_ms in self._absences()}
@@ -287,7 +290,8 @@ class Groups:
             execute("INSERT OR REPLACE INTO absences VALUES (?, ?, ?, ?)", (group, away_ms, now_ms, sum_))
 
     def read_absences(self) -> Mapping[str, int]:
-        """Return for how many milliseconds each absent group was observed to be absent. Raises `Damage`."""
+        """Return, for each absent group, for how many milliseconds it was observed without a live member. Raises
+        `Damage`."""
         return {group: away_ms for group, away_ms, _ in self._absences()}
 
     def forget(self, group: str) -> None:
@@ -311,10 +315,10 @@ class Groups:
     def _begin_generation(
         self, group: str, kept: Mapping[str, TopicExtent], starts: Mapping[str, int] = FROM_THE_OLDEST
     ) -> None:
-        """Begin a new generation: choose targets for all logs, and free the logs of removed members.
+        """Begin a new generation: choose a target member for each log, and release the logs of removed members.
 
-        A log gets its position here, at the oldest record or where the group starts, before anyone reads it: from now
-        on retention keeps what the group has not committed.
+        A log without a position gets one here, at the oldest record or at the group's start time, before a member reads
+        it. From then on retention keeps the records that the group has not committed.
         """
         execute, executemany = self._connection().execute, self._connection().executemany
         rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
@@ -348,8 +352,8 @@ class Groups:
         )
 
     def _find_start(self, log: int, start_ms: int) -> int:
-        """Return the offset of the first record that was appended at this time or later; of the oldest record if the
-        time is 0."""
+        """Return the offset of the first record that was appended at this time or later; the oldest offset if the time
+        is 0."""
         oldest, end = read_log_bounds(self._connection(), log)
         if not start_ms:
             return oldest
@@ -371,11 +375,14 @@ TRIES_MAX = 100
 
 
 class MemberLock:
-    """Lock that a member holds as long as its process lives, on a file of its own beside the broker's file.
+    """Lock that a member holds as long as its process lives. It is a lock on a file of its own, in the folder of the
+    broker's file.
 
-    The file's name is never used again. With the process id alone, a new process could take over the name of a dead
-    member, which would then seem to be alive, or lose its own file when the dead one's is removed. A child made by
-    `fork` without `exec` holds the lock as well; then the death is noticed by missing heartbeats."""
+    The name of the file is never reused. If it contained only the process id, a new process could get the name of a
+    dead member. The dead member would then seem alive, or the new process would lose its file when that of the dead
+    member is removed. A child process made by `fork` without `exec` inherits the lock; in that case the death is
+    noticed by missing heartbeats.
+    """
 
     def __init__(self, broker: Path) -> None:
         self._broker, self._beats = broker, 0
@@ -392,7 +399,7 @@ class MemberLock:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             if state_file.try_lock(file) and _is_same_file(
                 file, self.path
-            ):  # else another process checked or removed the file in between
+            ):  # otherwise another process checked or removed the file in between
                 self._file = file
                 return
             os.close(file)
@@ -405,7 +412,7 @@ class MemberLock:
             self._acquire()
 
     def release(self) -> None:
-        """Remove the file and give up the lock: others see this member as dead from now on."""
+        """Remove the file and release the lock. From now on others consider this member dead."""
         self.path.unlink(missing_ok=True)
         os.close(self._file)
 
@@ -419,7 +426,7 @@ def read_heartbeat(seat: Path) -> int | None:
     try:
         if state_file.try_lock(
             file, fcntl.LOCK_SH
-        ):  # shared, so that two processes that check do not take each other for the member
+        ):  # shared, so that two processes that check at the same time do not mistake each other for the member
             return None
         said = os.pread(file, _BEATS.size, 0)
         return _BEATS.unpack(said)[0] if len(said) == _BEATS.size else 0
@@ -433,11 +440,12 @@ def is_dead(seat: Path) -> bool:
 
 
 def remove_dead_locks(broker: Path) -> None:
-    """Remove the lock files of dead processes. Each is locked meanwhile, so that no member can take it over."""
+    """Remove the lock files of dead processes. Each file is locked while it is removed, so that no member can take it
+    over."""
     for seat in broker.parent.glob(f"{broker.name}.member-*"):
         try:
             file = os.open(seat, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # gone, or another user's
+        except OSError:  # it is gone, or belongs to another user
             continue
         try:
             if state_file.try_lock(file) and _is_same_file(file, seat):
@@ -459,29 +467,30 @@ def _is_same_file(file: int, path: Path) -> bool:
 
 
 class SilentMember(NamedTuple):
-    """A member that seems to be dead, with the heartbeats it had sent by then."""
+    """A member that seems to be dead, with the number of heartbeats that it had sent when this was noticed."""
 
     member: MemberRow
     beats: int | None
 
 
 class Liveness:
-    """What one member knows about the others: one without a lock is dead, one without heartbeats for too long is a
-    zombie.
+    """Knowledge of one member about the others. A member without a lock is dead; a member without heartbeats for too
+    long is a zombie.
 
-    Silence is measured by our own monotonic clock, and only while we check regularly ourselves: a process that was
-    frozen, or waited for a frozen one, knows nothing about the silence of others.
+    Time without heartbeats is measured by this process's monotonic clock, and only while it checks regularly. If this
+    process was frozen, or waited for a frozen one, it does not know whether others sent heartbeats meanwhile.
     """
 
     def __init__(self, folder: Path, clock: Clock, silence_s: float) -> None:
-        """Start without observations. `folder`: that of the broker's file and of the lock files."""
+        """Start without observations. `folder`: folder of the broker's file and of the lock files."""
         self._folder, self._clock, self._silence_s = folder, clock, silence_s
         self._looked_s = self._clock.monotonic_s()
         self._seen: dict[int, tuple[int, float]] = {}
-        """By member: its heartbeats, and since when there were no more."""
+        """For each member the number of its heartbeats, and the time since which it has not changed."""
 
     def find_silent(self, fellows: Sequence[MemberRow], *, but: int) -> list[SilentMember]:
-        """Record the members' heartbeats, and return those to be taken for dead, never `but`, which is the caller."""
+        """Record the members' heartbeats. Return the members that are to be considered dead, but never the member
+        `but`, which is the caller."""
         now_s = self._clock.monotonic_s()
         seen = self._seen if now_s - self._looked_s <= self._silence_s / 2 else {}
         self._looked_s, self._seen = now_s, {}
@@ -499,5 +508,5 @@ class Liveness:
         return gone
 
     def filter_silent(self, gone: Sequence[SilentMember]) -> list[MemberRow]:
-        """Return the members that have sent no heartbeat since."""
+        """Return those of these members that have sent no heartbeat since they were noticed."""
         return [each.member for each in gone if read_heartbeat(self._folder / each.member.seat) in (None, each.beats)]
