@@ -120,8 +120,10 @@ def identity_of_place(topic: str, partition: int, offset: int, log_id: str = "")
 
 
 def id_of_change(key: str, version: int, *, is_gone: bool) -> str:
-    """Return the id of a change of a document. A removal has its own ending: SQLite reports it with the version that
-    was removed, which the write before it had too.
+    """Return the id of a change of a document.
+
+    A removal has its own ending, because SQLite reports it with the version of the removed document, which is also the
+    version of the write before.
 
     >>> id_of_change("order-17", 4, is_gone=False), id_of_change("order-17", 4, is_gone=True)
     ('order-17@4', 'order-17@4-gone')

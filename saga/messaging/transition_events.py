@@ -98,9 +98,8 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     steps: tuple[str, ...] = ()
     """Names of the external calls that were made."""
     queued_ms: Count | None = None
-    """Milliseconds from receiving the message to the start of its turn; `None` if the transition is reported again by a
-    process that did not measure it.
-    """
+    """Milliseconds from receiving the message to the start of its processing; `None` if the transition is reported
+    again by a process that did not measure it."""
     handler_ms: Count | None = None
     """Milliseconds in the handler, and in earlier handlers of the same message; `None` likewise."""
     open: bool = False
@@ -113,7 +112,7 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     open breaker delays it: that is retried each minute, without a report.
     """
     due: str | None = None
-    """Time of the nearest deadline; the end of the year 9999 likewise."""
+    """Time of the nearest deadline; the end of the year 9999 as in `parked_until`."""
     result: Result | None = None
     """Outcome of the saga, if this transition decided it."""
     hash: str

@@ -191,7 +191,7 @@ class Abort(HandlerAction, frozen=True, gc=False):
 
 
 class RecordDecision(HandlerAction, frozen=True, gc=False):
-    """Record a decision: `saga.progress.next_action.record_decision` does it. No handler runs."""
+    """A decision for which no handler runs: `saga.progress.next_action.record_decision` records it."""
 
 
 class Ignore(RecordDecision, frozen=True, gc=False):
@@ -293,7 +293,7 @@ class ResolveEscalation(ApplyCommand, frozen=True, gc=False):
     """Close an escalation: an operator has corrected the problem that it reports."""
 
     escalation: DeadLetterRecord | None
-    """The escalation; `None`: its transition is archived."""
+    """The escalation; `None` if its transition is archived."""
 
 
 class RejectCommand(ApplyCommand, frozen=True, gc=False):

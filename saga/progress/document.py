@@ -208,7 +208,7 @@ class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """Time of the next attempt, in milliseconds since 1970, until which the message is parked; 0 if it is not parked.
     """
     delay_ms: int = 0
-    """Milliseconds from the moment when `due_ms` was set until `due_ms`; 0 if unknown."""
+    """Length in milliseconds of the wait that ends at `due_ms`; 0 if unknown."""
     put_off: bool = False
     """True if the message was last parked because of a pause, a limit or an open breaker, not after a failed attempt.
     """
@@ -241,8 +241,8 @@ class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """Time at which the run continues unless an awaited event arrives before, or time of its next attempt after a
     failed one; in milliseconds since 1970."""
     delay_ms: int = 0
-    """Milliseconds from the moment when `due_ms` was set until `due_ms`, if a failed attempt or a postponement set it;
-    0 if the last turn set it."""
+    """Length in milliseconds of the wait that ends at `due_ms`, if a failed attempt or a postponement set it; 0 if the
+    last turn did."""
     until: tuple[str, ...] = ()
     """Types of the awaited events."""
     by: str = ""
@@ -412,7 +412,7 @@ class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
     stack: tuple[str, ...] = ()
-    """Places in the code that led to it, outermost first; bounded."""
+    """Places in the code that led to the failure, outermost first; their number is limited."""
     blame: Blame | None = None
     """Class of the failure: who can correct its cause."""
     state: str = ""

@@ -96,7 +96,7 @@ class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
     stack: tuple[str, ...] = ()
-    """Places in the code that led to it, outermost first."""
+    """Places in the code that led to the failure, outermost first."""
     blame: Blame | None = None
     """Class of the failure: who can correct its cause."""
     put_off: bool = False

@@ -81,7 +81,7 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def surely_s(message: Message, now_ms: int) -> int:
-    """Return the time in seconds since 1970: now, or the message's own time if that is earlier.
+    """Return the current time or, if it is earlier, the message's own time; in seconds since 1970.
 
     So a clock that is ahead by more than the retention does not drop entries too early.
     """

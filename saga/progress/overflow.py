@@ -319,7 +319,7 @@ def compute_expiry(p: SagaProgress, context: OverflowContext) -> int:
     acts.
 
     Otherwise segments outlive the progress by so much that they seldom have to be renewed, and that a run which began
-    and was left finds them after months.
+    and was not continued for months still finds them.
     """
     return 0 if p.may_stand else context.now_s + context.retention_s + YEAR_S
 

@@ -55,7 +55,8 @@ class DeadlineFence:
     wakes: Mapping[str, TimerTier]
     """Topics of the service's timers."""
     is_low_priority: Callable[[str], bool] | None = None
-    """Returns whether a message of a saga is in the low-priority buffer; `None`: there is no such buffer."""
+    """Function that returns whether a message of a saga is in the low-priority buffer; `None` if there is no such
+    buffer."""
     _counts: dict[str, int] = field(default_factory=dict)
     """Number of partitions of each topic, as of the last lookup."""
     _unknown: set[Partition] = field(default_factory=set)
@@ -209,8 +210,12 @@ class DeadlineFence:
         return look is not None and self._time_of(look) >= due_ms
 
     def _time_of(self, look: EndsLookup) -> int:
-        """Return the wall-clock time of a lookup: the earlier of the time recorded then, and of now minus the time
-        that has passed. So neither a clock that was ahead nor one that stopped in sleep makes the lookup too late."""
+        """Return the wall-clock time of a lookup.
+
+        It is the earlier one of two times: the time recorded at the lookup, and the current time minus the monotonic
+        time that has passed since. So neither a clock that was ahead nor a monotonic clock that stopped during sleep
+        makes it too late.
+        """
         passed_ms = round((self.clock.monotonic_s() - look.at_s) * 1000)
         return min(look.at_ms, self.clock.now_ms() - passed_ms)
 

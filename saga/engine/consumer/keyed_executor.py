@@ -148,7 +148,7 @@ class KeyedExecutor:
                 except asyncio.CancelledError:
                     if item not in self._late or lane.task is None or lane.task.uncancel():
                         raise
-                    finished = False  # draining took too long: abandon the message, go on with the queue
+                    finished = False  # draining took too long: abandon the message, continue with the queue
                 finally:
                     self._late.discard(item)
                     self._release(item)

@@ -78,8 +78,8 @@ class PartitionListener:
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
         """Stop at once: no further message starts, and finished ones are committed. Running handlers are not awaited.
 
-        A run goes on until `lost` reports another owner. If the partition comes back instead, the message is delivered
-        again, waits behind the run in its saga's queue, and is recognized as a duplicate.
+        A run continues until `lost` reports another owner. If the partition comes back instead, the message is
+        delivered again, waits behind the run in its saga's queue, and is recognized as a duplicate.
         """
         self._release(partitions)
         prefixes = self.assignment.trackers

@@ -46,7 +46,7 @@ class PoisonGuard:
 
     service: ServiceRuntime
     deaths_max: int
-    """Crashes while a message was handled, after which it becomes a dead letter."""
+    """Number of crashes while a message was handled after which it becomes a dead letter."""
     deliver: Deliver
     _beside: int = 0
     """Number of messages counted for the first time that are being handled and may still crash the process."""

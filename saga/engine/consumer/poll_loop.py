@@ -48,7 +48,7 @@ FULL_S = 0.005
 UNKNOWN_MAX = 200
 """Maximum number of unknown types that are reported."""
 GATHER_S = 0.002
-"""Pause of a full worker after the first message has left, so that one poll fetches several."""
+"""Pause of a full worker after the first message has ended, so that one poll fetches several."""
 
 
 @dataclass(slots=True)

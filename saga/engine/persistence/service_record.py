@@ -73,7 +73,8 @@ def record_key(service: str) -> str:
 
 
 def decode(service: str, document: Document) -> ServiceRecord:
-    """Decode the record. Raises `StoreError`: without a record the store may belong to another service."""
+    """Decode the record. Raises `StoreError` if it is damaged: without a record the store may belong to another
+    service."""
     try:
         return msgspec.json.decode(document.content, type=ServiceRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
@@ -83,7 +84,7 @@ def decode(service: str, document: Document) -> ServiceRecord:
 
 
 REACTIONS_KEY = f"|reactions::{OURS}::record"
-"""Key of the document with the handlers of all services of a store; likewise."""
+"""Key of the document with the handlers of all services of a store. It is never equal to the key of an archive."""
 
 
 class Reactions(Struct, frozen=True):
