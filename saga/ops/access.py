@@ -1,5 +1,6 @@
 """Rights on brokers and stores that services and people need, derived from the declarations, and the commands that
-grant them. No server is contacted."""
+grant these rights. No server is contacted.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ from saga.store.adapter import HasStoreUsers as StoreAsksWho
 Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
 """Kind of user: see `saga.broker.acls.Role`."""
 SERVER = "HOST:9092"
-"""Placeholder for Kafka's address in commands if the settings name none."""
+"""Placeholder for Kafka's address in commands, used if the settings name none."""
 ITSELF: Collection[Who] = ("service", "doctor")
-"""Kinds of users of which each service has its own."""
+"""Kinds of users that exist once for each service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +44,12 @@ class GrantedAccess:
 
 
 class ClientUse(NamedTuple):
-    """What a client does with the events of the services."""
+    """How a client uses the events of the services."""
 
     events: Collection[str] = ()
-    """Names of the events that it publishes or consumes; empty means all that clients may."""
+    """Names of the events that the client publishes or consumes; empty means all events that clients may use."""
     groups: Collection[str] = ()
-    """Names of the consumer groups in which it listens."""
+    """Names of the consumer groups in which the client consumes."""
 
 
 def list_kafka_access(
@@ -63,7 +64,7 @@ def list_kafka_access(
 
     Args:
         principal: One user for all services; without it each service has its own user, and all operators share one.
-        client: What a client does, if this is for clients.
+        client: How a client uses the events, if the rights are for clients.
         transitions: Topic on which services publish their transition events.
     """
     adapter = adapters.broker_adapter(address)
@@ -123,7 +124,7 @@ def list_couchbase_access(
 
 
 def _list_users(services: Sequence[Declared], who: Who, given: str | None) -> dict[str, Sequence[Declared]]:
-    """Group services by the user who accesses them."""
+    """Group the services by the user that accesses them."""
     if given is None and who in ITSELF:
         return {declared.name: [declared] for declared in services}
     return {given or who: services}
@@ -165,5 +166,5 @@ def _list_client_rights(services: Sequence[Declared], client: ClientUse) -> Brok
 
 
 def _is_consumed(contract: Contract) -> bool:
-    """Return whether a client may listen to the event, or query it as an outcome."""
+    """Return whether a client may consume the event, or query it as an outcome."""
     return contract.consumed_externally or contract.outcome is not None

@@ -1,5 +1,6 @@
-"""What needs a person: dead letters and escalations on the topics of services, blocked messages in their stores, and
-parked runs that wait for their next attempt."""
+"""Work for operators: dead letters and escalations on the topics of services, blocked messages in their stores, and
+parked runs that wait for their next attempt.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -29,13 +30,14 @@ TRIED_AGAIN = "tried again"
 
 @dataclass(frozen=True, slots=True)
 class AttentionItem:
-    """A dead letter, escalation or failing run, with its present state."""
+    """A dead letter, escalation or failing run, with its current state."""
 
     letter: DeadLetter
     state: str
-    """`blocks`: it blocks its saga. `dropped`, `replayed`, `discarded` or `resolved`: it has ended. `goes on` or
-    `over`: a failing compensation is still retried, or has ended. `tried again`: a failing run is retried. `-`: it
-    blocks nothing."""
+    """State of the item. `blocks`: it blocks its saga. `dropped`, `replayed`, `discarded` or `resolved`: it has ended
+    in this way. `goes on`: the failing compensation is still being retried. `over`: that compensation has ended. `tried
+    again`: the failing run is being retried. `-`: it blocks nothing.
+    """
 
     @property
     def is_open(self) -> bool:
@@ -46,26 +48,28 @@ class AttentionItem:
 
     @property
     def has_no_end(self) -> bool:
-        """True for a rejected message that blocks no saga: it is not known whether its sender has fixed the cause."""
+        """True for a rejected message that blocks no saga. Such an item never ends, because it is not known whether the
+        sender has fixed the cause.
+        """
         return self.letter.what == "dead letter" and self.state == "-"
 
 
 class Attention(NamedTuple):
-    """Everything that needs an operator."""
+    """Everything that may need an operator."""
 
     items: Sequence[AttentionItem]
     """Dead letters, escalations and failing runs, newest first."""
     sagas: Sequence[ListedSaga]
     """Blocked sagas."""
     more: bool
-    """True if there is more than the limit."""
+    """True if there are more items or sagas than the limit allows."""
 
 
 async def find_attention(selection: Selection, deployment: Deployment, *, with_ended: bool = True) -> Attention:
     """Find everything in the selection that needs an operator.
 
     Args:
-        with_ended: Include what needs no operator any more.
+        with_ended: Include items that no longer need an operator.
 
     Raises:
         NoStore: There is no store, and the selection names no service.
@@ -115,10 +119,10 @@ async def _collect(
 
 
 async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga | None]:
-    """List the selected sagas; `None` after the last one if there are more than the limit.
+    """List the selected sagas. Yield `None` after the last one if there are more than the limit.
 
-    If a store cannot list its sagas, list those with a record on `<service>.dead`: every blocked saga has one, and
-    these topics are kept for ever.
+    If a store cannot list its sagas, list those with a record on `<service>.dead`. This finds every blocked saga,
+    because each has such a record and these topics are kept for ever.
     """
     try:
         async for each in list_sagas(selection, deployment):
@@ -138,19 +142,20 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def find_too_old(selection: Selection, deployment: Deployment) -> list[DeadLetter]:
-    """Find dead letters of messages older than the retention, which block nothing and were not replayed. Raises
-    `NoStore`."""
+    """Find dead letters of messages that arrived after the retention. They block nothing, and those that were replayed
+    are left out. Raises `NoStore`.
+    """
     found = await find_attention(selection, deployment)
     letters = (each.letter for each in found.items if each.state == "-" and each.letter.what == "dead letter")
     return [letter for letter in letters if letter.saga and letter.reason.startswith(TOO_OLD)]
 
 
 class BlockingDeadLetter(NamedTuple):
-    """A dead letter that blocks its saga now."""
+    """A dead letter that currently blocks its saga."""
 
     letter: DeadLetter
     replays: int
-    """How many dead letters of the saga were replayed in this service so far."""
+    """Number of dead letters of the saga that were replayed in this service so far."""
 
 
 async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter]:
@@ -167,7 +172,7 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetter]:
-    """Return the dead letters and failing runs in the progress of a saga, be they on the topic or not."""
+    """Return the dead letters and failing runs in the progress of a saga, whether or not the topic has them too."""
     found = []
     for source in sources:
         p = await _try_read_progress(each.saga, source, warn)
@@ -197,7 +202,7 @@ async def _try_read_progress(saga: str, source: ServiceStore, warn: Warn) -> Sag
 async def add_owners(
     found: Sequence[BlockingDeadLetter], service: str, deployment: Deployment
 ) -> list[BlockingDeadLetter]:
-    """Add the owner of its contract to each dead letter. Only the topic has it, not the progress."""
+    """Add to each dead letter the owner of its contract, which is recorded on the topic but not in the progress."""
     on_topic = await read_dead_letters([service], deployment.broker_settings, deployment.clock)
     if on_topic.problem:
         deployment.warn(f"some records of the topic {service}.dead cannot be read: {on_topic.problem}")
@@ -206,8 +211,9 @@ async def add_owners(
 
 
 async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: Warn) -> list[DeadLetter]:
-    """Return the dead letters that block a saga, with the details of the transition, in the progress or in an archive,
-    that made each of them one."""
+    """Return the dead letters that block a saga. Their details come from the transition that recorded each of them,
+    which is in the progress or in an archive.
+    """
     blocks = [kept for kept in (*p.queue, *p.compensating) if kept.dead]
     recorded: Mapping[str, DeadLetter] = {}
     try:
@@ -222,7 +228,7 @@ async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: War
 def _find_recorded_letters(
     p: SagaProgress, transitions: Sequence[Raw], blocks: Sequence[PendingMessage]
 ) -> Mapping[str, DeadLetter]:
-    """Find the dead letters of these messages in the transitions, by id."""
+    """Find the dead letters of these pending messages in the transitions, and return them by id."""
     wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetter]()
     for entry in map(decode_transition, reversed(transitions)):
         if not wanted:
@@ -282,16 +288,16 @@ async def _read_summary(letter: DeadLetter, sources: Sequence[ServiceStore]) -> 
 
 
 WHAT = "parked"
-"""Kind of an item for a parked run. It is on no topic, and needs no operator."""
+"""Kind of an item for a parked run. Such an item is on no topic and needs no operator."""
 FAILING = "failing"
-"""Kind of an item for a parked run that fails because of the service's own code: it needs a release with a fix."""
+"""Kind of an item for a parked run that fails because of the service's own code. It needs a release with a fix."""
 
 
 async def list_parked_runs(selection: Selection, deployment: Deployment) -> AsyncIterator[DeadLetter]:
     """List the selected parked runs as `DeadLetter` values, newest saga first.
 
-    The id is that of the parked run, the time that of the last attempt, and the reason its error with the time of the
-    next attempt. Raises `NoStore`.
+    In each value, `id` is the id of the parked run, the time is that of its last attempt, and the reason consists of
+    its last error and the time of its next attempt. Raises `NoStore`.
     """
     async with deployment.open_stores(selection.services) as sources:
         async for each in _list_parked(selection, sources, deployment):
@@ -307,8 +313,9 @@ async def list_parked_runs(selection: Selection, deployment: Deployment) -> Asyn
 async def _list_parked(
     selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment
 ) -> AsyncIterator[ListedSaga | None]:
-    """List the selected sagas. If a store cannot list its sagas, list those with a pending timer: every parked run has
-    one."""
+    """List the selected sagas that may have parked runs. If a store cannot list its sagas, list those with a pending
+    timer, because every parked run has one.
+    """
     try:
         async for each in list_sagas(selection, deployment):
             yield each
@@ -371,8 +378,9 @@ def _to_dead_letter(p: SagaProgress, run: ParkedRun) -> DeadLetter:
 
 
 def _matches(entry: Transition, p: SagaProgress, run: ParkedRun) -> bool:
-    """Return whether this transition parked the run. Several compensations of one outcome are told apart by the name of
-    their intent."""
+    """Return whether this transition parked the run. For compensations of the same outcome, compare the names in their
+    intents too.
+    """
     if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
         return False
     if not run.undoes:

@@ -1,4 +1,5 @@
-"""Audit of a service: which controls, commands and moves of offsets operators made, when and why, and what proves it.
+"""Audit of a service: which controls, commands and moves of offsets operators made, when and why, and how this is
+proved.
 
 Controls are in the control log of the service, and the results of commands in the history of their saga. Both are hash
 chains that can be verified. An entry that is only on a topic proves no more than that some client wrote it there.
@@ -32,9 +33,9 @@ from saga.support.clock import Clock, from_iso
 from saga.support.printable import count_noun
 
 ACTS_MAX = 100_000
-"""Largest number of entries of a kind that are kept in memory: beyond it only the newest."""
+"""Maximum number of entries of a kind that are kept in memory. Beyond it only the newest are kept."""
 MOVES_MAX = 100
-"""Largest number of offsets of one move that are listed."""
+"""Maximum number of offsets of one move that are listed."""
 Kind: TypeAlias = Literal["switch", "replay", "discard", "resolve", "release", "move"]
 KINDS: tuple[Kind, ...] = ("switch", "replay", "discard", "resolve", "release", "move")
 Shows: TypeAlias = Literal["book", "history", "topic"]
@@ -48,33 +49,35 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     time: str
     kind: Kind
     who: str | None
-    """Name that the operator gave; `None`: it is not known any more."""
+    """Name that the operator gave; `None` if it is no longer known."""
     why: str
     what: str
     became: str
     shown_by: Shows
-    """What proves it: the control log (`book`) or the `history` of the saga, both hash chains; or only a `topic`."""
+    """Where the proof of the action is: in the control log (`book`) or in the saga's `history`, which are hash chains,
+    or only on a `topic`.
+    """
     saga: str | None = None
     entry: ControlEntry | None = None
-    """Entry of the control log, for a control that is in it."""
+    """Entry of the control log, if the action is a control that was recorded there."""
 
 
 class Audit(NamedTuple):
-    """All actions of operators in a service."""
+    """All actions of operators on a service."""
 
     entries: Sequence[AuditEntry]
     """Actions, oldest first."""
     book: ControlLog
     """Control log of the service."""
     wrong: Sequence[str]
-    """Why entries may be missing or forged."""
+    """Reasons why entries may be missing or forged."""
     notes: Sequence[str]
     """Other remarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Selects entries: those that match every field that is set."""
+    """Selection of audit entries: those that match every field that is set."""
 
     kinds: Sequence[str] = ()
     saga: str | None = None
@@ -102,20 +105,21 @@ def _parse_ms(time: str) -> int:
 
 @dataclass(slots=True)
 class _TopicRecords:
-    """Operators' actions on the topics of a service, by id."""
+    """Actions of operators found on the topics of a service, by id."""
 
     commands: dict[str, OperatorCommand] = field(default_factory=dict)
     controls: dict[str, Control] = field(default_factory=dict)
     ends: dict[str, DeadLetter] = field(default_factory=dict)
     moves: dict[str, AuditEntry] = field(default_factory=dict)
     others: int = 0
-    """Number of records on the topic of commands that are no commands."""
+    """Number of records on the topic of commands that are not valid commands."""
     wrong: list[str] = field(default_factory=list)
 
 
 async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -> Audit:
-    """Read the selected actions of operators in a service. Raises `SagaError` if the service has no store, or its
-    control log cannot be read."""
+    """Read the selected actions of operators on a service. Raises `SagaError` if the service has no store, or its
+    control log cannot be read.
+    """
     records = await read_topic_records(service, deployment.broker_settings, deployment.clock)
     async with deployment.open_stores((service,)) as sources:
         source = next((source for source in sources if source.service == service), None)
@@ -146,26 +150,23 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
     return Audit(found, book, records.wrong, notes)
 
 
-# -------------------------------------------------------------------- what the topics have
+# -------------------------------------------------------------------- records on topics
 
 
 async def read_topic_records(service: str, settings: Settings, clock: Clock) -> _TopicRecords:
-    """Read the topics of commands and of dead letters. If a part cannot be read, `wrong` says so."""
+    """Read the topics of commands and of dead letters. If a part cannot be read, the result's `wrong` names it."""
     records = _TopicRecords()
     if (file := missing_broker_file(settings)) is not None:
         records.wrong.append(f"commands and moves of offsets are unknown, as there is no file {file}: name the broker")
         return records
-    topics = (
-        dead_letter_topic(service),
-        command_topic(service),
-    )  # in this order the command of each end was written before it is read
+    topics = (dead_letter_topic(service), command_topic(service))  # in this order the command of each end is found
     try:
         async with open_administration(settings, clock) as broker:
             found = await broker.count_partitions(topics)
             for topic in topics:
                 if topic in found:
                     await _read_topic(service, topic, broker, records)
-                elif not broker.creates_topics:  # the broker lists no topic that this user may not read
+                elif not broker.creates_topics:  # the broker lists only topics that this user may read
                     records.wrong.append(f"topic {topic} is missing, or hidden from this user, who needs Read on it")
     except SagaError as why:
         records.wrong.append(f"not all commands and moves of offsets could be read: {why}")
@@ -226,7 +227,7 @@ class _MovedTo(Struct, frozen=True):
 
 
 class _MovesRecord(Struct, frozen=True):
-    """Value of a record about moved offsets."""
+    """Decoded value of a record about moved offsets."""
 
     who: str
     why: str
@@ -253,11 +254,11 @@ def _audit_move(record: Record, letter: DeadLetter) -> AuditEntry:
     )
 
 
-# -------------------------------------------------------------------- what became of it
+# -------------------------------------------------------------------- results
 
 
 def _audit_controls(book: ControlLog, records: _TopicRecords) -> Iterator[AuditEntry]:
-    """Yield the controls in the control log, then those that were only requested."""
+    """Yield the controls in the control log, then those that were requested but are not in the control log."""
     logged = set[str]()
     for entry in controls.entries_of(book):
         logged.add(entry.id)
@@ -288,7 +289,7 @@ async def _audit_command(
     histories: dict[str, Mapping[str, Transition]],
     records: _TopicRecords,
 ) -> AuditEntry:
-    """Return a command with its result from the saga's history, or else from the topic of dead letters."""
+    """Return a command with its result, taken from the saga's history or else from the topic of dead letters."""
     saga = command.saga
     if saga not in histories:
         histories[saga] = await _read_entries(source, saga, records)
@@ -323,8 +324,9 @@ def _describe_outcome(entry: Transition) -> str:
 
 
 async def _read_entries(source: ServiceStore, saga: str, records: _TopicRecords) -> Mapping[str, Transition]:
-    """Read and verify a saga's history; return the last transition of each command, by its id. Empty if the service has
-    no progress of the saga any more."""
+    """Read and verify a saga's history, and return the last transition of each command by the command's id. The result
+    is empty if the service no longer has a progress of the saga.
+    """
     try:
         history = await read_history(source, saga)
         if history is None:
@@ -339,7 +341,7 @@ async def _read_entries(source: ServiceStore, saga: str, records: _TopicRecords)
 
 
 def _applied_without_command(records: _TopicRecords) -> Iterator[AuditEntry]:
-    """Yield the ends of dead letters that need a command, and have none on the topic."""
+    """Yield the ends of dead letters that must have been caused by a command, but whose command is not on the topic."""
     wanted = {(c.saga, f"{c.dead}-{OUTCOMES[c.wanted]}") for c in records.commands.values()}
     kinds: Mapping[str, Kind] = {"replayed": "replay", "discarded": "discard", "resolved": "resolve"}
     for letter in records.ends.values():
@@ -357,7 +359,9 @@ def _applied_without_command(records: _TopicRecords) -> Iterator[AuditEntry]:
 
 
 def _describe_command(command: OperatorCommand) -> str:
-    """Describe a command, without the answer given for a step: it may be sensitive, and is in the saga's history."""
+    """Describe a command. An answer that the command supplies for a step is left out, because it may be sensitive; it
+    is in the saga's history.
+    """
     given = command.answered
     how = ""
     if given is not None:

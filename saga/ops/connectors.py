@@ -1,5 +1,6 @@
 """Kafka connectors for changes of Couchbase documents: the configuration that each service needs, and checks of the
-connectors on a Kafka Connect."""
+connectors on a Kafka Connect cluster.
+"""
 
 import asyncio
 import json
@@ -23,7 +24,7 @@ from saga.support.settings import Finding
 
 HANDLER = "com.couchbase.connect.kafka.handler.source.RawJsonWithMetadataSourceHandler"
 ASK_S_MAX = 10.0
-"""Time limit in seconds for an answer of Kafka Connect."""
+"""Maximum time in seconds to wait for an answer of Kafka Connect."""
 ANSWER_BYTES_MAX = 1 << 20
 
 
@@ -36,8 +37,9 @@ class ConnectorConfig(NamedTuple):
 
 
 class ConnectQuery(Protocol):
-    """Callable that returns the JSON at a path of a Kafka Connect, or `None` if there is nothing. Raises
-    `ConfigurationError` if Kafka Connect cannot be queried."""
+    """Function that returns the JSON at a path of Kafka Connect's REST API, or `None` if there is none. Raises
+    `ConfigurationError` if Kafka Connect cannot be queried.
+    """
 
     async def __call__(self, path: str) -> Any: ...
 
@@ -49,8 +51,9 @@ def list_watched_collections(service: Declared) -> Sequence[str]:
 
 
 def make_connector(service: Declared, settings: Settings, user: str | None = None) -> ConnectorConfig:
-    """Configure the connector for the changes that a service consumes. Raises `ConfigurationError` with all
-    problems."""
+    """Return the connector configuration for the changes that a service consumes. Raises `ConfigurationError` with all
+    problems.
+    """
     adapter, collections = adapters.store_adapter(settings.store), list_watched_collections(service)
     problems = list(_find_obstacles(service, settings))
     if problems:
@@ -97,16 +100,16 @@ def _find_obstacles(service: Declared, settings: Settings) -> Iterator[str]:
         )
 
 
-# -------------------------------------------------------------------- looking
+# -------------------------------------------------------------------- checks
 
 
 async def check_connectors(
     services: Sequence[Declared], settings: Settings, ask: ConnectQuery | None
 ) -> Sequence[Finding]:
-    """Check how document changes reach these services.
+    """Check that document changes reach these services.
 
     Args:
-        ask: Query of their Kafka Connect; `None` if its address is not set.
+        ask: Function that queries their Kafka Connect; `None` if its address is not set.
     """
     found = []
     for service in services:
@@ -171,12 +174,11 @@ async def _check_connector(
 
 
 FREE = frozenset({"tasks.max", "couchbase.username", "couchbase.stream.from", "couchbase.seed.nodes"})
-"""Settings that operators may choose freely."""
+"""Names of connector settings that operators may choose freely."""
 
 
 def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the states of a connector and its tasks. The server's answer is not trusted to have any particular
-    shape."""
+    """Return the states of a connector and its tasks. The server's answer may have any form."""
     tasks = status.get("tasks")
     listed = [each for each in tasks if isinstance(each, dict)] if isinstance(tasks, list) else []
     connector = status.get("connector")
@@ -186,7 +188,7 @@ def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def make_query(address: str) -> ConnectQuery | None:
-    """Make the query for the Kafka Connect at an address; `None` without an address."""
+    """Return a function that queries the Kafka Connect at an address; `None` without an address."""
 
     def answer(path: str) -> Any:
         try:

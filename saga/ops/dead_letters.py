@@ -43,7 +43,9 @@ class DeadLetter:
     stack: tuple[str, ...] = ()
     """Call stack of that place, outermost first."""
     blame: str | None = None
-    """Who can fix it: `data`, `code` or `outside`; `None`: no failure caused it, or an earlier version wrote it."""
+    """Who can fix the cause: `data`, `code` or `outside`. `None` if no failure caused the dead letter, or if an earlier
+    version of saga wrote it.
+    """
     owner: str | None = None
     """Service that owns the contract of the message."""
     state: str | None = None
@@ -51,7 +53,7 @@ class DeadLetter:
     headers: tuple[tuple[str, str | None], ...] = ()
     """Headers of the original record; a name may occur several times."""
     whole: str | None = None
-    """Topic, partition and offset of the complete original."""
+    """Topic, partition and offset of the complete original record."""
     undoes: str | None = None
     """Id of the event that a failing compensation cannot undo; else `None`."""
     calls: tuple[str, ...] = ()
@@ -68,9 +70,9 @@ class DeadLetterLog(NamedTuple):
     """Records read from `<service>.dead`."""
 
     letters: tuple[DeadLetter, ...]
-    """Records newest first; for each id the last one that was written."""
+    """Dead letters, newest first. Of several records with the same id only the last one is included."""
     problem: str | None
-    """Why records may be missing; `None`: all were read."""
+    """Reason why records may be missing; `None` if all were read."""
 
 
 async def read_dead_letters(services: Collection[str], settings: Settings, clock: Clock) -> DeadLetterLog:
@@ -84,7 +86,7 @@ async def read_dead_letters(services: Collection[str], settings: Settings, clock
             topics = {dead_letter_topic(service): service for service in services}
             there = await broker.count_partitions(topics)
             hidden = [] if broker.creates_topics else [topic for topic in topics if topic not in there]
-            if hidden:  # the broker lists no topic that this user may not read
+            if hidden:  # the broker lists only topics that this user may read
                 trouble = f"topic {', '.join(hidden)} is missing, or hidden from this user, who needs Read on it"
             for topic in there:
                 async for record in broker.scan(topic):
@@ -106,7 +108,7 @@ async def read_originals(
     """Read the original messages of these dead letters from `<service>.dead`.
 
     Returns:
-        For each id that was found the message, or why it is incomplete.
+        For each dead letter that was found, its message, or the reason why the message is incomplete.
 
     Raises:
         SagaError: The broker cannot be used.
@@ -140,7 +142,9 @@ def _sort_newest_first(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
 
 
 def decode_dead_letter(service: str, record: Record) -> DeadLetter | None:
-    """Decode a record of `<service>.dead`; `None` if it has another form: other clients may write there, too."""
+    """Decode a record of `<service>.dead`. Return `None` if it has another form, because other clients may write there
+    too.
+    """
     theirs, ours = _split_headers(record.headers)
     added = texts_of(ours)
     if not added.get("dead_id") or not added.get("dead_what"):
@@ -185,7 +189,8 @@ def _decode_header(headers: Headers, name: str) -> tuple[str, ...]:
 
 
 def _split_headers(headers: Headers) -> tuple[Headers, Headers]:
-    """Split the headers of the original from those that the service added after them. The original may have had headers
-    with the same names, so the last `dead_id` begins the added ones."""
+    """Split the headers of a dead letter into those of the original and those that the service appended. The original
+    may have headers with the same names, so the last `dead_id` header marks where the appended ones begin.
+    """
     first = max((i for i, (name, _) in enumerate(headers) if name == "dead_id"), default=len(headers))
     return headers[:first], headers[first:]

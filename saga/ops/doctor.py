@@ -1,5 +1,6 @@
-"""The doctor: checks brokers, stores, keys and the schema registry, and reports what is wrong or at risk, and the
-remedy."""
+"""The doctor: it checks brokers, stores, keys and the schema registry, and reports problems and risks together with
+their remedies.
+"""
 
 import asyncio
 import os
@@ -48,7 +49,7 @@ class Diagnosis:
 
     findings: tuple[Finding, ...]
     reached: bool
-    """True if every system could be checked; if not, one is down or refuses access."""
+    """True if every system could be checked; False if one is down or refuses access."""
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity == severity for finding in self.findings)
@@ -56,17 +57,18 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _StoreKnowledge:
-    """What the broker and the stores report about each service, so that the two can be compared."""
+    """Facts about each service that the broker and the stores report, collected so that the two can be compared."""
 
     groups: dict[str, tuple[GroupDescription, int]] = field(default_factory=dict)
-    """Consumer group of each service, with the number of records in the topics of its events."""
+    """Consumer group of each service, and the number of records in the topics of its events."""
     stores: dict[str, str | None] = field(default_factory=dict)
     """Store id of each service; `None` if it has never run on that store."""
 
 
 async def diagnose(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """Diagnose the broker, stores, keys and registry of these services. Raises `ConfigurationError` for invalid
-    settings."""
+    """Check the broker, stores, keys and registry of these services. Raises `ConfigurationError` for invalid
+    settings.
+    """
     wanted, known = collect_needs(services, settings.transition_topic), _StoreKnowledge()
     async with asyncio.TaskGroup() as tasks:  # concurrently: each check may use its whole time limit
         asked = [tasks.create_task(_check_broker(services, wanted, settings, clock, known))]
@@ -87,7 +89,7 @@ async def diagnose(services: Sequence[Declared], settings: Settings, clock: Cloc
 
 
 def _compare(services: Sequence[Declared], known: _StoreKnowledge) -> Iterator[Finding]:
-    """Yield findings that compare broker and store of each service for which both have answered."""
+    """Yield findings that follow from comparing broker and store, for each service for which both have answered."""
     for service in services:
         if service.name in known.groups and service.name in known.stores:
             (group, records), store = known.groups[service.name], known.stores[service.name]
@@ -128,8 +130,9 @@ async def _check_topics(
     broker: Administration,
     known: _StoreKnowledge,
 ) -> None:
-    """Add findings about topics, groups and brokers to `seen`; those added are reported even if the broker fails
-    later."""
+    """Add findings about topics, groups and brokers to `seen`. Findings added before the broker fails are reported all
+    the same.
+    """
     found = await broker.describe_topics(list(wanted))
     adapter = adapters.broker_adapter(settings.broker)
     asked = findings.TopicRequirements(
@@ -280,9 +283,9 @@ async def _measure_clock(store: Store, clock: Clock) -> int:
 
 
 async def _check_logs(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """Return findings about a log or a store that was lost, or that do not belong together.
+    """Return findings about a log or a store that was lost, and about a log and a store that do not belong together.
 
-    An unreachable broker or store is skipped here: its own check reports it.
+    An unreachable broker or store is skipped here, because its own check reports it.
     """
     adapter, found = adapters.store_adapter(settings.store), list[Finding]()
     with suppress(SagaError, TimeoutError):
@@ -301,7 +304,9 @@ async def _check_logs(services: Sequence[Declared], settings: Settings, clock: C
 
 
 async def _read_positions(service: Declared, settings: Settings, clock: Clock) -> tuple[dict[str, str], bool]:
-    """Return the log ids that the service's store has recorded, and whether it knows neither a log nor a saga."""
+    """Return the log ids that the service's store has recorded, and whether the store knows neither a log nor a
+    saga.
+    """
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock))
         store = await clock.within(settings.open_s, opening)
@@ -319,7 +324,7 @@ async def _check_service_log(
     if is_empty:
         positions = (await broker.describe_group(service.name)).positions
         handled = {p: at for p, at in positions.items() if at and not is_without_events(p.topic)}
-        if handled:  # an operator may have chosen where a new service begins
+        if handled:  # an operator may have set the offset at which a new service begins
             moved = await read_manual_moves(service.name, broker)
             handled = {p: at for p, at in handled.items() if at > moved.get(p, 0)}
         found += findings.check_empty_store(service, len(handled))
@@ -358,13 +363,13 @@ def _describe(why: object) -> str:
 
 
 SAMPLED_MAX = 200
-"""Most sagas of a service that are searched for encrypted values."""
+"""Maximum number of sagas of a service that are searched for encrypted values."""
 SHOWN_MAX = 5
-"""Most unreadable keys that are reported one by one."""
+"""Maximum number of unreadable keys that are reported individually."""
 
 
 async def check_keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> list[Finding]:
-    """Check that these services can encrypt what they have to, and that every key they used can be read."""
+    """Check that these services can encrypt all values that need it, and that every key they have used can be read."""
     if not settings.keys:
         return []
     about = f"keys {settings.keys}"
@@ -460,9 +465,9 @@ def _check_folder(about: str, state: KeyState) -> Iterator[Finding]:
 
 
 NEWEST_MAX = 500
-"""Most of the newest records of a topic that are examined."""
+"""Maximum number of the newest records of a topic that are examined."""
 TYPES_MAX = 5
-"""Most unknown types of a topic that are reported, the most frequent ones first."""
+"""Maximum number of unknown types of a topic that are reported. The most frequent ones come first."""
 TYPE_BYTES_MAX = 100
 LOOK_S_MAX = 10.0
 """Time limit in seconds for examining all topics."""
@@ -470,23 +475,23 @@ LOOK_S_MAX = 10.0
 
 @dataclass(slots=True)
 class UnknownTypeSample:
-    """Records of a topic with one type that no contract has."""
+    """Examined records of a topic with one type that no contract has: how many there are, and the first of them."""
 
     count: int
     first: Record
     contract: str
-    """Contract that their bytes or schema match; empty if none does."""
+    """Name of the contract that the records' bytes or schema match; empty if none does."""
 
 
 @dataclass(slots=True)
 class TopicSample:
-    """What was found in the examined records of one topic."""
+    """Results of examining the newest records of one topic."""
 
     count: int = 0
     unknown: dict[str, UnknownTypeSample] = field(default_factory=dict)
 
     def add(self, record: Record, libraries: Iterable[Library]) -> None:
-        """Count a record, and its type if no contract has it."""
+        """Count a record, and its type if that is unknown to all contracts."""
         self.count += 1
         unknown = find_unknown_type(record, libraries)
         if unknown is not None:
@@ -496,10 +501,10 @@ class TopicSample:
 
 
 def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
-    """Return the type of a record if no contract has that type, with the contract that its bytes or schema match
-    nevertheless.
+    """Return the type of a record that no contract has, together with the contract that the record's bytes or schema
+    match nevertheless.
 
-    `None`: a contract has the type, or the record cannot be recognized, such as a dead letter or a tombstone.
+    Returns `None` if a contract has the type, or if the record is of no type, such as a dead letter or a tombstone.
     """
     found = None
     for library in libraries:

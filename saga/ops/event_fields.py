@@ -28,18 +28,20 @@ if TYPE_CHECKING:
 
 
 class EventFields(Struct, frozen=True, kw_only=True):
-    """An event with its fields."""
+    """An event with its decoded fields."""
 
     type: str
     id: str
     fields: dict[str, object] | None
-    """Fields by name; `None`: they cannot be shown."""
+    """Fields by name; `None` if they cannot be shown."""
     problem: str | None = None
-    """Reason that they cannot be shown."""
+    """Reason why the fields cannot be shown."""
 
 
 EventDecoder: TypeAlias = Callable[[str, bytes, Library], bytes]
-"""Function that decrypts the encrypted fields of an event: saga id, value, library -> value."""
+"""Function that decrypts the encrypted fields of an event. It takes the saga id, the value and the library, and returns
+the decrypted value.
+"""
 
 
 async def make_decoder(histories: Iterable["SagaHistory"], keys: Keys) -> EventDecoder:
@@ -97,10 +99,13 @@ def _decode_event(event: EmittedEvent, saga: str, library: Library, opens: Event
 
 
 def decode_fields(value: bytes, library: Library, *, hides: bool = True) -> dict[str, object]:
-    """Decode the fields of an event of any version. `hides`: redact sensitive fields. Raises `BadInput`."""
+    """Decode the fields of an event of any version. Raises `BadInput`.
+
+    `hides`: whether sensitive fields are redacted.
+    """
     version = codec.identify(value, library)
     versions = library.contracts[version.name].versions
-    # A version with an upcaster is shown as it was written: upcasters are code of services, which tools do not have.
+    # A version with an upcaster is shown as it was written, because tools do not have the services' upcasters.
     shown_as = version if version.number in versions[-1].upcasts else versions[-1]
     fields = codec.to_json(codec.decode(value, _get_class(shown_as, library), library))
     return redact_fields(fields, shown_as.record) if hides else fields
@@ -120,7 +125,7 @@ def _get_class(version: Version, library: Library) -> type[Event]:
 
 
 def recognize_record(record: Record, library: Library) -> tuple[Record, Recognition]:
-    """Convert a record to binary mode and find its contract. Raises `BadInput` if that cannot be known."""
+    """Convert a record to binary mode and find its contract. Raises `BadInput` if the contract cannot be determined."""
     if record.value is None:
         raise BadInput("it is a tombstone: it has no value")
     if record.value[:2] != codec.MARKER:
@@ -142,6 +147,8 @@ def decode_message(record: Record, library: Library) -> Message:
 
 
 def decode_value(message: Message, writer: Writer | None, library: Library) -> bytes:
-    """Return the value of a message in Avro's single-object encoding. `writer`: that of its record. Raises
-    `BadInput`."""
+    """Return the value of a message in Avro's single-object encoding. Raises `BadInput`.
+
+    `writer`: the schema of the producer, as found for the record of the message.
+    """
     return decode_single_object(message, library, lambda id_: writer or foreign_values.writer_without_registry(id_))

@@ -1,4 +1,4 @@
-"""Findings about brokers and stores: pure functions of what was observed."""
+"""Findings about brokers and stores. All functions are pure: they take observations and return findings."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,37 +19,39 @@ from saga.support.settings import Finding, Severity
 SEVERITIES: Sequence[Severity] = ("error", "warning", "ok")
 """Severities, most important first."""
 REPLICAS, IN_SYNC = 3, 2
-"""Least number of replicas, and of replicas in sync. With fewer, the loss of one broker loses acknowledged records, or
-stops all writing."""
+"""Minimum number of replicas, and minimum number of replicas in sync. With fewer, the loss of one broker loses
+acknowledged records or stops all writing.
+"""
 TOPIC_BYTES = 1_048_588
 """Kafka's own default of `max.message.bytes`."""
 REASSIGN = "give it more replicas with kafka-reassign-partitions"
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
 REPAIR = "saga sagas repair, with the module of the service"
 FORGOTTEN_MS = 7 * DAY_MS
-"""How long brokers by default remember the offsets of a group without members."""
+"""How long brokers by default remember the offsets of a group without members, in milliseconds."""
 MINUTES_MAX = 2**31 - 1
-"""Longest such time that brokers accept, 4000 years."""
+"""Maximum offset retention that brokers accept, in minutes; about 4000 years."""
 SANE_MS = 10 * 365 * DAY_MS
-"""Largest plausible clock error. A document version further off is no time: not every server that speaks Couchbase's
-protocol derives versions from the time."""
+"""Maximum plausible clock error in milliseconds. A document version that differs more is not derived from the time,
+because not every server that speaks Couchbase's protocol does that.
+"""
 
 
 # -------------------------------------------------------------------- topics
 
 
 class TopicRequirements(NamedTuple):
-    """What the settings require of every topic."""
+    """Requirements of the settings for every topic."""
 
     copies: Copies = Copies()
     record_bytes_max: int = RECORD_BYTES_MAX
-    """Largest record that services and clients send."""
+    """Maximum size of the records that services and clients send, in bytes."""
     creates_topics: bool = False
     """True if services create missing topics: see `saga.broker.port.Broker.creates_topics`."""
 
 
 def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: TopicRequirements) -> Iterator[Finding]:
-    """Yield everything that is wrong with a topic."""
+    """Yield findings about everything that is wrong with a topic."""
     name = wanted.topic.name
     if found is None and asked.creates_topics:
         yield Finding("ok", name, "it does not exist yet: the first service that needs it creates it")
@@ -349,7 +351,7 @@ def check_members(service: Declared, group: GroupDescription, store: str | None)
 
 def check_first_start(service: Declared, group: GroupDescription, records: int, store: str | None) -> Iterator[Finding]:
     """Yield a finding if a service that has never run would handle old records, and its declaration does not say where
-    to start.
+    it starts reading.
 
     Args:
         records: Number of records in the topics of its events.
@@ -389,7 +391,7 @@ def check_log_ids(service: Declared, replaced: Collection[str]) -> Iterator[Find
 
 
 def report_lost_log(service: Declared, about: str) -> Finding:
-    """Report a log that is gone, although the store says that records were published there."""
+    """Report a log that no longer exists, although the store shows that records were published to it."""
     return Finding(
         "error",
         about,
@@ -401,8 +403,9 @@ def report_lost_log(service: Declared, about: str) -> Finding:
 
 
 def check_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
-    """Yield a finding about a service whose group has handled messages of `partitions` partitions, but whose store is
-    empty."""
+    """Yield a finding about a service whose group has handled messages of `partitions` partitions although its store is
+    empty.
+    """
     if partitions:
         yield Finding(
             "error",
@@ -419,7 +422,7 @@ def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
     """Yield findings about settings of a broker.
 
     Args:
-        longest_ms: Longest retention of any topic; `None` means for ever.
+        longest_ms: Longest retention of any topic in milliseconds; `None` means for ever.
     """
     about = f"broker {name}"
     if settings.get("auto.create.topics.enable") == "true":
@@ -457,18 +460,18 @@ def report_clock(about: str, ahead: int) -> Finding:
 
 
 class GroupedFinding(NamedTuple):
-    """Equal findings about several things, reported as one."""
+    """Equal findings about several things, combined into one."""
 
     about: tuple[str, ...]
     finding: Finding
-    """One of them. If there are several, `NAME` stands for each of them in the remedy."""
+    """One of the findings. If there are several, `NAME` stands for the name of each in the remedy."""
 
 
 def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
-    """Group equal findings, and sort them: errors, then warnings, then what is fine.
+    """Group equal findings, and sort them: errors first, then warnings, then those that are fine.
 
-    Within a severity the rarest come first: what is the same everywhere was mostly a decision, in one place it is an
-    accident.
+    Within a severity the rarest come first. A finding that is the same everywhere was mostly a decision; one that
+    occurs in a single place is more likely an accident.
 
     >>> alike = [Finding("warning", name, "1 replica", "loss", f"alter {name}") for name in ("orders", "payments")]
     >>> other = Finding("warning", "bills", "kept for ever")
@@ -489,8 +492,8 @@ def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
 
 
 def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
-    """Compute how many milliseconds a clock is ahead, at least, given a time that it reported between two local
-    moments.
+    """Compute by how many milliseconds a clock is ahead, at least. The clock reported the time `told_ms` between two
+    moments of the local clock.
 
     >>> compute_ahead_ms(105, 100, 110), compute_ahead_ms(150, 100, 110), compute_ahead_ms(70, 100, 110)
     (0, 40, -30)
@@ -499,15 +502,16 @@ def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
 
 
 def check_store_clock(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
-    """Yield a finding about the store's clock, from the version of a document written between two local moments; none
-    if the version is no time."""
+    """Yield a finding about the store's clock, derived from the version of a document that was written between two
+    local moments. Yield none if the version does not contain a time.
+    """
     ahead = SANE_MS if told_ms is None else compute_ahead_ms(told_ms, before_ms, after_ms)
     if abs(ahead) < SANE_MS:
         yield report_clock(about, ahead)
 
 
 def report_durability(about: str, problem: str) -> Finding:
-    """Report a setting with which documents expire before their time."""
+    """Report a setting that lets documents expire too early."""
     return Finding(
         "error",
         about,

@@ -1,7 +1,8 @@
 """History of a saga in one service, and the timeline and status that operators see.
 
-A history is the progress with the transitions and messages that moved to archives and overflow segments. A progress
-summary is the part that a list of sagas needs, decoded without the rest. Building a timeline does no I/O.
+A history is the progress together with the transitions and messages that were moved to archives and overflow segments.
+A progress summary is the part of a progress that a list of sagas needs, decoded without the rest. Building a timeline
+does no I/O.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -37,7 +38,7 @@ from saga.support.clock import LATEST_MS, iso
 
 
 class SummaryMessage(Struct, frozen=True, gc=False):
-    """Pending message: the handler it is for, and what delays it."""
+    """Summary of a pending message: its handler, and what it waits for."""
 
     handler: str
     n: int
@@ -49,7 +50,7 @@ class SummaryMessage(Struct, frozen=True, gc=False):
 
 
 class SummaryIntent(Struct, frozen=True, gc=False):
-    """Open intent: its handler, kind and time."""
+    """Summary of an open intent: handler, kind and time."""
 
     handler: str
     kind: IntentKind
@@ -58,52 +59,52 @@ class SummaryIntent(Struct, frozen=True, gc=False):
 
 
 class SummaryRun(Struct, frozen=True, gc=False):
-    """Finished run: its handler."""
+    """Summary of a finished run: its handler."""
 
     handler: str
 
 
 class SummaryEvent(Struct, frozen=True, gc=False):
-    """Event: its id."""
+    """Summary of an event: its id."""
 
     id: str
 
 
 class SummaryResult(Struct, frozen=True, gc=False):
-    """Result that can be compensated: the event that reported it."""
+    """Summary of a result that can be compensated: the event that reported it."""
 
     event: SummaryEvent
 
 
 class SummaryPage(Struct, frozen=True, gc=False):
-    """Overflow segment: its kind and the number of its entries."""
+    """Summary of an overflow segment: its kind, and the number of its entries."""
 
     of: str
     count: int
 
 
 class SummaryTransition(Struct, frozen=True, gc=False):
-    """Transition: when it was written, and its outcome."""
+    """Summary of a transition: when it was written, and its outcome."""
 
     time: str
     outcome: Outcome
 
 
 class SummaryFailedRun(Struct, frozen=True, gc=False):
-    """Suspended run: its handler, and when it continues."""
+    """Summary of a suspended run: its handler, and when it continues."""
 
     handler: str
     due_ms: int
 
 
 class SummaryAttempt(Struct, frozen=True, gc=False):
-    """Failed attempt: the class of the failure."""
+    """Summary of a failed attempt: the class of the failure."""
 
     blame: str | None = None
 
 
 class SummaryFailure(Struct, frozen=True, gc=False):
-    """Transition with its reason and failures. Decoded only for sagas with a parked run."""
+    """Summary of a transition with its reason and failures. It is decoded only for sagas with a parked run."""
 
     time: str
     outcome: Outcome
@@ -114,8 +115,9 @@ class SummaryFailure(Struct, frozen=True, gc=False):
 
 
 class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False):
-    """Part of a progress that a list of sagas needs; the fields are named as in
-    `saga.progress.document.SagaProgress`."""
+    """The part of a progress that a list of sagas needs. Fields are named as in
+    `saga.progress.document.SagaProgress`.
+    """
 
     service: str
     saga: str
@@ -194,19 +196,19 @@ class SagaHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEntry:
-    """One transition of one service."""
+    """One transition of one service, prepared for display."""
 
     time: str
-    """Time of writing by the clock of the service; RFC 3339 in milliseconds, UTC."""
+    """Time at which the transition was written, by the clock of the service; RFC 3339 in milliseconds, UTC."""
     service: str
     transition: int
     handler: str
     outcome: Outcome
     reason: str | None
     type: str
-    """Type of the message that caused it."""
+    """Type of the message that caused the transition."""
     message: str
-    """Id of that message."""
+    """Id of the message that caused the transition."""
     source: str
     """Service or application that emitted the message."""
     attempt: int
@@ -215,11 +217,11 @@ class TimelineEntry:
     steps: tuple[str, ...]
     """Calls of the handler in readable form: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
     calls: tuple["TimelineStep", ...]
-    """The same calls, with what is recorded of each."""
+    """The calls of the handler, with everything that is recorded of each."""
     failures: tuple["TimelineAttempt", ...]
     """Attempts that failed since the previous transition; only the last ones if there were very many."""
     delta: dict[str, Any]
-    """Fields of the state that changed; after a migration, all of them."""
+    """Fields of the state that changed. After a migration these are all fields."""
     version: int
     """Version of the state from this transition on."""
 
@@ -231,25 +233,25 @@ class TimelineStep:
     kind: str
     name: str
     number: int
-    """Number of this call among those with the same name, in order."""
+    """Number of the call among the run's calls with the same name."""
     input: str
-    """Digest of its arguments."""
+    """Digest of the call's arguments."""
     arguments: str
-    """Its arguments in readable form; empty if they are not recorded, or if there are none."""
+    """The call's arguments in readable form; empty if there are none or if they were not recorded."""
     document: str | None
     """Document that was updated or read."""
     answer: str | None
-    """Declared exception that the call raised."""
+    """Declared exception that the call raised; `None` if it returned a result."""
     bytes: int
-    """Size of its result as JSON, in bytes; 0 if the result is in a claim check."""
+    """Size of the result as JSON, in bytes; 0 if the result is in a claim check."""
     claim: str | None
-    """Key of the document in `saga-archive` that holds its result."""
+    """Key of the document in `saga-archive` that holds the result; `None` if the progress holds it."""
     ms: int
     """Duration of the step in milliseconds, by the clock of its worker."""
     by: str | None
     """Operator who supplied the answer in place of the external system."""
     instead: str = ""
-    """How the answer was obtained if the call was refused."""
+    """How the answer was obtained if the call itself was rejected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,35 +259,36 @@ class TimelineAttempt:
     """One failed attempt of a run."""
 
     attempt: int
-    """Its number, from 1 on."""
+    """Number of the attempt, from 1 on."""
     time: str
     ms: int
-    """Its duration in milliseconds."""
+    """Duration of the attempt in milliseconds."""
     worker: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedRunStatus:
-    """A parked run: it failed or was put off, and it blocks its saga until its next attempt."""
+    """A parked run: it failed or was put off, and blocks its saga until its next attempt."""
 
     handler: str
-    """Name of the handler, or of the compensation if that is known."""
+    """Name of the handler or, if it is known, of the compensation."""
     undoes: str | None
     """Handler whose result it undoes, if it is a compensation."""
     attempts: int
     """Number of failed attempts."""
     next: str
-    """Time of the next attempt; one in the past is under way, or waits for a worker."""
+    """Time of the next attempt. If it is in the past, the attempt is in progress or waits for a worker."""
     since: str | None
     """Time of the transition that made the message pending; `None` if that transition is archived."""
     error: str | None
-    """Reason of the last failure; `None` if its transition is archived."""
+    """Reason of the last failure; `None` if the transition with the reason is archived."""
     is_code: bool = False
-    """True if the service's own code failed, which no amount of waiting fixes."""
+    """True if the service's own code failed, so that waiting does not help."""
     put_off: bool = False
-    """True if a pause, a limit or an open circuit breaker holds it up. It is checked every minute, and `next` is the
-    time of the next check."""
+    """True if a pause, a limit or an open circuit breaker delays the run. This is checked every minute, and `next` is
+    the time of the next check.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +301,7 @@ class ServiceStatus:
     """State in one word: `quarantined`, `retrying` (a run failed and waits for its next attempt), `begun` (a handler is
     running), or the outcome of the last transition."""
     version: int
-    """Version of the service's own state of the saga, which migrations raise."""
+    """Version of the saga's state in this service. Migrations raise it."""
     outcome: str | None
     """Event with which this service ended the saga."""
     has_failed: bool
@@ -310,16 +313,18 @@ class ServiceStatus:
     """Time of the last transition or open intent, whichever is later. Empty if there is neither."""
     queue: int
     waiting: int
-    """Number of messages that wait for the rest of a fan-in, or for the next turn of a run."""
+    """Number of messages that wait for other messages of a fan-in, or for the next turn of a run."""
     unstarted: int
-    """Number of messages, outcomes included, of a saga whose start time no message has told yet. The service cannot
-    know whether it has already forgotten this saga, so they wait for such a message, for ever if none comes."""
+    """Number of messages, outcomes included, of a saga whose start time is not known from any message. The service
+    cannot know whether it has already forgotten such a saga, so the messages wait for one that contains the start time,
+    for ever if none arrives.
+    """
     left: int
-    """Number of fan-in messages whose handler can never run; they are removed when the retention ends."""
+    """Number of fan-in messages whose handler can never run. They are removed when the retention ends."""
     intents: int
     compensating: int
     parked: int
-    """Number of parked runs; they are not counted in `queue` and `compensating`."""
+    """Number of parked runs. They are not counted in `queue` and `compensating`."""
     retries: tuple[ParkedRunStatus, ...]
     """The parked runs, each with its reason and its next attempt."""
     deadlines: int
@@ -327,11 +332,13 @@ class ServiceStatus:
     later: int
     """Number of suspended runs."""
     dead: int
-    """Number of dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
+    """Number of dead letters that block the saga. They are not counted in `queue` and `compensating`."""
 
     @property
     def needs_person(self) -> bool:
-        """True if only a person can resume the saga: a dead letter blocks it, or the service's own code fails."""
+        """True if the saga can only continue after a person has acted, because a dead letter blocks it or the service's
+        own code fails.
+        """
         return bool(self.dead) or any(each.is_code for each in self.retries)
 
     @property
@@ -348,7 +355,7 @@ def _list_overflow(p: SagaProgress | ProgressSummary, of: SegmentKind) -> int:
 
 
 def can_never_run(p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage) -> bool:
-    """Return whether the handler that a message waits for can never run any more."""
+    """Return whether the handler that a message waits for can no longer run."""
     if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
         return True
     return kept.decides and p.outcome is not None
@@ -430,10 +437,10 @@ def _to_parked_run(
 def _read_failure(
     raw: Raw, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
 ) -> SummaryFailure | None:
-    """Return the transition if it reports this failure, else `None`.
+    """Return the transition if it reports the failure of this pending message, else `None`.
 
-    Without a `name`, it matches by the other fields: a compensation that has not begun is named only in the transition
-    itself.
+    Without a `name` it is recognised by the other fields, because a compensation that has not begun is named only in
+    the transition itself.
     """
     failure = decode_failure(raw)
     if failure is None or (failure.outcome, failure.attempt) != ("retrying", kept.attempts):
@@ -442,11 +449,11 @@ def _read_failure(
 
 
 def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
-    """Merge the transitions of all services into one order: by time, but never before the transition that emitted the
-    message.
+    """Merge the transitions of all services into one order: by time, but no transition comes before the one that
+    emitted its message.
 
-    So an effect stands below its cause even if the clocks of two machines differ, and within a service the numbers go
-    up.
+    So an effect comes after its cause even if the clocks of two machines differ, and the transitions of a service stay
+    in order.
     """
     known = {h.service: h for h in histories}
     entries = {service: h.entries for service, h in known.items()}
@@ -465,7 +472,7 @@ def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
             by, n = emitters.get(nexts[service].message, (service, -1))
             return by == service or by not in nexts or nexts[by].n > n
 
-        # Manipulated journals may name each other as causes: then time alone decides.
+        # Manipulated journals may name each other as causes. Then only the time decides.
         chosen = min([s for s in left if is_due(s)] or left, key=lambda service: nexts[service].time)
         lines.append(_timeline_entry(known[chosen], nexts[chosen]))
         heads[chosen] += 1
@@ -473,8 +480,9 @@ def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
 
 
 def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[str, Any]]:
-    """Return transition `n`, and the state right after it, with all fields that had been assigned by then. Raises
-    `LookupError` if there is no such transition."""
+    """Return transition `n`, and the state right after it with all fields that had been set until then. Raises
+    `LookupError` if there is no such transition.
+    """
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
@@ -503,8 +511,9 @@ def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
 
 
 def _list_failures(entry: Transition) -> Iterator[TimelineAttempt]:
-    """Yield the failed attempts of a transition with their numbers: all attempts, or all but the last if that
-    succeeded."""
+    """Yield the failed attempts of a transition with their numbers. If the run failed, these are all attempts; if it
+    succeeded, all but the last.
+    """
     last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
     for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
         yield TimelineAttempt(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
@@ -539,16 +548,16 @@ def _find_step(call: StepRecord) -> str:
 
 
 class UnreadableHistory(SagaError):
-    """Raised if a document of a saga is not as its service wrote it, or was written by a newer version."""
+    """Raised if a document of a saga is damaged, or was written by a newer version of saga."""
 
 
 async def read_documents(
     source: ServiceStore, prefix: str = "", *, kept: bool = False
 ) -> AsyncIterator[tuple[str, Document]]:
-    """Yield saga ids that begin with `prefix` and their progress documents.
+    """Yield saga ids that begin with `prefix`, each with its progress document.
 
-    If the store can list by age: newest first, damaged documents unchanged, and with `kept` only those that never
-    expire.
+    If the store can list by age, the newest come first, damaged documents are included unchanged, and `kept` limits
+    them to those that never expire.
     """
     whole, store = progress_key(source.service, prefix), source.store
     found = (
@@ -565,7 +574,7 @@ async def read_document(source: ServiceStore, saga: str) -> Document | None:
 
 
 async def _get(store: Store, collection: str, key: str, what: str) -> Document | None:
-    """Read a document. Raises `UnreadableHistory`, with a message that begins with `what`, if it is damaged."""
+    """Read a document. Raises `UnreadableHistory` if it is damaged; its message begins with `what`."""
     try:
         return await store.get(collection, key)
     except StoreUnavailable:
@@ -583,10 +592,11 @@ def decode_progress(source: ServiceStore, saga: str, document: Document) -> Saga
 
 
 async def read_history(source: ServiceStore, saga: str, since: int = 0) -> SagaHistory | None:
-    """Read all transitions of a saga in a service, archived ones included; `None` if the service does not know the
+    """Read all transitions of a saga in a service, including archived ones; `None` if the service does not know the
     saga.
 
-    Archives are not read if the progress itself reaches back to the transition `since`. Raises `UnreadableHistory`.
+    Archives are not read if the progress itself contains all transitions from number `since` on. Raises
+    `UnreadableHistory`.
     """
     document = await read_document(source, saga)
     if document is None:
@@ -601,14 +611,17 @@ async def read_histories(source: ServiceStore) -> AsyncIterator[SagaHistory]:
 
 
 async def complete_history(source: ServiceStore, p: SagaProgress, since: int = 0) -> SagaHistory:
-    """Complete a progress that was already read to the history that `read_history` returns, overflow segments
-    included."""
+    """Return the history of a progress that is already loaded, as `read_history` would: with its overflow segments, and
+    with archives unless the progress reaches back to `since`.
+    """
     p = await _add_overflow(source, p)
     return SagaHistory(p, p.transitions) if p.first <= since else await add_archives(source.store, p)
 
 
 async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
-    """Prepend the archived transitions of a progress, as far as the archives exist. Raises `UnreadableHistory`."""
+    """Return a history that begins with the archived transitions of a progress, as far as the archives exist. Raises
+    `UnreadableHistory`.
+    """
     # The progress was read first, so no transition can have moved to an archive unseen. An archive that the progress
     # does not know of yet repeats transitions of the progress. An archive that does not follow the one before belongs
     # to an earlier saga with the same id: it is not read.
@@ -629,10 +642,10 @@ async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
 
 
 async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
-    """Return the progress with the contents of all overflow segments put back. Raises `UnreadableHistory`.
+    """Return the progress together with the contents of all its overflow segments. Raises `UnreadableHistory`.
 
-    A running worker moves messages out of segments and then removes them. So if one is missing, the progress is read
-    again, as long as it lists other segments than before.
+    A running worker moves messages out of segments and then removes the segments. So if a segment is missing, the
+    progress is read again, as long as it lists other segments than before.
     """
     what = f"a page of {p.saga} in {source.service}"
     while True:

@@ -1,7 +1,8 @@
-"""Verify histories: check their hash chains, and compare them with the transition events on `saga.transitions`.
+"""Verification of histories: check their hash chains, and compare them with the transition events on
+`saga.transitions`.
 
-A store alone cannot show that a document was replaced by an earlier version of itself, or removed. The transition
-events can, for as long as their topic keeps them.
+A store alone cannot show that a document was removed, or replaced by an earlier version of itself. The transition
+events can, as long as their topic keeps them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +25,15 @@ from saga.store.port import Document
 from saga.support.clock import Clock, from_iso, iso
 
 CLOCKS_MS = 60_000
-"""Assumed difference between clocks: a document that may have expired is not reported as removed."""
+"""Maximum difference between clocks that is assumed, in milliseconds. A document that may have expired within it is not
+reported as removed.
+"""
 AGAIN = "restore it from a backup that has it, or rebuild it from the messages: saga sagas rebuild"
 BY_HAND = "look at both with the topic's records, and put right what only one of them knows of"
 
 
 class HistoryId(NamedTuple):
-    """One service's part in one saga."""
+    """Identity of a history: a service and a saga."""
 
     service: str
     saga: str
@@ -38,32 +41,32 @@ class HistoryId(NamedTuple):
 
 @dataclass(slots=True)
 class PublishedHistory:
-    """Published transition events of one history."""
+    """The published transition events of one history."""
 
     digests: dict[int, int] = field(default_factory=dict)
-    """Number of a transition -> digest of its published hash."""
+    """For each transition, by number, a digest of its published hash."""
     last: int = -1
     """Highest number of a transition."""
     last_ms: int = 0
     """Time of the transition with the highest number."""
     kept_until_ms: int | None = None
-    """Time until which its service keeps the saga; `None`: it is open, and never expires."""
+    """Time until which the service keeps the saga; `None` if the saga is open and therefore never expires."""
     forked: int | None = None
-    """Lowest number with two different transitions."""
+    """Lowest number under which two different transitions were published."""
     rebuilt: str | None = None
-    """Time at which `saga sagas rebuild` rebuilt it: earlier events are ignored."""
+    """Time at which `saga sagas rebuild` rebuilt the history. Earlier events are ignored."""
 
 
 @dataclass(slots=True)
 class HistoryVerifier:
-    """Published transition events of all histories, to compare stores with."""
+    """The published transition events of all histories, with which stores are compared."""
 
     histories: dict[HistoryId, PublishedHistory] = field(default_factory=dict)
     strange: int = 0
-    """Records on the topic that are not transition events."""
+    """Number of records on the topic that are not transition events."""
 
     def add(self, event: TransitionEvent) -> None:
-        """Add a transition event. The same one may come several times, and events in any order."""
+        """Add a transition event. Events may be added in any order, and the same event several times."""
         key, digest, time_ms = HistoryId(event.service, event.saga), _digest(event.hash), from_iso(event.time)
         seen = self.histories.get(key)
         if seen is None or (event.number == 0 and (_is_rebuilt(seen, event) or _is_id_reused(seen, digest, time_ms))):
@@ -112,7 +115,9 @@ class HistoryVerifier:
         return seen is not None and seen.rebuilt is not None
 
     def find_removed(self, history: HistoryId, now_ms: int) -> "Contradiction | None":
-        """Return a contradiction for a history without a document, unless the document may have expired by now."""
+        """Return a contradiction if published events show a history that has no document, unless the document may have
+        expired.
+        """
         seen = self.histories[history]
         until_ms = seen.kept_until_ms
         if until_ms is not None and now_ms > until_ms - CLOCKS_MS:
@@ -122,14 +127,14 @@ class HistoryVerifier:
         return Contradiction(HistoryDefect(seen.last, what), AGAIN)
 
     def histories_of(self, services: Sequence[str], saga: str | None) -> Iterator[HistoryId]:
-        """Yield the published histories of these services, of all sagas or of one."""
+        """Yield the ids of the published histories of these services, for all sagas or one."""
         for history in self.histories:
             if history.service in services and saga in (None, history.saga):
                 yield history
 
 
 class Contradiction(NamedTuple):
-    """Difference between the published events and the store, and what to do."""
+    """Difference between the published events and the store, and the recommended action."""
 
     broken: HistoryDefect
     todo: str
@@ -140,19 +145,20 @@ def _digest(hash_: str) -> int:
 
 
 def _is_rebuilt(seen: PublishedHistory, event: TransitionEvent) -> bool:
-    """Return whether this first event begins a history that `saga sagas rebuild` rebuilt."""
+    """Return whether this first transition event belongs to a history that `saga sagas rebuild` rebuilt."""
     return event.rebuilt_at is not None and event.rebuilt_at != seen.rebuilt
 
 
 def _is_id_reused(seen: PublishedHistory, digest: int, time_ms: int) -> bool:
-    """Return whether this first event begins a new saga whose id belonged to an expired one."""
+    """Return whether this first transition event begins a new saga with the id of an expired one."""
     until_ms = seen.kept_until_ms
     return seen.digests.get(0) != digest and until_ms is not None and time_ms > until_ms - CLOCKS_MS
 
 
 async def read_published_histories(settings: Settings, clock: Clock, saga: str | None = None) -> HistoryVerifier | str:
-    """Read the transition events of all sagas or of one; return a reason instead if there can be none. Raises
-    `SagaError` if the broker cannot be read."""
+    """Read the transition events of all sagas or of one. If there can be none, return the reason instead. Raises
+    `SagaError` if the broker cannot be read.
+    """
     topic = settings.transition_topic
     if topic is None:
         return "SAGA_TRANSITIONS is off"
@@ -187,42 +193,43 @@ class BrokenHistory:
     saga: str
     service: str
     transition: int | None
-    """Number of the transition; `None` where the document as a whole cannot be read."""
+    """Number of the defective transition; `None` if the whole document cannot be read."""
     what: str
     todo: str = ""
 
 
 @dataclass(slots=True)
 class VerificationReport:
-    """Counts of the verified histories, and every defect that was found."""
+    """Numbers of verified histories, and all defects that were found."""
 
     histories: int = 0
-    """One for each saga and service."""
+    """Number of histories; there is one for each saga and service."""
     transitions: int = 0
     services: list[str] = field(default_factory=list)
     older: int = 0
-    """Histories with transitions of an older version of saga, without integrity digests: they are not bound to their
-    saga, and of their snapshots only the state is verified."""
+    """Number of histories with transitions from an older version of saga, which have no integrity digests. They are not
+    bound to their saga, and of their snapshots only the state is verified.
+    """
     broken: list[BrokenHistory] = field(default_factory=list)
     alone: str | None = None
-    """Why histories were not compared with published events; `None`: they were."""
+    """Reason why histories were not compared with published events; `None` if they were."""
     witnessed: int = 0
-    """Histories whose last transition was published, and is the same in the store."""
+    """Number of histories whose last transition was published and is the same in the store."""
     in_part: int = 0
-    """Histories of which some transitions were published, but not the last one."""
+    """Number of histories of which some transitions were published, but not the last one."""
     rebuilt: int = 0
-    """Histories that `saga sagas rebuild` rebuilt: they were not compared with earlier events."""
+    """Number of histories that `saga sagas rebuild` rebuilt. They were not compared with earlier events."""
     strange: int = 0
-    """Records on the topic that are not transition events."""
+    """Number of records on the topic that are not transition events."""
 
 
 async def verify_histories(
     deployment: Deployment, saga: str | None = None, witness: HistoryVerifier | str = NOT_COMPARED
 ) -> VerificationReport:
-    """Check the histories of all sagas, or of one, in all stores.
+    """Verify the histories of all sagas, or of one, in all stores.
 
     Args:
-        witness: The published transitions to compare with, or the reason that there are none.
+        witness: The published transition events to compare with, or the reason why there are none.
     """
     async with deployment.open_stores() as sources:
         return await verify_stores(sources, deployment.clock, saga, witness)
@@ -234,7 +241,7 @@ async def verify_stores(
     saga: str | None = None,
     witness: HistoryVerifier | str = NOT_COMPARED,
 ) -> VerificationReport:
-    """Check the histories in these stores, as `verify_histories` does."""
+    """Verify the histories in these stores, as `verify_histories` does."""
     found = VerificationReport()
     if isinstance(witness, str):
         found.alone, witness = witness, HistoryVerifier()
@@ -261,7 +268,7 @@ def _broken_history(history: HistoryId, why: Contradiction) -> BrokenHistory:
 
 
 async def _verify_saga(found: VerificationReport, source: ServiceStore, saga: str, witness: HistoryVerifier) -> bool:
-    """Verify one saga in one service; return whether the service has a document of it."""
+    """Verify one saga in one service, and return whether the service has a document of it."""
     try:
         document = await read_document(source, saga)
     except UnreadableHistory as why:

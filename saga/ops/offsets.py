@@ -1,4 +1,6 @@
-"""Consumer offsets of services, shown and moved: `plan_moves` decides, the broker moves if no move is refused."""
+"""Consumer offsets of services: show and move them. `plan_moves` decides what to move; nothing is moved if one move is
+refused.
+"""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -18,19 +20,19 @@ from saga.progress import ids
 from saga.support.clock import Clock, from_iso, iso
 
 MOVED, STAYED = "position moved", "position not moved"
-"""Names of records on `<service>.dead` about moves, in the header `dead_what`."""
+"""Kinds of records about moves on `<service>.dead`, in the header `dead_what`."""
 
 
 class PartitionState(NamedTuple):
-    """State of a partition for a group: the bounds of the log, and the group's position."""
+    """State of a partition for a group: the bounds of the log, and the group's committed offset."""
 
     bounds: OffsetBounds
     offset: int | None
-    """Position; `None`: nothing was ever committed."""
+    """Committed offset; `None` if nothing was ever committed."""
 
     @property
     def next(self) -> int:
-        """Offset of the first record that exists and is not handled."""
+        """Offset of the first existing record that is not handled."""
         return max(self.bounds.begin, self.bounds.begin if self.offset is None else self.offset)
 
     @property
@@ -40,7 +42,7 @@ class PartitionState(NamedTuple):
 
 
 class OffsetMove(NamedTuple):
-    """One position that is to move."""
+    """A committed offset that is to be moved."""
 
     partition: Partition
     from_: int | None
@@ -50,28 +52,28 @@ class OffsetMove(NamedTuple):
 def list_partition_states(
     group: GroupDescription, bounds: Mapping[Partition, OffsetBounds]
 ) -> dict[Partition, PartitionState]:
-    """Return the states of all partitions for the group."""
+    """Return the state of each partition for the group."""
     return {
         partition: PartitionState(each, group.positions.get(partition)) for partition, each in sorted(bounds.items())
     }
 
 
 def is_backward(state: PartitionState, to: int) -> bool:
-    """Return whether handled records would be read again."""
+    """Return whether this move would make the service read handled records again."""
     return state.offset is not None and to < state.offset
 
 
 def is_unread(states: Mapping[Partition, PartitionState]) -> bool:
-    """Return whether the group has no position in any of these partitions, all of one topic, so that an operator may
-    choose where it begins.
+    """Return whether the group has no committed offset in any of these partitions, which must all belong to one topic.
+    Then an operator may choose where it begins.
 
-    A single partition without a position was added later: records of the others have been handled.
+    If only a single partition has no offset, it was added later, and records of the others have been handled.
     """
     return all(state.offset is None for state in states.values())
 
 
 def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = False) -> str | None:
-    """Return the reason why a position must not move to `to`; `None` if it may.
+    """Return the reason why the offset must not be moved to `to`; `None` if it may.
 
     Args:
         floor: Offset of the first record that is younger than the service's retention.
@@ -96,7 +98,7 @@ def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = Fa
 
 
 def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Partition, int]) -> list[OffsetMove]:
-    """Return the moves of the positions that are not at their target already."""
+    """Return the moves of those offsets that are not at their target yet."""
     return [
         OffsetMove(partition, state.offset, targets[partition])
         for partition, state in states.items()
@@ -107,18 +109,19 @@ def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Part
 async def move_offsets(
     service: str, moves: Sequence[OffsetMove], *, operator: Operator, broker: Administration, clock: Clock
 ) -> None:
-    """Record it, then do it. Raises `BrokerError`, and records what has not moved, if the group has come to life
-    meanwhile."""
+    """Record the moves on `<service>.dead`, then do them. If the group has become active meanwhile, record which
+    offsets were not moved, and raise `BrokerError`.
+    """
     dead = dead_letter_topic(service)
     if dead not in await broker.describe_topics([dead]):
         await broker.ensure_topics([Topic(dead, retention_days=None)])
     now_ms = clock.now_ms()
-    # Before, so that no position moves without a trace.
+    # Recorded first, so that no offset is moved without a trace.
     await broker.publish([encode_moves(MOVED, service, moves, operator, now_ms)])
     try:
         await broker.move_positions(service, {each.partition: each.to for each in moves})
     except BrokerError as failed:
-        positions = (await broker.describe_group(service)).positions  # it may only be the answer that was lost
+        positions = (await broker.describe_group(service)).positions  # perhaps only the answer was lost
         stayed = [each for each in moves if positions.get(each.partition) != each.to]
         if stayed:
             await broker.publish([encode_moves(STAYED, service, stayed, replace(operator, why=str(failed)), now_ms)])
@@ -126,14 +129,14 @@ async def move_offsets(
 
 
 async def read_manual_moves(service: str, broker: Administration) -> Mapping[Partition, int]:
-    """Return the furthest position to which people have moved the group, of each partition that they moved."""
+    """Return, for each partition whose offset people have moved, the highest offset that they moved it to."""
     dead, furthest = dead_letter_topic(service), dict[Partition, int]()
     if dead not in await broker.describe_topics([dead]):
         return furthest
     async for record in broker.scan(dead):
         if texts_of(record.headers).get("dead_what") != MOVED:
             continue
-        with suppress(msgspec.DecodeError):  # anybody may write to the topic
+        with suppress(msgspec.DecodeError):  # any client may write to the topic
             for each in _move_decoder.decode(record.value or b"").moves:
                 partition = Partition(each.topic, each.partition)
                 furthest[partition] = max(each.to, furthest.get(partition, 0))
@@ -147,7 +150,7 @@ class _MovedOffset(msgspec.Struct, frozen=True):
 
 
 class _MoveRecord(msgspec.Struct, frozen=True):
-    """Value of the record of a move, as far as it is read again."""
+    """Value of the record of a move, with the fields that are read again."""
 
     moves: tuple[_MovedOffset, ...]
 
@@ -156,8 +159,9 @@ _move_decoder = msgspec.json.Decoder(_MoveRecord)
 
 
 def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator: Operator, now_ms: int) -> Outgoing:
-    """Encode a record of moves. It goes where dead letters go, where operators look for manual interventions. It
-    belongs to no saga."""
+    """Encode a record of moves. It belongs to no saga. It is published on the topic of dead letters, where operators
+    look for manual interventions.
+    """
     fields = {
         "service": service,
         "who": operator.who,
@@ -182,7 +186,7 @@ def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOffsets:
-    """Consumer group of a service as the broker knows it."""
+    """Consumer group of a service, as reported by the broker."""
 
     service: str
     members: tuple[str, ...]
@@ -190,12 +194,12 @@ class ServiceOffsets:
 
     @property
     def is_known(self) -> bool:
-        """True if it has ever read anything."""
+        """True if the service has ever read a record."""
         return bool(self.states or self.members)
 
     @property
     def lag(self) -> int:
-        """Number of records that it has not handled, timers excluded."""
+        """Number of records that the service has not handled, without timers."""
         return sum(state.lag for at, state in self.states.items() if not is_timer_topic(at.topic))
 
     @property
@@ -206,22 +210,24 @@ class ServiceOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetReset:
-    """Positions that an operator wants to move, and the target."""
+    """An operator's request to move offsets of a topic to a target."""
 
     service: str
     topic: str
     partition: int | None
-    """Partition; `None`: all of the topic's."""
+    """Partition number; `None` for all partitions of the topic."""
     to: str
     """Target: `earliest`, `latest`, an offset, or a time."""
     retention_ms: int | None
-    """How long the service remembers its sagas; `None` if unknown, so that positions cannot go back."""
+    """How long the service remembers its sagas, in milliseconds; `None` if this is unknown, so that offsets cannot be
+    moved back.
+    """
     operator: Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSkip:
-    """Unreadable records of a partition to skip."""
+    """An operator's request to skip unreadable records of a partition."""
 
     service: str
     partition: Partition
@@ -229,23 +235,25 @@ class OffsetSkip:
 
 
 class OffsetResult(NamedTuple):
-    """Positions that were moved, or the reasons why none was."""
+    """Offsets that were moved, or the reasons why none was moved."""
 
     moves: Sequence[OffsetMove]
     refused: Mapping[Partition, str]
 
 
 async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Read the positions of each service, in the topics in which it has one or which it reads now. Raises
-    `SagaError`."""
+    """Read the offsets of each service in all topics in which it has committed one or which it currently reads. Raises
+    `SagaError`.
+    """
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         return [await read_service_offsets(service, broker) for service in services]
 
 
 async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[ServiceOffsets, str | None]:
-    """Delete the consumer group of a service that never comes back. Return its last state, and why it was not deleted,
-    or `None`. Raises `SagaError`."""
+    """Delete the consumer group of a service that will never run again. Return its last state, and the reason why it
+    was not deleted, or `None`. Raises `SagaError`.
+    """
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         was = await read_service_offsets(service, broker)
@@ -261,7 +269,7 @@ async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[
 
 
 async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Find the services that have unhandled records and no running process. Raises `SagaError`."""
+    """Find the services that have unhandled records but no running process. Raises `SagaError`."""
     if missing_broker_file(settings) is not None:
         return []
     async with open_administration(settings, clock) as broker:
@@ -271,15 +279,18 @@ async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffse
 
 
 async def read_service_offsets(service: str, broker: Administration) -> ServiceOffsets:
-    """Read the positions of a service. Partitions that it reads and has committed no offset for count as unhandled."""
+    """Read the offsets of a service. In partitions that it reads without a committed offset, all records count as
+    unhandled.
+    """
     group = await broker.describe_group(service)
     bounds = await broker.fetch_bounds(sorted({partition.topic for partition in group.positions} | group.reads))
     return ServiceOffsets(service, group.members, list_partition_states(group, bounds))
 
 
 async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> OffsetResult:
-    """Move all positions that are meant, or none. Raises `ConfigurationError` for a wish that makes no sense, and other
-    `SagaError` if the broker cannot be used."""
+    """Move all offsets of the request, or none. Raises `ConfigurationError` for an invalid request, and another
+    `SagaError` if the broker cannot be used.
+    """
     async with _open_partitions(wish.service, wish.topic, wish.partition, settings, clock) as (broker, states, runs):
         if runs:
             return OffsetResult((), runs)
@@ -294,8 +305,9 @@ async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> 
 async def skip_unreadable(
     wish: OffsetSkip, settings: Settings, clock: Clock
 ) -> tuple[OffsetResult, UnreadableRange | None]:
-    """Skip the unreadable records at the service's position, and nothing else. Return the result, and what is known of
-    these records. Raises as `reset_offsets` does."""
+    """Skip the unreadable records at the service's offset, and nothing else. Return the result, and what is known about
+    these records. Raises as `reset_offsets` does.
+    """
     async with _open_partitions(wish.service, *wish.partition, settings, clock) as (broker, states, runs):
         if runs:
             return OffsetResult((), runs), None
@@ -314,8 +326,9 @@ async def skip_unreadable(
 async def _open_partitions(
     service: str, topic: str, number: int | None, settings: Settings, clock: Clock
 ) -> AsyncIterator[tuple[Administration, Mapping[Partition, PartitionState], Mapping[Partition, str]]]:
-    """Open the broker. Yield it, the states of the selected partitions, and the reasons why none can move while the
-    service runs."""
+    """Open the broker. Yield the broker, the states of the selected partitions, and the reasons why no offset can be
+    moved while the service runs.
+    """
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         group = await broker.describe_group(service)
@@ -339,7 +352,7 @@ async def _apply_moves(
     try:
         await move_offsets(wish.service, moving, operator=replace(wish.operator, why=why), broker=broker, clock=clock)
     except BrokerError as failed:
-        if (await broker.describe_group(wish.service)).members:  # it began in the very moment
+        if (await broker.describe_group(wish.service)).members:  # the service started at that moment
             return OffsetResult((), dict.fromkeys(states, str(failed)))
         raise
     return OffsetResult(moving, {})
@@ -372,7 +385,7 @@ async def _find_refusals(
     broker: Administration,
     clock: Clock,
 ) -> Mapping[Partition, str]:
-    """Return the reasons why some of them must not move there."""
+    """Return, for each partition whose offset must not be moved to its target, the reason."""
     floors: Mapping[Partition, int] = {}
     if wish.retention_ms is not None:
         floors = await broker.find_offsets(wish.topic, clock.now_ms() - wish.retention_ms)

@@ -1,6 +1,7 @@
-"""Send operator commands about dead letters, escalations and parked runs, and requests for controls.
+"""Operator commands about dead letters, escalations and parked runs, and requests for controls: send them, and wait for
+their results.
 
-They are records on `<service>.commands`. The answers are read from the histories of sagas and from the control log.
+They are records on `<service>.commands`. Results are read from the histories of sagas and from the control log.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -30,43 +31,45 @@ from saga.progress.document import SagaProgress, Transition, decode_transition
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
-"""Replays of one saga in one service after which a further one needs `--again`, to stop endless loops of replays."""
+"""Number of replays of one saga in one service after which a further one needs `--again`, to stop endless replaying."""
 OUTCOMES: Mapping[Wanted, str] = {
     "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
 }  # fmt: skip
-"""Outcome of each command that was carried out."""
+"""Outcome that is recorded for each kind of command when it was carried out."""
 NONE: Mapping[str, Message] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRequest:
-    """What an operator wants done with dead letters, escalations or parked runs."""
+    """An operator's request to do something with dead letters, escalations or parked runs."""
 
     wanted: Wanted
     operator: Operator
     answered: StepAnswer | None = None
-    """Answer that the operator gives for a step whose result is not known."""
+    """Answer that the operator supplies for a step whose result is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentCommand:
-    """A published command."""
+    """A command that was published."""
 
     dead_letter: DeadLetter
     message: str
-    """Id of the command in the saga's history."""
+    """Id under which the command is recorded in the saga's history."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """What became of a command."""
+    """Result of a command."""
 
     sent: SentCommand
     outcome: str
-    """`replayed`, `discarded`, `resolved`, `released`, `ignored`; empty: the service has not handled it yet."""
+    """`replayed`, `discarded`, `resolved`, `released` or `ignored`; empty if the service has not handled the command
+    yet.
+    """
     reason: str
     after: str = ""
-    """Outcome of the repeated run, if it has ended."""
+    """Outcome of the repeated run, once it has ended."""
 
 
 async def send_commands(
@@ -75,12 +78,12 @@ async def send_commands(
     deployment: Deployment,
     originals: Mapping[str, Message] = NONE,
 ) -> list[SentCommand]:
-    """Publish a command for each dead letter, and return when all are durable.
+    """Publish a command for each dead letter, and return when all commands are durable.
 
     After an exception some commands may have been published. Publishing them again does no harm.
 
     Args:
-        originals: Messages to send along, by the id of the dead letter.
+        originals: Messages to send with the commands, by the id of the dead letter.
 
     Raises:
         BadInput: A text is too long, or a dead letter has no saga.
@@ -104,8 +107,10 @@ async def send_commands(
 
 
 async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys | None) -> CommandRequest:
-    """Encrypt the answer in a request for the log, with the key of the saga: the subject of the run is not known here.
-    The service encrypts it again for the run. Raises `BadInput` if the saga's key was erased."""
+    """Encrypt the answer in a request before it is published. The key is that of the saga, because the subject of the
+    run is not known here; the service encrypts the answer again for the run. Raises `BadInput` if the saga's key was
+    erased.
+    """
     given = wish.answered
     if keys is None or given is None or given.raised is not None or letter.saga is None:
         return wish
@@ -139,9 +144,9 @@ def _make_command_id(record: Outgoing) -> str:
 async def wait_for_answers(
     sent: Sequence[SentCommand], deployment: Deployment, wait_s: float
 ) -> AsyncIterator[CommandAnswer]:
-    """Yield the answer to each command once its service has recorded it.
+    """Yield the result of each command when its service has recorded it.
 
-    Commands without an answer after `wait_s` come last. Raises `NoStore`, `StoreUnavailable`.
+    Commands without a result after `wait_s` seconds come last. Raises `NoStore`, `StoreUnavailable`.
     """
     clock = deployment.clock
     deadline_s, left = clock.monotonic_s() + wait_s, list(sent)
@@ -161,7 +166,7 @@ async def wait_for_answers(
 
 
 async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> CommandAnswer | None:
-    """Find the answer in the saga's progress; `None` while there is none."""
+    """Return the result of a command from the saga's progress; `None` if there is none yet."""
     if source is None or not sent.dead_letter.saga:
         return None
     try:
@@ -182,20 +187,20 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
 def _find_replay_answer(
     sent: SentCommand, entry: Transition, later: Sequence[Transition], p: SagaProgress
 ) -> CommandAnswer | None:
-    """Return the answer once the repeated run has ended; `None` before."""
+    """Return the result once the repeated run has ended; `None` before that."""
     ends = ("handled", "compensated", "dead", "retrying")
     end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
     if end is not None:
         return CommandAnswer(sent, entry.outcome, entry.reason or "", end)
     if not (
         p.intents or p.queue or p.compensating
-    ):  # the saga has ended meanwhile, or the run was ignored: nothing to wait for
+    ):  # no run follows, because the saga has ended meanwhile or the run was ignored
         return CommandAnswer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
     return None
 
 
 def describe_answer(answer: CommandAnswer) -> str:
-    """Describe what became of a command in a few words."""
+    """Describe the result of a command in a few words."""
     if answer.outcome == "ignored":
         return "refused"
     if answer.outcome and answer.after:
@@ -207,7 +212,9 @@ def describe_answer(answer: CommandAnswer) -> str:
 
 
 async def send_switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> str:
-    """Publish a request for a control, and return its id in the control log once it is durable. Raises `SagaError`."""
+    """Publish a request for a control. When it is durable, return the id under which it is recorded in the control log.
+    Raises `SagaError`.
+    """
     clock = deployment.clock
     record = controls.control_to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
     async with wiring.open_broker(None, clock, deployment.broker_settings) as broker:
@@ -226,7 +233,9 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
 
 
 async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s: float) -> ControlEntry | None:
-    """Wait for the service's entry in the control log, which may be a refusal; `None` if it does not come in time."""
+    """Wait until the service has recorded the entry in the control log, and return it; it may be a refusal. Return
+    `None` if there is no entry in time.
+    """
     clock = deployment.clock
     until_s = clock.monotonic_s() + wait_s
     while True:
@@ -245,7 +254,9 @@ async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s
 
 
 async def read_control_log(service: str, deployment: Deployment) -> ControlLog:
-    """Read the control log of a service. Raises `SagaError` if the service has no store, or it cannot be read."""
+    """Read the control log of a service. Raises `SagaError` if the service has no store, or the control log cannot be
+    read.
+    """
     async with deployment.open_stores((service,)) as sources:
         book = await _find_control_log(service, sources)
     if book is None:

@@ -1,7 +1,8 @@
-"""Rehearsal of a replay: the service's current code runs on a copy of the saga, and nothing it emits or writes is kept.
+"""Rehearsal of a replay: the service's current code runs on a copy of the saga, and everything that it emits or writes
+is discarded.
 
 Recorded step results are reused. A step without a recorded result is not called: the rehearsal ends there and reports
-the call. The command and everything that follows are decided exactly as in a worker.
+the call. The command and all its consequences are decided exactly as in a worker.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -39,16 +40,16 @@ from saga.support.printable import shorten
 
 NO_POSITION = Position("(rehearsal)", 0, 0)
 ARGUMENT_BYTES_MAX = 100
-"""Most bytes that are shown of each argument of a call."""
+"""Maximum number of bytes of each argument of a call that are shown."""
 
 
 class RehearsalStopped(Halted):
-    """Raised where a rehearsal would call an external system. Its text says which call it would make."""
+    """Raised where a rehearsal would call an external system. Its text describes the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalResult:
-    """What a replay would do, as far as that can be known without calling external systems."""
+    """The effects that a replay would have, up to the first call of an external system."""
 
     letter: DeadLetter
     did: tuple[tuple[str, str, str | None], ...]
@@ -61,7 +62,9 @@ class RehearsalResult:
     documents: tuple[str, ...]
     """Business documents that would change, as `collection/key`."""
     stops: str | None = None
-    """External call at which the rehearsal ended, because no result of it is recorded."""
+    """Call of an external system at which the rehearsal ended because the call has no recorded result; `None` if there
+    was none.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,7 @@ class RehearsalSetup:
 
     declared: Declared
     store: Store
-    """Read only."""
+    """Store that is read, and never written."""
     clock: Clock
     keys: Keys | None = None
     """Keys that decrypt recorded values."""
@@ -79,13 +82,13 @@ class RehearsalSetup:
 async def rehearse(
     letter: DeadLetter, wish: CommandRequest, setup: RehearsalSetup, original: Message | None = None
 ) -> RehearsalResult:
-    """Run everything that a command about a dead letter would cause, without any effect.
+    """Run everything that a command about a dead letter would cause, without any lasting effect.
 
     Args:
-        original: The message, if the service has not kept it.
+        original: The original message, if the service no longer has it.
 
     Raises:
-        SagaError: This version cannot decide about the saga, or the store cannot be read.
+        SagaError: This version of the code cannot continue the saga, or the store cannot be read.
     """
     declared, store, clock, keys = setup.declared, setup.store, setup.clock, setup.keys
     saga, copy, log = letter.saga, StoreOverlay(store), RecordingPublisher()
@@ -130,12 +133,14 @@ async def _read_progress(store: Store, service: str, saga: str) -> SagaProgress:
     return SagaProgress(service=service, saga=saga) if document is None else decode_progress(document.content)
 
 
-# -------------------------------------------------------------------- what it runs on
+# -------------------------------------------------------------------- store and resources
 
 
 @dataclass(slots=True)
 class StoreOverlay:
-    """In-memory overlay over another store: reads fall through to it, writes stay here. `Store` lists the promises."""
+    """In-memory overlay over another store. Reads of documents that were not written here go to that store; writes stay
+    in memory. `Store` lists the promises.
+    """
 
     source: Store
     written: dict[tuple[str, str], Document | None] = field(default_factory=dict)
@@ -215,14 +220,18 @@ def _make_runtime(
 
 
 def _with_one_attempt(prepared: PreparedService) -> PreparedService:
-    """Give each handler a single attempt, so that a failure in a rehearsal is reported at once."""
+    """Return the service with a single attempt for each handler, so that a failure in a rehearsal is reported at
+    once.
+    """
     once = Retry(attempts_max=1, in_place_s=0)
     handlers = {name: replace(handler, retry=once) for name, handler in prepared.handlers.items()}
     return replace(prepared, handlers=handlers)
 
 
 def make_stand_in(gives: type) -> object:
-    """Make an object in place of a resource. Its methods can be named as steps, but nothing behind them works."""
+    """Return a replacement for a resource of this type. Its methods can be passed to `saga.step`; any other use of it
+    ends the rehearsal.
+    """
 
     def missing(self: object, name: str) -> NoReturn:
         raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")
@@ -240,7 +249,7 @@ def make_stand_in(gives: type) -> object:
 
 
 def _make_method(gives: type, name: str) -> Callable[..., Awaitable[None]]:
-    """Make a method that only carries the name of another one, so that a step can refer to it."""
+    """Return a method that has only the name of another one, so that a step can refer to it."""
 
     async def method(self: object, *args: object, **kwargs: object) -> None:
         raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")

@@ -1,7 +1,8 @@
 """Repair and rebuild of sagas.
 
-`repair` resumes sagas that have ready work but no message or timer to trigger it, and publishes again what recreated
-topics have lost. `rebuild` finds sagas whose progress a service has lost, and reconstructs it from the topics.
+`repair` resumes sagas that have ready work but no message or timer to trigger it, and republishes records that were
+lost because topics were recreated. `rebuild` finds sagas whose progress a service has lost, and reconstructs the
+progress from the topics.
 """
 
 from collections import Counter
@@ -56,20 +57,22 @@ from saga.telemetry.events import Report
 NAME = "saga sagas repair"
 """Worker name in the transition events that a repair publishes."""
 SETTLES_S_MAX = 60.0
-"""Seconds, on top of the longest handler timeout, within which a live worker would have resumed ready work."""
+"""Time in seconds, in addition to the longest handler timeout, within which a live worker would have resumed ready
+work.
+"""
 NOTHING = StrandedWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedSaga:
-    """Result of repairing one saga of a service: the transitions that were written, or why that failed."""
+    """Result of repairing one saga of a service: the transitions that were written, or the reason of a failure."""
 
     service: str
     saga: str
     work: StrandedWork = NOTHING
-    """Work that was found, before anything was done."""
+    """Stranded work that was found before anything was done."""
     again: int = 0
-    """Number of records that were published again because their topics have been recreated since."""
+    """Number of records that were published again because their topics had been recreated."""
     did: tuple[tuple[str, str, str | None], ...] = ()
     """Handler, outcome and reason of each transition that was written."""
     problem: str | None = None
@@ -109,7 +112,7 @@ async def repair(
                 yield done
                 if (
                     telling is not None
-                ):  # an event that cannot be published now is published by the worker that loads the saga next
+                ):  # the worker that next loads the saga publishes the events that could not be published now
                     await telling.publish()
             if is_whole:
                 await note_logs(store, declared.name, log_ids)
@@ -121,8 +124,9 @@ async def repair(
 async def _find_lost_topics(
     service: ServiceRuntime, topics: Collection[str], saga: str | None, *, dry_run: bool
 ) -> AsyncIterator[RepairedSaga]:
-    """Publish again the records that these recreated topics have lost: in the order of the transitions, with the same
-    ids."""
+    """Find records that were lost because these topics were recreated, and publish them again: in the order of the
+    transitions, and with the same ids.
+    """
     if not topics:
         return
     async for id_, document in _read_documents(service, service.ports.store, saga):
@@ -149,7 +153,7 @@ async def _list_published(service: ServiceRuntime, p: SagaProgress, topics: Coll
 
 async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> RepairedSaga:
     try:
-        if needing.work.is_wake_alone:  # the timer makes the running worker look at the saga: no handler runs twice
+        if needing.work.is_wake_alone:  # the timer makes a running worker load the saga; no handler runs twice
             await republish_timer(service, needing.saga)
             return needing
         return replace(needing, did=tuple(await republish_saga(service, needing.saga, needing.work.triggers)))
@@ -158,8 +162,9 @@ async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> Repair
 
 
 async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[RepairedSaga]:
-    """Yield sagas with ready work that possibly nothing will trigger, and those that cannot be read, with the
-    reason."""
+    """Yield sagas with ready work that perhaps nothing will trigger. Also yield those that cannot be read, with the
+    reason.
+    """
     quiet_ms = _compute_quiet_ms(service)
     async for id_, document in _read_documents(service, store, saga):
         try:
@@ -188,7 +193,7 @@ async def _read_documents(
 
 
 def _compute_quiet_ms(service: ServiceRuntime) -> int:
-    """Return for how long a saga has to be unchanged before we assume that no worker is processing it."""
+    """Return how long a saga must be unchanged before we assume that no worker is processing it, in milliseconds."""
     return int((max(each.timeout_s for each in service.handlers.values()) + SETTLES_S_MAX) * 1000)
 
 
@@ -196,7 +201,7 @@ def _compute_quiet_ms(service: ServiceRuntime) -> int:
 async def _run_worker(
     declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
 ) -> AsyncIterator[tuple[ServiceRuntime, Broker, TransitionPublisher | None]]:
-    """Open the service with its store, broker and resources, as a worker without assigned partitions.
+    """Open the service with its store, broker and resources, like a worker without assigned partitions.
 
     Also yield the publisher of its transition events, if they are published. A dry run opens no resources, because it
     calls no handler.
@@ -227,23 +232,26 @@ async def _run_worker(
 
 
 RECORDS_MAX = 1_000_000
-"""Most records of sagas being rebuilt that are kept in memory."""
+"""Maximum number of records of sagas to rebuild that are kept in memory."""
 AHEAD_S = 30
-"""Delay in seconds of the first of a saga's two timers. It is published before the progress is inserted, so that a
-crash right after the insert does not leave the saga without a timer."""
+"""Delay in seconds of the first of a saga's two timers. That timer is published before the progress is inserted, so
+that a crash right after the insert does not leave the saga without a timer.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltSaga:
-    """Result of rebuilding one saga whose progress was lost: what was reconstructed, or why that is impossible."""
+    """Result of rebuilding one saga whose progress was lost: what was reconstructed, or the reason why that is
+    impossible.
+    """
 
     service: str
     saga: str
     did: tuple[tuple[str, str], ...] = ()
-    """Handler and outcome of each transition."""
+    """Handler and outcome of each reconstructed transition."""
     open: bool = False
     unsaid: tuple[str, ...] = ()
-    """Types of events that are in the rebuilt progress but not in the log: they are published."""
+    """Types of events that are in the rebuilt progress but missing from the log, so the rebuild publishes them."""
     left: tuple[str, ...] = ()
     """Handlers whose runs the service will execute again, under the same idempotency keys."""
     problem: str | None = None
@@ -251,19 +259,20 @@ class RebuiltSaga:
 
 @dataclass(slots=True)
 class _FoundMessages:
-    """Records of one saga that were found in the topics."""
+    """Records of one saga that the topics contain."""
 
     taken: list[ReceivedMessage] = field(default_factory=list)
     emitted: dict[str, Message] = field(default_factory=dict)
     commanded: bool = False
     places: Sequence[Partition] = ()
-    """Partitions that can hold records of the saga."""
+    """Partitions that may contain records of the saga."""
 
 
 async def rebuild(
     services: Sequence[Declared], settings: Settings, clock: Clock, *, saga: str | None = None, apply: bool = False
 ) -> AsyncIterator[RebuiltSaga]:
-    """Rebuild the progress of sagas that are in the topics of these services but not in their stores, or of one saga.
+    """Rebuild the progress of sagas that are in the topics of these services but not in their stores. With `saga`,
+    rebuild only that one.
 
     Args:
         apply: Write each rebuilt progress; otherwise only yield what would be written.
@@ -302,16 +311,16 @@ async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIt
         yield broker, await stack.enter_async_context(wiring.open_store(declared.name, clock, settings))
 
 
-# -------------------------------------------------------------------- looking
+# -------------------------------------------------------------------- search
 
 
 async def _find_messages(
     service: PreparedService, broker: Administration, store: Store, saga: str | None
 ) -> tuple[Mapping[str, _FoundMessages], Mapping[Partition, int | None]]:
-    """Find the sagas of which the service has handled messages and has no progress.
+    """Find the sagas of which the service has handled messages but has no progress.
 
-    Return their records by saga, and, for each partition that has lost records, the time of its oldest remaining record
-    (`None` if none remains).
+    Return their records by saga. Also return, for each partition that has lost records, the time of its oldest
+    remaining record (`None` if none remains).
     """
     positions = (await broker.describe_group(service.name)).positions
     topics = list(await broker.describe_topics({contract.topic for contract in service.contracts.values()}))
@@ -337,7 +346,7 @@ async def _find_messages(
 
 
 def _count_partitions(key: bytes, bounds: Mapping[Partition, OffsetBounds]) -> Sequence[Partition]:
-    """Return the partition of each topic to which our partitioner sends this key."""
+    """Return, for each topic, the partition to which the toolkit's partitioner assigns this key."""
     sizes = Counter(at.topic for at in bounds)
     return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]
 
@@ -379,7 +388,7 @@ def _sort(service: PreparedService, record: Record, of: _FoundMessages, position
 
 
 def _decode_own(service: PreparedService, record: Record) -> Message | None:
-    """Decode the event in the record if this service has emitted it; `None` otherwise."""
+    """Decode the event in the record if this service has emitted it, else return `None`."""
     type_ = envelope.type_of(record)
     if type_ is None or type_ not in service.contracts:
         return None
@@ -395,7 +404,7 @@ def _decode_text(key: bytes) -> str:
     return key.decode("utf-8", "replace")
 
 
-# -------------------------------------------------------------------- making
+# -------------------------------------------------------------------- reconstruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +422,7 @@ class _RebuildTarget:
 
 
 async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages, *, apply: bool) -> RebuiltSaga | None:
-    """Rebuild one saga; `None` if nothing of it is missing."""
+    """Rebuild one saga; return `None` if nothing of it is missing."""
     service = place.service
     try:
         if found.commanded:
@@ -432,13 +441,13 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
 
 
 def _is_forgotten(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundMessages) -> bool:
-    """Return whether the progress has simply outlived its retention, so nothing was lost."""
+    """Return whether the progress has expired after its retention, so that nothing was lost."""
     last_ms = max(each.time_ms for each in found.taken)
     return not rebuilt.snapshot.is_open and last_ms + place.service.retention_s * 1000 < place.clock.now_ms()
 
 
 def _check_begun(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundMessages) -> None:
-    """Check that the log still has the whole saga. Raises `Unknowable` if it may have lost some of it."""
+    """Check that the log still contains the whole saga. Raises `Unknowable` if a part of it may be lost."""
     started = rebuilt.snapshot.started
     if started is None:
         raise Unknowable("no message of it tells when it began, so some of it may be gone from the log")
@@ -468,11 +477,11 @@ async def _write(place: _RebuildTarget, saga: str, rebuilt: RebuiltProgress) -> 
     """Publish the events that are missing from the log, insert the archives and then the progress, and publish a timer
     for the saga.
 
-    The transition events are published before the progress exists: once it does, any worker may publish them, as a
-    different history of that saga.
+    The transition events are published before the progress is inserted. If it existed, a worker could publish them
+    first, as a different history of the saga.
 
     Raises:
-        Exists: The saga has a progress or an archive by now; what was inserted is removed again.
+        Exists: The saga now has a progress or an archive. Documents that were inserted are removed again.
     """
     await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
     if place.publishes_transitions:
@@ -505,6 +514,6 @@ def _list_transitions(place: _RebuildTarget, rebuilt: RebuiltProgress) -> Iterat
 
 
 def _find_timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:
-    """Make the timer record on which the service resumes whatever of the saga is ready."""
+    """Make the record of the timer with which the service resumes all ready work of the saga."""
     now_ms = place.clock.now_ms()
     return timers.timer_to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)

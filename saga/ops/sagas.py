@@ -32,16 +32,18 @@ from saga.support.printable import count_noun
 
 OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
-"""Time without changes after which a pending part of a fan-in counts as left over once its saga has ended: no service
-is left that could send the other part."""
+"""Time without changes, in milliseconds, after which an ended saga's pending message of a fan-in counts as left over,
+because no service can still send the other messages.
+"""
 LOOKED_AT_MAX = 20_000
-"""Largest number of documents of a service that are read to list the newest sagas, in a store without an order by
-time."""
+"""Maximum number of documents of a service that are read to list the newest sagas, if the store has no order by
+time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SagaSummary:
-    """Summary of a progress, or the reason that it cannot be read."""
+    """Summary of a progress, or the reason why it cannot be read."""
 
     source: ServiceStore
     saga: str
@@ -54,7 +56,7 @@ class SagaSummary:
 
     @property
     def rank(self) -> str:
-        """Sort key by start time: newer sagas rank higher, and a saga without a start ranks highest."""
+        """Sort key by start time: newer sagas have larger keys, and a saga without a start time has the largest."""
         return (self.progress and self.progress.started) or "~"
 
 
@@ -65,7 +67,7 @@ class ListedSaga:
     saga: str
     statuses: tuple[ServiceStatus, ...]
     damaged: tuple[SagaSummary, ...] = ()
-    """Its progresses that cannot be read."""
+    """Progresses of the saga that cannot be read."""
     now_ms: int = 0
 
     @property
@@ -78,7 +80,7 @@ class ListedSaga:
 
     @property
     def principals(self) -> tuple[str, ...]:
-        """Principals that started it: at most one, unless several events started it."""
+        """Principals that started the saga. There is at most one, unless several events started it."""
         return tuple(dict.fromkeys(s.principal for s in self.statuses if s.principal))
 
     @property
@@ -94,14 +96,14 @@ class ListedSaga:
 
     @property
     def left(self) -> int:
-        """Number of pending parts of fan-ins that can never run any more. They expire with the progress."""
+        """Number of pending fan-in messages whose handler can no longer run. They expire with the progress."""
         return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
-        """Count the pending parts that are left over because the saga has ended.
+        """Count the pending fan-in messages that are left over because the saga has ended.
 
-        The service that ended it may have expired its progress, or have another store; so a failure that any service
-        knows counts as an end, too.
+        The progress of the service that ended the saga may have expired, or be in another store. So a failure that any
+        service knows counts as an end too.
         """
         is_over = self.outcome is not None or any(s.has_failed for s in self.statuses)
         if not is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
@@ -110,10 +112,10 @@ class ListedSaga:
 
 
 async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga | None]:
-    """Yield the selected sagas, newest first, or in the order of their ids in the selection.
+    """Yield the selected sagas: in the order of the selection's saga ids if it has any, else newest first.
 
-    After `limit` sagas it yields `None` if there may be more. Raises `NoListing` before the first saga if the selection
-    names none and a store cannot list them.
+    If there may be more than `limit`, yield `None` after the last one. Raises `NoListing` before the first saga if the
+    selection has no ids and a store cannot list its sagas.
     """
     async with AsyncExitStack() as stack:
         mine = await stack.enter_async_context(deployment.open_stores(selection.services))
@@ -150,8 +152,9 @@ async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
 
 
 def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
-    """Return whether the saga may be selected, so that the other services have to be read. A damaged progress may be in
-    any state."""
+    """Return whether the selection may include the saga, so that the other services must be read. A damaged progress
+    may have any state.
+    """
     if seen.progress is None:
         return not selection.only_dead
     if selection.principal is not None and seen.progress.principal != selection.principal:
@@ -161,7 +164,7 @@ def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
 
 
 async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], deployment: Deployment) -> ListedSaga:
-    """Add the statuses of all other services to a saga, and report progresses that cannot be read."""
+    """Add the statuses in all other services to a saga, and report progresses that cannot be read."""
     every = []
     for source in sources:
         if source is seen.source:
@@ -196,10 +199,11 @@ async def _read_summaries(sources: Sequence[ServiceStore], sagas: Sequence[str])
 async def _sort_newest_first(
     sources: Sequence[ServiceStore], prefix: str, warn: Warn, *, kept: bool = False
 ) -> AsyncIterator[SagaSummary]:
-    """Yield summaries of the sagas whose id begins with `prefix`, newest first, as far as the stores have an order.
+    """Yield summaries of the sagas whose id begins with `prefix`, newest first, as far as the stores can list in that
+    order.
 
-    Each store yields the last changed sagas first, and the streams are merged by start time. `kept`: only progresses
-    that never expire, if the store can tell.
+    Each store yields the sagas that changed last first, and the streams are merged by start time. `kept`: yield only
+    progresses that never expire, if the store can tell.
     """
     streams = [_find_newest(source, prefix, warn, kept) for source in sources]
     heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
@@ -254,7 +258,7 @@ class SagaDetails:
 
     @property
     def undoing(self) -> frozenset[str]:
-        """Services in which a compensation has begun and not ended."""
+        """Services in which a compensation is in progress."""
         return frozenset(h.service for h in self.histories if any(i.kind == "undo" for i in h.progress.intents))
 
 
@@ -266,7 +270,7 @@ async def read_saga(
     A service whose progress cannot be read is reported to `deployment.warn` and left out.
 
     Args:
-        known: For each service the number of transitions that the caller has already.
+        known: For each service, the number of transitions that the caller already has.
 
     Raises:
         NoStore: There is no store.
@@ -295,7 +299,7 @@ async def read_saga(
 async def follow_saga(
     saga: str, deployment: Deployment, service: str | None = None
 ) -> AsyncIterator[list[TimelineEntry]]:
-    """Yield the existing transitions of a saga, then new ones as they are written, without end.
+    """Yield the existing transitions of a saga, then new ones as they are written. Never ends.
 
     The saga and the stores need not exist yet.
     """
@@ -325,11 +329,14 @@ async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> S
 
 
 UNSTARTED = "for a message that tells when the saga began; without one for ever, for its service may have forgotten it"
-"""Explains why a message of a saga without a start is pending."""
+"""Description of why a message of a saga without a known start is pending."""
 
 
 def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
-    """Describe everything that is still open in one service. `failing`: errors of compensations, by event id."""
+    """Describe all unfinished work of a saga in one service.
+
+    `failing`: last errors of failing compensations, by event id.
+    """
     found = [_describe_intent(i, failing) for i in p.intents]
     found += [_describe_parked(each, status.queue) for each in status.retries]
     dead = [k for k in (*p.queue, *p.compensating) if k.dead]
@@ -353,7 +360,7 @@ def _describe_compensation(p: SagaProgress, kept: PendingMessage) -> str:
 
 
 def _is_due(kept: PendingMessage) -> bool:
-    """Return whether it waits neither for an operator nor for a time."""
+    """Return whether the handler can be compensated now, waiting neither for an operator nor for a time."""
     return not kept.dead and not kept.due_ms
 
 
@@ -391,13 +398,13 @@ def _describe_parked(each: ParkedRunStatus, behind: int) -> str:
 
 
 def _describe_intent(intent: Intent, failing: Mapping[str, str]) -> str:
-    """Describe a run that has begun, with its call whose result is not known."""
+    """Describe a run that has begun, and its call whose result is not known."""
     text = _describe_run(intent, failing)
     return text if (call := intent.open_call) is None else f"{text}; {call.in_words} has no answer"
 
 
 def _describe_run(intent: Intent, failing: Mapping[str, str]) -> str:
-    """Describe the run alone; a failing compensation with its last error."""
+    """Describe the run without its call. For a failing compensation include its last error."""
     if intent.kind == "do":
         return f"{intent.handler} has begun on {intent.message.type}{_describe_version(intent)}"
     if intent.kind == "lieu":

@@ -1,5 +1,6 @@
-"""Registration of contracts in a schema registry by operators, and the doctor's check of it. Services only read the
-registry."""
+"""Registration of contracts in a schema registry by operators, and the doctor's check of the registry. Services only
+read it.
+"""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -24,21 +25,22 @@ class Registration:
     path: str
     subject: str
     id: int | None
-    """Its schema id; `None` if the registry refused it."""
+    """Schema id of the version; `None` if the registry refused it."""
     was_there: bool
-    """True if it had been registered before."""
+    """True if the version had been registered before."""
     refused: str = ""
-    """Reason that the registry gave."""
+    """Reason why the registry refused the version; empty if it accepted it."""
 
 
 def find_registrable(library: Library, names: Collection[str] = ()) -> list[Contract]:
-    """Return the contracts of topics in the registry's wire format: all, or those with these names."""
+    """Return the contracts whose topics use the registry's wire format: all, or those with these names."""
     return [each for each in library.contracts.values() if each.subject and (not names or each.name in names)]
 
 
 async def register(contracts: Iterable[Contract], settings: Settings, clock: Clock) -> list[Registration]:
-    """Register all versions of contracts, the oldest first. If one is refused, the newer versions of its contract are
-    skipped. Raises `ConfigurationError`, `RegistryUnavailable`."""
+    """Register all versions of these contracts, oldest first. If a version is refused, the newer versions of its
+    contract are skipped. Raises `ConfigurationError`, `RegistryUnavailable`.
+    """
     done: list[Registration] = []
     async with _open_registry(settings) as registry:
         known = RegistryCache(registry, clock)

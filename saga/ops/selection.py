@@ -1,4 +1,4 @@
-"""What an operator selects, who the operator is, and the deployment that commands read and write."""
+"""Arguments that many operator commands share: the selection, the operator, and the deployment to read and write."""
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,45 +12,47 @@ from saga.support.clock import Clock, SystemClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Sagas, runs or dead letters that a command is about: those that match every field that is set."""
+    """Selection of sagas, runs or dead letters: those that match every field that is set."""
 
     services: Sequence[str] = ()
-    """Services to look at; empty: all."""
+    """Names of the services to search; empty means all."""
     sagas: Sequence[str] = ()
-    """Saga ids. Each is read directly in each service; without them the stores have to list their sagas."""
+    """Saga ids. Each saga is read directly in each service. If it is empty, the stores must be able to list their
+    sagas.
+    """
     prefix: str = ""
     """Beginning of the saga ids."""
     principal: str | None = None
-    """Principal that started the sagas, as any service knows it."""
+    """Principal that started the sagas, as recorded by any service."""
     handler: str | None = None
     type: str | None = None
     """Event type of the message."""
     reason: str | None = None
     """Part of the failure's reason."""
     category: str | None = None
-    """Who can fix it: see `saga.policies.retry.BLAMES`."""
+    """Who can fix the failure: see `saga.policies.retry.BLAMES`."""
     owner: str | None = None
     """Service that owns the event's contract."""
     before: str | None = None
-    """RFC 3339 time before which the record was written."""
+    """RFC 3339 time; only older records match."""
     limit: int = 50
-    """Largest number of sagas or records to return."""
+    """Maximum number of sagas or records to return."""
     only_open: bool = False
     only_dead: bool = False
 
     @property
     def is_unrestricted(self) -> bool:
-        """True if it selects every dead letter or parked run of its services."""
+        """True if every dead letter or parked run of the services matches."""
         return not (
             self.sagas or self.handler or self.type or self.reason or self.category or self.owner or self.before
         )
 
     def includes_saga(self, saga: str | None) -> bool:
-        """True if this saga id is selected."""
+        """Return True if this saga id is selected."""
         return (saga or "").startswith(self.prefix) and (not self.sagas or saga in self.sagas)
 
     def matches(self, record: DeadLetter) -> bool:
-        """True if this dead letter or parked run is selected."""
+        """Return True if this dead letter or parked run is selected."""
         expected = (
             (self.handler, record.handler),
             (self.type, record.type),
@@ -67,29 +69,31 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Person who changes something: the name and the reason are kept in the audit."""
+    """A person who changes something. The audit keeps the person's name and reason."""
 
     who: str
     why: str
     wait_s: float = 10.0
-    """How long to wait for the service's answer."""
+    """Maximum time in seconds to wait for the service's answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Stores and broker that a command reads and writes."""
+    """The stores and the broker that a command uses."""
 
     warn: Warn
-    """Called with each reason why a part of the answer is missing."""
+    """Function called with each reason why a part of the answer is missing."""
     stores: Sequence[str] = ()
-    """Addresses of the stores; empty: the setting `SAGA_STORE`."""
+    """Addresses of the stores; if empty, the setting `SAGA_STORE` is used."""
     settings: Settings | None = None
-    """`None`: the settings of the environment, read when the broker is needed. A store may not need them."""
+    """Settings of the broker. `None` means the settings of the environment, which are read only when the broker is
+    used, because a command that needs only a store may run without them.
+    """
     clock: Clock = field(default_factory=SystemClock)
 
     @property
     def broker_settings(self) -> Settings:
-        """Settings of the broker. Raises `ConfigurationError`."""
+        """Return the settings of the broker. Raises `ConfigurationError`."""
         return self.settings if self.settings is not None else Settings.from_environment()
 
     def open_stores(self, services: Collection[str] = ()) -> AbstractAsyncContextManager[list[ServiceStore]]:

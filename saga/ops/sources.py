@@ -1,4 +1,4 @@
-"""Open stores read-only, find the services in them, and open the broker, for operator tools."""
+"""Access for operator tools: open stores read-only, find the services in them, and open the broker."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -21,16 +21,20 @@ from saga.support.addresses import is_plain
 from saga.support.clock import Clock, SystemClock
 
 Warn: TypeAlias = Callable[[object], None]
-"""Called with each reason why a part of an answer is missing; the rest is given all the same."""
+"""Function that is called with each reason why a part of an answer is missing. The rest of the answer is given all the
+same.
+"""
 
 
 NAMES_S_MAX = 5.0
-"""How long to wait for the broker's list of services. If it does not answer, tools go on without the list."""
+"""Maximum time in seconds to wait for the broker's list of services. Without an answer, tools continue without the
+list.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStore:
-    """One service in one store."""
+    """A service, and the store in which its documents are."""
 
     service: str
     store: Store
@@ -41,13 +45,14 @@ class ServiceStore:
 async def open_stores(
     addresses: Sequence[str], clock: Clock, services: Collection[str] = (), settings: Settings | None = None
 ) -> AsyncIterator[list[ServiceStore]]:
-    """Open the stores at `addresses`, by default at the setting `SAGA_STORE`, and yield these services, or all.
+    """Open the stores at `addresses` (by default at the setting `SAGA_STORE`), and yield these services in them, or
+    all.
 
     Nothing is created or changed, and no saga is read.
 
     Args:
-        settings: The broker that is asked for the names of services if a store cannot tell them; by default the one of
-            the environment.
+        settings: Settings of the broker that is asked for the names of services if a store cannot list them; by default
+            those of the environment.
 
     Raises:
         SagaError: There is no store, one cannot be read, or neither a store, the broker nor a manifest knows a service.
@@ -65,7 +70,7 @@ async def open_stores(
                 except NotAStore:
                     if each.service is None:
                         raise
-                    continue  # another file beside the stores, as that of an embedded broker
+                    continue  # another file beside the stores, such as that of an embedded broker
                 names = [each.service] if each.service else await _list_services(store, known)
                 sources += [ServiceStore(name, store, clock) for name in names]
                 if each.service is not None or isinstance(store, KeysInOrder):
@@ -75,19 +80,20 @@ async def open_stores(
 
 
 class _KnownServices:
-    """Names of services, found without reading any saga: those of the caller, the broker and the manifests."""
+    """Names of services that are known without reading any saga: from the caller, the broker and the manifests."""
 
     def __init__(self, services: Collection[str], clock: Clock, settings: Settings | None) -> None:
         self.named = services
-        """Services that the caller named; empty: all."""
+        """Services that the caller named; empty means all."""
         self._clock, self._settings = clock, settings
         self._names: frozenset[str] | None = None
         self._is_all = False
         """True if the broker answered, so that the list is complete."""
 
     async def names(self) -> frozenset[str]:
-        """Return the names from the broker, where every service that ever started has a topic of commands, and from the
-        manifests."""
+        """Return the names from the manifests and from the broker, which has a topic of commands for every service that
+        ever started.
+        """
         if self._names is None:
             names = set[str]()
             with suppress(SagaError):
@@ -106,7 +112,9 @@ class _KnownServices:
             return {name for topic in await broker.list_topics() if (name := service_of_commands(topic)) is not None}
 
     async def check(self, found: Collection[str]) -> None:
-        """Check that each service that the caller named is known; `found` were in stores. Raises `SagaError`."""
+        """Check that each service that the caller named is known. `found`: services that were found in stores. Raises
+        `SagaError`.
+        """
         missing = [name for name in self.named if name not in found]
         if missing and (missing := sorted({*missing} - await self.names())) and self._is_all:
             there = ", ".join(sorted({*found, *await self.names()})) or "none"
@@ -114,7 +122,9 @@ class _KnownServices:
 
 
 async def _list_stores(address: str, known: _KnownServices) -> Sequence[StoreAddress]:
-    """List the stores at an address. If it is a pattern that needs service names, use the known services."""
+    """List the stores at an address. If the address is a pattern that needs service names, use those of the known
+    services.
+    """
     try:
         return resolve_addresses(address)
     except ServiceNeeded:
@@ -125,7 +135,9 @@ async def _list_stores(address: str, known: _KnownServices) -> Sequence[StoreAdd
 
 
 def resolve_addresses(address: str) -> Sequence[StoreAddress]:
-    """List the stores at an address. Raises `ConfigurationError`, and `NoStore` if there is none."""
+    """List the stores at an address. Raises `ConfigurationError` for an invalid address, and `NoStore` if there is no
+    store.
+    """
     try:
         return adapters.store_adapter(address).find_stores(address)
     except ValueError as why:
@@ -134,15 +146,18 @@ def resolve_addresses(address: str) -> Sequence[StoreAddress]:
 
 
 def _make_settings(address: str) -> Settings:
-    """Make settings for a store at this address. A store without options does not read the environment, which may have
-    invalid settings."""
+    """Return settings for a store at this address. If the address has no options, the environment is not read, because
+    it may have invalid settings.
+    """
     if adapters.store_adapter(address).options is None:
         return Settings(store=address)
     return Settings.from_environment(store=address)
 
 
 async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
-    """List the services that have progresses in a store. All sagas are read only if no service is known otherwise."""
+    """List the services that have progresses in a store. All sagas are read only if the services are not known
+    otherwise.
+    """
     if isinstance(store, KeysInOrder):
         return [name async for name in _list_services_in_order(store)]
     if names := known.named or await known.names():
@@ -151,16 +166,20 @@ async def _list_services(store: Store, known: _KnownServices) -> Collection[str]
 
 
 async def _list_services_in_order(store: KeysInOrder) -> AsyncIterator[str]:
-    """Yield the service names in the keys of progresses, skipping from one service to the next."""
+    """Yield the service names in the keys of progresses, skipping the remaining keys of each service."""
     key = await store.next_key(PROGRESS, "")
     while key is not None:
         service = key.partition("::")[0]
         yield service
-        key = await store.next_key(PROGRESS, f"{service}:;")  # `;` follows `:`, so this is after all its sagas
+        key = await store.next_key(
+            PROGRESS, f"{service}:;"
+        )  # `;` follows `:`, so this key is after all sagas of the service
 
 
 def missing_broker_file(settings: Settings) -> Path | None:
-    """Return the file of an embedded broker if it does not exist yet: reading must not create it."""
+    """Return the file of an embedded broker if the file does not exist yet. Tools check this first, because reading
+    must not create the file.
+    """
     return adapters.broker_adapter(settings.broker).missing_file(settings)
 
 

@@ -17,11 +17,11 @@ from saga.support.clock import iso
 from saga.support.printable import shorten
 
 POLL_S = 0.5
-"""Longest wait for records before the end and stalled partitions are checked."""
+"""Maximum time in seconds to wait for records before the end and stalled partitions are checked."""
 RECORDS_MAX = 500
-"""Largest number of records in one poll."""
+"""Maximum number of records in one poll."""
 TEXT_BYTES_MAX = 1024
-"""Largest number of bytes of a key or a header that are shown."""
+"""Maximum number of bytes of a key or a header that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +32,22 @@ class TailedRecord:
     partition: int
     offset: int
     time: str
-    """Time at which the broker appended it."""
+    """Time at which the broker appended the record."""
     key: str | None
     """Record key: the saga id for events and for records of saga's own topics."""
     type: str | None = None
     id: str | None = None
     source: str | None = None
     fields: Mapping[str, object] | None = None
-    """Fields by name, sensitive ones redacted; `None`: they cannot be shown."""
+    """Fields by name, with sensitive ones redacted; `None` if they cannot be shown."""
     problem: str | None = None
-    """Why the fields cannot be shown, or what is unusual about them; for a dead letter its kind and reason."""
+    """Reason why the fields cannot be shown, or something unusual about them. For a dead letter, its kind and
+    reason.
+    """
 
 
 class TailTarget(NamedTuple):
-    """Records to tail: those of some topics, or only those of one saga in them."""
+    """The records to tail: all records of some topics, or only those of one saga in these topics."""
 
     topics: tuple[str, ...]
     saga: str | None = None
@@ -54,10 +56,10 @@ class TailTarget(NamedTuple):
 async def resolve_target(
     name: str, broker: Administration, library: Library | None, *, as_saga: bool = False
 ) -> TailTarget:
-    """Find out what a name refers to: a topic, if there is one, else a saga in the topics of all contracts.
+    """Find out what a name means: a topic if there is one, else a saga in the topics of all contracts.
 
     Args:
-        as_saga: The name is a saga id, even if a topic has the same name.
+        as_saga: Treat the name as a saga id, even if there is a topic with this name.
 
     Raises:
         ConfigurationError: There is no such topic, and no topic in which the saga could be.
@@ -78,13 +80,13 @@ async def resolve_target(
 async def tail(
     what: TailTarget, broker: Administration, library: Library | None, warn: Warn, *, since_ms: int | None, follow: bool
 ) -> AsyncIterator[TailedRecord]:
-    """Yield the target's records, in the order of each partition.
+    """Yield the target's records, in order within each partition.
 
-    A stalled partition is reported to `warn` once, and the others go on.
+    A stalled partition is reported to `warn` once, and reading continues in the others.
 
     Args:
-        since_ms: Begin with records appended then or later; `None`: with records appended from now on.
-        follow: Go on with new records; otherwise end at the present end of the topics.
+        since_ms: Begin with records appended at this time or later. `None`: begin with records appended from now on.
+        follow: Continue with new records; otherwise stop at the current end of the topics.
     """
     ends = {partition: bounds.end for partition, bounds in (await broker.fetch_bounds(what.topics)).items()}
     begins = dict(ends)
@@ -95,7 +97,9 @@ async def tail(
     async with broker.open_reader(begins) as reading:
         while follow or not is_at_end(reading, ends):
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
-            for record in sorted(records, key=lambda each: each.time_ms):  # stable: the order of a partition stays
+            for record in sorted(
+                records, key=lambda each: each.time_ms
+            ):  # a stable sort keeps the order within a partition
                 is_meant = what.saga is None or record.key == what.saga.encode()
                 if is_meant and (follow or record.offset < ends[Partition(*record[:2])]):
                     yield describe_record(record, library)
@@ -106,7 +110,7 @@ async def tail(
 
 
 def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
-    """Return whether all partitions are read up to these ends, except stalled ones."""
+    """Return whether all partitions are read up to these ends. Stalled partitions do not count."""
     still = {(each.topic, each.partition) for each in reading.stalled_partitions()}
     return all(
         at >= ends[partition] or partition in still or (partition.topic, None) in still
@@ -115,7 +119,7 @@ def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
 
 
 def find_contracts() -> tuple[Library | None, str]:
-    """Find the contracts to decode records by; `None` with the reason if there are none."""
+    """Find the contracts with which records are decoded. Return `None` and the reason if there are none."""
     try:
         return find_library(), ""
     except (DeclarationError, ContractError) as why:
@@ -126,7 +130,7 @@ def find_contracts() -> tuple[Library | None, str]:
 
 
 def describe_record(record: Record, library: Library | None) -> TailedRecord:
-    """Decode a record for display. Any client may have written it, so its content never makes this raise.
+    """Decode a record for display. Any client may have written the record, so no content makes this function raise.
 
     Without a contract no value is shown, because it is not known which fields are sensitive.
     """
@@ -139,12 +143,12 @@ def describe_record(record: Record, library: Library | None) -> TailedRecord:
         return _describe_event(record, shown, library)
     except BadInput as why:
         return replace(shown, problem=str(why))
-    except Exception as why:  # noqa: BLE001 - see above; its text is not shown, it may quote a sensitive value
+    except Exception as why:  # noqa: BLE001 - see above. The text of the error is not shown: it may quote a sensitive value
         return replace(shown, problem=f"it cannot be read as a message: {type(why).__name__}")
 
 
 def _describe_place(record: Record) -> TailedRecord:
-    """Return the place of a record, with the type, id and source in its headers."""
+    """Return the position of a record, with the type, id and source from its headers."""
     try:
         time = iso(record.time_ms)
     except (ValueError, OverflowError):
@@ -173,7 +177,7 @@ def _describe_dead_letter(record: Record, shown: TailedRecord) -> TailedRecord:
 
 
 def _decode_json(record: Record) -> Mapping[str, object]:
-    """Decode a JSON object from one of saga's own topics. Raises `BadInput`."""
+    """Decode the JSON object in a record of one of saga's own topics. Raises `BadInput`."""
     try:
         found, _ = read_json(record.value or b"")
     except (ValueError, RecursionError):
@@ -184,7 +188,7 @@ def _decode_json(record: Record) -> Mapping[str, object]:
 
 
 def _describe_event(record: Record, shown: TailedRecord, library: Library | None) -> TailedRecord:
-    """Decode an event in any form that services accept. Raises `BadInput`."""
+    """Decode an event in any format that services accept. Raises `BadInput`."""
     if library is None:
         raise BadInput("there is no contracts/ folder to decode it by")
     message = decode_message(record, library)

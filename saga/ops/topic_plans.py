@@ -1,5 +1,6 @@
-"""Topics that services need, and plans that bring existing topics in line with the contracts. Planning changes nothing;
-`apply` carries a plan out."""
+"""Topics that services need, and plans to change existing topics so that they match the contracts. Planning changes
+nothing; `apply` carries out a plan.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,32 +59,33 @@ UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 10
 
 
 class TopicReader(NamedTuple):
-    """A consumer group that is active on a topic, so that the topic cannot get more partitions."""
+    """A consumer group that is active on a topic and therefore prevents adding partitions."""
 
     members: int
     behind: int
-    """Number of records of the topic that the group has not handled."""
+    """Number of the topic's records that the group has not handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStep:
-    """One change to one topic."""
+    """A change of one topic."""
 
     topic: Topic
     doing: Doing
     says: str
     refused: str | None = None
-    """Reason why it cannot be done now."""
+    """Reason why the change is not possible now; `None` if it is."""
 
 
 def parse_retention_ms(topic: Topic) -> int | None:
-    """Return the retention that the contracts want, in milliseconds; `None` means for ever."""
+    """Return the retention that the contracts require, in milliseconds; `None` means for ever."""
     return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
 
 
 def has_retention(topic: Topic, found: TopicDescription) -> bool:
-    """Return whether a topic has the wanted retention. Brokers round milliseconds differently, so 1 ms of difference is
-    accepted."""
+    """Return whether a topic has the required retention. A difference of 1 ms is accepted, because brokers round in
+    different ways.
+    """
     wanted_ms = parse_retention_ms(topic)
     if wanted_ms is None or found.retention_ms is None:
         return wanted_ms is found.retention_ms
@@ -117,10 +119,10 @@ def plan(
     *,
     can_grow: bool,
 ) -> list[TopicStep]:
-    """Plan the steps that `apply` would take.
+    """Plan the changes that make the topics match.
 
     Args:
-        readers: The groups active on each topic whose number of partitions differs.
+        readers: The groups that are active on each topic whose number of partitions differs.
     """
     steps: list[TopicStep] = []
     for topic in wanted:
@@ -164,7 +166,9 @@ def _find_refusal(
 
 
 async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[TopicStep]:
-    """Plan changes to the topics as they are now. Raises `BrokerError` if this user may not see their settings."""
+    """Plan changes of the topics as they currently exist. Raises `BrokerError` if this user may not read their
+    settings.
+    """
     found = await broker.describe_topics(list(wanted))
     if hidden := [name for name, each in found.items() if each.hidden]:
         raise BrokerError(
@@ -177,7 +181,9 @@ async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) 
 
 
 async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str, TopicReader]:
-    """Find the groups that read the topic and the services that write it: they know its old number of partitions."""
+    """Find the active groups that read the topic, and those of the services that write it, because they have loaded its
+    old number of partitions.
+    """
     topic = wanted.topic.name
     reading = await broker.find_readers(topic)
     writing = {name: await broker.describe_group(name) for name in wanted.users if name not in reading}
@@ -189,7 +195,7 @@ async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str,
 
 
 async def apply(steps: Sequence[TopicStep], broker: Administration) -> None:
-    """Carry out all steps, or none if any of them is refused."""
+    """Carry out all steps. If any of them is refused, carry out none."""
     if any(step.refused for step in steps):
         return
     if missing := [step.topic for step in steps if step.doing == "create"]:
