@@ -1,1 +1,1 @@
-"""Stores of versioned documents: the port with its promises, and an adapter beside it for each store."""
+"""Stores of versioned documents: the port with its promises, and an adapter for each kind of store."""

@@ -1,4 +1,4 @@
-"""Description of a store adapter: its addresses and settings, and how to create the store."""
+"""Description of a store adapter: its addresses and settings, and functions that create the store."""
 
 import shlex
 from collections.abc import Collection, Iterable, Sequence
@@ -23,42 +23,46 @@ class StoreAddress(NamedTuple):
 
     address: str
     service: str | None
-    """The only service in the store; `None` if only the content tells which services are in it."""
+    """The only service in the store; `None` if only the content of the store shows which services are in it."""
 
 
 class StoreAdapter(Adapter, Protocol):
-    """A kind of store. Nothing here connects; only `at` loads a driver."""
+    """Description of a kind of store. Nothing here connects; only `create_store` loads a driver."""
 
     def create_store(self, settings: ChosenSettings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-        """Create the store of a service without opening it. `readonly`: for tools; nothing is created or changed.
-        Raises `ConfigurationError` if the driver is not installed."""
+        """Create the store of a service, without opening it. Raises `ConfigurationError` if the driver is not
+        installed.
+
+        `readonly`: true for tools, which must not create or change anything.
+        """
 
     def store_address(self, settings: ChosenSettings, service: str) -> str:
-        """Return the address of a service's store. Services with the same address share a store."""
+        """Return the address of a service's store. Services with the same address share one store."""
 
     def find_stores(self, address: str) -> Sequence[StoreAddress]:
-        """Return the stores that match an address with `{service}` in it. Raises `NoStore` without any, `ServiceNeeded`
-        if the services cannot be found out there, and `ValueError` as `check`."""
+        """Return the stores that match an address with `{service}` in it. Raises `NoStore` if there are none,
+        `ServiceNeeded` if the services cannot be listed there, and `ValueError` as `check` does."""
 
     def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
-        """Return the missing file that the service will create when it starts; `None` without one."""
+        """Return the missing file that the service will create when it starts; `None` if no file is missing."""
 
     def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
-        """Return the finding about a store that has just written a document and read it back."""
+        """Return the finding about a store after a document was written to it and read back."""
 
     def version_time_ms(self, cas: int) -> int | None:
-        """Return the server's time that a document version contains, in milliseconds; `None` if it contains none."""
+        """Return the server's time that a document version contains, in milliseconds since 1970; `None` if it contains
+        none."""
 
 
 @runtime_checkable
 class HasStoreUsers(Protocol):
-    """A store that authenticates users and checks their roles. The tools that grant roles need its servers."""
+    """A store that authenticates users and checks their roles. Tools that grant roles need its servers."""
 
     def servers(self, address: str) -> Sequence[str]:
-        """Return the servers in the form that those tools expect. Raises `ValueError` as `check`."""
+        """Return the servers in the form that those tools expect. Raises `ValueError`, as `check` does."""
 
     def keyspaces(self, address: str, service: str, collections: Collection[str]) -> Sequence[Keyspace]:
-        """Return the keyspaces of these collections of a service. Raises `ValueError` as `check`."""
+        """Return the keyspaces of these collections of a service. Raises `ValueError`, as `check` does."""
 
 
 # ---------------------------------------------------------------- roles on Couchbase

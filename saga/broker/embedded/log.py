@@ -1,4 +1,4 @@
-"""Log of the embedded broker: its tables, and appending, reading and retention of records."""
+"""Log of the embedded broker: its tables, and functions that append, read and remove records."""
 
 import sqlite3
 import zlib
@@ -21,19 +21,19 @@ from saga.support.clock import Clock
 
 DAY_MS = 86_400_000
 TIMERS_KEPT_MS = DAY_MS
-"""How long records of timers stay after their service has processed them, so that they can be inspected."""
+"""Time for which records of timers are kept after their service has processed them, so that they can be inspected."""
 TRIMMED_MAX = 200
 """Largest number of records of one partition that one transaction of retention removes."""
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Headers).decode
 _new_record: Callable[[type[Record], Iterable[object]], Record] = tuple.__new__
-"""Constructor of a record from its fields, without the wrapper function of `Record(...)`: it is called for each
-record."""
+"""Constructor of a record from its fields. It skips the wrapper function of `Record(...)`, because it is called for
+each record."""
 NO_HEADERS = _pack(())
 UNREADABLE = (msgspec.MsgspecError, TypeError, UnicodeDecodeError)
-"""Errors of decoding a row that this log did not write."""
+"""Errors of decoding a row that was not written by this log."""
 Row: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, int, int]
-"""Row of a log: offset, key, value, packed headers, time, checksum. In a damaged row any of them may have another
+"""Row of a log: offset, key, value, packed headers, time, checksum. In a damaged row any of these may have another
 type."""
 Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 """Entry to append: log, key, value, packed headers."""
@@ -43,7 +43,7 @@ Nulls: TypeAlias = Sequence[bytes | None]
 
 
 class TopicExtent(NamedTuple):
-    """A topic in the file: its logs and its retention."""
+    """A topic in the file, with its logs and its retention."""
 
     first_log: int
     partitions: int
@@ -51,7 +51,7 @@ class TopicExtent(NamedTuple):
 
     @property
     def logs(self) -> range:
-        """The logs of its partitions, in order of the partitions."""
+        """Return the ids of the logs of its partitions, in order of the partitions."""
         return range(self.first_log, self.first_log + self.partitions)
 
 
@@ -59,13 +59,13 @@ _AS_WRITTEN = (
     "offset, CAST(key AS BLOB), CAST(value AS BLOB), CAST(headers AS BLOB), CAST(time_ms AS INTEGER),"
     " CAST(sum AS INTEGER)"
 )
-"""Columns of a record. The casts are for damaged rows: one changed bit may turn bytes into text, and text that is not
-UTF-8 would fail the whole query."""
+"""Columns of a record. The casts are needed for damaged rows: one changed bit may turn bytes into text, and text that
+is not UTF-8 would make the whole query fail."""
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
 """Table with the id of the file's logs. It is created when the file is opened, because files of earlier releases have
 none."""
 Watched: TypeAlias = tuple[Iterable[int], Iterable[str]]
-"""Logs and groups that a process follows."""
+"""Logs and groups that a process watches."""
 
 
 def watch_nothing() -> Watched:
@@ -74,7 +74,7 @@ def watch_nothing() -> Watched:
 
 
 class Undecodable(Exception):
-    """A record has not the format of this log: another program wrote it, or the file is damaged."""
+    """Error for a record that has not the format of this log: another program wrote it, or the file is damaged."""
 
     def __init__(self, offset: int, why: Exception) -> None:
         super().__init__(str(why))
@@ -89,7 +89,7 @@ class Undecodable(Exception):
 
 
 class RecordLog:
-    """The records in the file, and what this process has cached of them. No method waits."""
+    """The records in the file, with the values that this process has cached. No method waits."""
 
     def __init__(
         self,
@@ -99,23 +99,23 @@ class RecordLog:
     ) -> None:
         """Start with an empty cache.
 
-        `watched` returns the logs and groups that this process follows. Only these are reloaded when other processes
-        write, so the cost does not grow with the number of logs.
+        `watched`: function that returns the logs and groups that this process watches. Only these are reloaded when
+        other processes write, so the cost does not grow with the number of logs.
         """
         self._connection, self._record_bytes_max, self._watched = connection, record_bytes_max, watched
         self._seen = -1
         self.id = ""
-        """Id of all logs of the file, set by `identify`. There is one for all, because topics are never deleted."""
+        """Id of all logs of the file, set by `identify`. All logs share one id, because topics are never deleted."""
         self._newest = -1
         """Highest log number when the topics were last loaded."""
         self.topics: dict[str, TopicExtent] = {}
         self.heads: dict[int, int] = {}
-        """Committed ends of the logs that were read since another process last wrote."""
+        """Committed ends of the logs that were read since another process last wrote to the file."""
         self.versions: dict[str, int] = {}
-        """Version of each group that is watched."""
+        """Version of each watched group."""
         self._moved: dict[int, int] = {}
         self._checked: dict[int, tuple[int, int]] = {}
-        """Ends with their checksums when these were last verified."""
+        """Ends of logs with the checksums with which they were last verified."""
 
     def catch_up(self) -> bool:
         """Reload what other processes may have changed. Return whether another connection wrote to the file."""
@@ -148,7 +148,7 @@ class RecordLog:
         if unknown := sorted({*logs}.difference(self.heads)):
             statement = f"SELECT id, next, next_sum FROM logs WHERE id IN ({', '.join(map(str, unknown))})"
             for log, end, sum_ in self._connection().execute(statement):
-                if self._checked.get(log) != (end, sum_):  # most are unchanged, even if another process wrote
+                if self._checked.get(log) != (end, sum_):  # most ends are unchanged, even if another process wrote
                     check_end(log, end, sum_)
                     self._checked[log] = end, sum_
                 self.heads[log] = end
@@ -176,7 +176,7 @@ class RecordLog:
     def find_topic(self, topic: str) -> TopicExtent:
         """Return a topic. Raises `BrokerError` if it does not exist."""
         if topic not in self.topics:
-            self.reload()  # another process may have made it
+            self.reload()  # another process may have created it
         if topic not in self.topics:
             raise BrokerError(f"there is no topic {topic!r}: `ensure` makes it, from the contracts; is its name right?")
         return self.topics[topic]
@@ -203,19 +203,19 @@ class RecordLog:
         connection.executemany("UPDATE logs SET next = ?, next_sum = ? WHERE id = ?", ends)
 
     def confirm(self) -> Mapping[int, int]:
-        """Return the new ends of the logs that the committed transaction changed."""
+        """Return the new ends of the logs to which the committed transaction appended."""
         moved, self._moved = self._moved, {}
         self.heads.update(moved)
         return moved
 
     def forget_appended(self) -> None:
-        """Forget the entries of a transaction that was rolled back, and what `catch_up` read inside it."""
+        """Forget the entries of a transaction that was rolled back, and the values that `catch_up` read inside it."""
         self._moved, self._seen = {}, -1
 
     def read(self, log: int, partition: Partition, offset: int, records_max: int) -> list[Record]:
-        """Read the next records from `offset` on, up to the first that cannot be read.
+        """Read the next records from `offset` on, up to the first one that cannot be read.
 
-        Raises `Undecodable` if that is the first one.
+        Raises `Undecodable` if the first record cannot be read.
         """
         topic, number = partition
         cursor = self._connection().execute(
@@ -230,7 +230,8 @@ class RecordLog:
             return _readable_records(topic, number, rows, self.id)
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
-        """Check that missing records were removed by retention. Raises `Damage`."""
+        """Check that the records missing between two offsets were removed by retention. Raises `Damage` if they were
+        not."""
         oldest, end = read_log_bounds(self._connection(), log)
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
@@ -251,7 +252,7 @@ class RecordLog:
         (self.id, _) = found
 
     def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        """Create the missing topics, and extend the retention of existing ones where requested.
+        """Create missing topics, and extend the retention of existing topics if a longer one is requested.
 
         All topics are checked before anything is written. The retention is never shortened here: another release of a
         service may need it. Operators shorten it with `set_retention`.
@@ -293,13 +294,13 @@ class RecordLog:
         return kept
 
     def trim(self, now_ms: int, lost: Collection[str] = ()) -> bool:
-        """Remove records that are older than their topic's retention and committed by all groups.
+        """Remove records that are older than their topic's retention and that all groups have committed.
 
         Each call removes a bounded number per partition. Return whether there may be more to remove.
 
         Timer topics have no retention: a record is removed when their service has committed it and a day has passed.
 
-        `lost`: groups that have been away for too long, for which retention does not wait.
+        `lost`: groups without members for too long, whose positions are ignored.
         """
         more = False
         execute = self._connection().execute
@@ -374,9 +375,9 @@ def load_topics(connection: sqlite3.Connection) -> dict[str, TopicExtent]:
 
 
 def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
-    """Return which acknowledged write is missing from the file; `None` if none is. Raises `Damage`.
+    """Describe the acknowledged write that is missing from the file; return `None` if none is missing. Raises `Damage`.
 
-    `mark`: a log and the end that it had after the write.
+    `mark`: the log of the last acknowledged write, and the end of the log after it.
     """
     log, end = (int(part) for part in mark.split())
     found = connection.execute("SELECT next, next_sum FROM logs WHERE id = ?", (log,)).fetchone()
@@ -388,9 +389,9 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
 def compute_checksums(
     offsets: Ints, keys: Sequence[bytes], values: Nulls, headers: Nulls, times_ms: Ints
 ) -> Iterable[int]:
-    """Compute the checksums of records with their offsets, from columns: SQLite has none.
+    """Compute the checksums of records with their offsets, from columns. SQLite itself has no checksums.
 
-    All loops are in C, because each record passes here twice.
+    All loops run in C, because this is called twice for each record.
     """
     seeds = map(xor, map(add, offsets, offsets), times_ms)
     if None in values:  # null and empty bytes have different checksums
@@ -420,8 +421,8 @@ class Transaction:
     ) -> None:
         """Start without entries.
 
-        `caught_up` is called when other processes have written, `appended` with the new ends of the logs that we wrote
-        to.
+        `caught_up`: function to call when other processes have written. `appended`: function to call with the new ends
+        of the logs to which this process appended.
         """
         self._log, self._clock = log, clock
         self._caught_up, self._appended = caught_up, appended
@@ -430,7 +431,7 @@ class Transaction:
         self._moved: Mapping[int, int] = {}
 
     def append(self, entries: list[Entry]) -> None:
-        """Add entries to the current transaction: all of a log are written by one statement."""
+        """Add entries to the current transaction. All entries of one log are written by one statement."""
         self._entries += entries
 
     def begin(self, connection: sqlite3.Connection) -> None:
@@ -472,7 +473,7 @@ TABLES = (
     # `target`: the member that gets the log in this generation; `owner`: who has it, since generation `granted`.
     "CREATE TABLE positions (grp TEXT NOT NULL, log INTEGER NOT NULL, offset INTEGER NOT NULL, sum INTEGER NOT NULL,"
     " owner INTEGER, granted INTEGER, target INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID",
-    # For each group without a live member: how long it has been observed so, and when it was last checked.
+    # For each group without a live member: for how long this has been observed, and when it was last checked.
     "CREATE TABLE absences (grp TEXT PRIMARY KEY, away_ms INTEGER NOT NULL, looked_ms INTEGER NOT NULL,"
     " sum INTEGER NOT NULL) WITHOUT ROWID",
 )
@@ -487,7 +488,7 @@ def create_log_table(log: int) -> str:
 
 
 def check_records(connection: sqlite3.Connection) -> None:
-    """Check that logs have no gaps, that positions lie within them, and that the checksums of topics, logs and
+    """Check that logs have no gaps, that positions are within the logs, and that the checksums of topics, logs and
     positions match. Raises `Damage`."""
     for _ in (*verify_topics(connection.execute(TOPICS)), *verify_positions(connection.execute(POSITIONS))):
         pass
@@ -526,7 +527,7 @@ PURPOSE = StateFileSpec(
 
 # ---------------------------------------------------------------- checksums of rows
 #
-# SQLite has none. Each column that changes by itself has a checksum of its own, which also covers what identifies the
+# SQLite has no checksums. Each column that changes by itself has one, which also covers what identifies the
 # row, so that no write needs to know the other columns. The owner of a partition has none: it changes with each
 # generation, and every commit is compared with it.
 
@@ -565,7 +566,7 @@ def verify_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tupl
 
 def check_end(log: int, end: int, sum_: int) -> None:
     """Compare the end of a log with its checksum. Raises `Damage`."""
-    if row_checksum(log, end) != sum_:  # as `_compare` does, without a text for each of many
+    if row_checksum(log, end) != sum_:  # does the same as `_compare`, without creating a text for each of many logs
         raise Damage(f"the end of log {log} is not what was written")
 
 

@@ -1,4 +1,5 @@
-"""Member of a group on the embedded broker: what it owns and reads, and how it notices what other members do."""
+"""Member of a group on the embedded broker: the partitions that it owns and reads, and how it notices changes by other
+members."""
 
 import asyncio
 import sqlite3
@@ -17,23 +18,23 @@ from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 AGAIN_S = 0.1
-"""Pause before a step is retried that the file refused."""
+"""Pause before a step is repeated that failed because the file could not be used, in seconds."""
 UNDECODABLE_S = 1.0
-"""Pause before an unreadable record is tried again."""
+"""Pause before another attempt to read an unreadable record, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Timeouts between members."""
+    """Time limits for the members of a group."""
 
     silence_s: float = 10
-    """Time without heartbeats after which a member is taken for a zombie and loses its partitions."""
+    """Time without heartbeats after which a member is considered a zombie and loses its partitions."""
     drain_s: float = 5
-    """Longest time that a partition waits for `Listener.on_revoked` of the member that loses it."""
+    """Longest time for which a partition waits for `Listener.on_revoked` of the member that loses it."""
     watch_s: float = 0.1
-    """Pause between checks whether the other members are alive."""
+    """Pause between checks whether other members are alive."""
     away_s_max: float = 30 * 86_400.0
-    """Longest time for which retention waits for a group without members."""
+    """Longest time for which retention keeps records for a group without members."""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class EmbeddedPartition:
 
     log: int
     granted: int
-    """Generation in which it was taken."""
+    """Generation in which the member took the partition."""
     position: int
     """Offset to read next."""
     was_in_progress: bool = False
@@ -51,7 +52,7 @@ class EmbeddedPartition:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFile:
-    """The open broker file, shared by all members of one process."""
+    """The open broker file, which all members of one process share."""
 
     file: StateFile
     writer: GroupCommitter
@@ -61,7 +62,7 @@ class BrokerFile:
     clock: Clock
     timing: Timing
     notify_group: Callable[[str], None]
-    """Function to call after a change of a group, so that its members in this process check it."""
+    """Function to call after a change of a group, so that the group's members in this process check it."""
 
     def partition_of(self, log: int) -> Partition | None:
         for topic, (first, partitions, _) in self.log.topics.items():
@@ -71,7 +72,7 @@ class BrokerFile:
 
 
 class EmbeddedMember:
-    """Member of a group on the broker's file. See `saga.broker.port.Membership` for the promises."""
+    """Member of a group in the broker's file. See `saga.broker.port.Membership` for the promises."""
 
     def __init__(self, subscription: Subscription, listener: Listener, seat: MemberLock, shared: BrokerFile) -> None:
         self.group, self._subscription = subscription.group, subscription
@@ -81,9 +82,10 @@ class EmbeddedMember:
         self._id = 0
         self._owned: dict[Partition, EmbeddedPartition] = {}
         self._by_log: dict[int, Partition] = {}
-        """Partitions that may be read, by log. A partition that is being revoked is owned, but not in here."""
+        """Partitions that may be read, by log. A partition that is being revoked is still owned, but not contained
+        here."""
         self._behind: dict[Partition, EmbeddedPartition] = {}
-        """Partitions with records to read, the one that was read least recently first."""
+        """Partitions with records to read, in the order of reading: the one read least recently comes first."""
         self._standstills: dict[Partition, tuple[float, StalledPartition]] = {}
         """Stalled partitions, each with the time of the last attempt to read it."""
         self._news = asyncio.Event()
@@ -92,7 +94,7 @@ class EmbeddedMember:
         self._woken = False
         self._strangers: tuple[str, ...] = ()
         self._placed = False
-        """True once the member has taken all logs that were free for it, possibly none."""
+        """True once the member has taken all logs that were free for it; there may have been none."""
 
     # ---------------------------------------------------------------- the port
 
@@ -106,7 +108,7 @@ class EmbeddedMember:
                 self._woken = False
                 return []
             if self._behind:
-                await clock.sleep(0)  # a reader with constant input would never let other tasks run
+                await clock.sleep(0)  # a reader that always finds records would never let other tasks run
                 if records := self._read(partitions, records_max):
                     return records
             left_s = deadline_s - clock.monotonic_s()
@@ -139,7 +141,7 @@ class EmbeddedMember:
             await self._shared.writer.do(lambda: groups.clear_in_progress(self.group, member, rows))
 
     def _prepare_offsets(self, offsets: Mapping[Partition, int]) -> list[tuple[int, int, int]]:
-        """Return log, generation and offset of each partition. Raises `Fenced`."""
+        """Return the log, the generation and the offset to commit for each partition. Raises `Fenced`."""
         self._raise_if_broken()
         rows: list[tuple[int, int, int]] = []
         for partition, offset in offsets.items():
@@ -171,7 +173,7 @@ class EmbeddedMember:
         shared, logs = self._shared, dict[int, Partition]()
         try:
             with shared.file.translate_errors():
-                shared.log.reload()  # another process may have appended since it was last looked at
+                shared.log.reload()  # another process may have appended since the ends were last read
                 for topic in [topic for topic in self._subscription.topics if topic in shared.log.topics]:
                     first, partitions, _ = shared.log.topics[topic]
                     logs |= {first + number: Partition(topic, number) for number in range(partitions)}
@@ -210,7 +212,7 @@ class EmbeddedMember:
                     self._stall(partition, why)
                     continue
                 follows = read[0].offset if read else end
-                if follows > owned.position:  # a log has no gaps: records in between were removed by retention
+                if follows > owned.position:  # a log has no gaps, so records in between were removed by retention
                     self._listener.on_expired(partition, owned.position, follows)
                     owned.position = follows
                 if read:
@@ -219,7 +221,7 @@ class EmbeddedMember:
                     owned.position = read[-1].offset + 1
                     records += read
                 if owned.position < end:
-                    self._behind[partition] = owned  # at the end: the others come first
+                    self._behind[partition] = owned  # move it to the end, so that the others come first
                 if len(records) >= records_max:
                     break
         except sqlite3.Error as why:
@@ -230,7 +232,7 @@ class EmbeddedMember:
         return records
 
     def _stall(self, partition: Partition, why: Undecodable) -> None:
-        """Record that a partition is stalled at an unreadable record. Other partitions go on."""
+        """Record that a partition is stalled at an unreadable record. Other partitions continue."""
         told = self._standstills.get(partition)
         standstill = StalledPartition(*partition, why.offset, why.describe(partition, self._shared.file.path))
         self._standstills[partition] = self._shared.clock.monotonic_s(), standstill
@@ -241,11 +243,11 @@ class EmbeddedMember:
 
     @property
     def logs(self) -> Collection[int]:
-        """The logs that this member owns."""
+        """Return the logs that this member owns."""
         return [owned.log for owned in self._owned.values()]
 
     def update_heads(self, heads: Mapping[int, int]) -> None:
-        """Update which partitions have records to read, from the new ends of their logs."""
+        """Update which partitions have records to read, given the new ends of their logs."""
         found = False
         for log in self._by_log.keys() & heads.keys():
             partition = self._by_log[log]
@@ -259,8 +261,8 @@ class EmbeddedMember:
     # ---------------------------------------------------------------- lifetime
 
     async def join(self) -> None:
-        """Join the group. Raises `BrokerError` for a missing topic, and `ConfigurationError` if a member disagrees with
-        our identity."""
+        """Join the group. Raises `BrokerError` for a missing topic, and `ConfigurationError` if the identity of a
+        member disagrees with that of this member."""
         log, groups, folder = self._shared.log, self._shared.groups, self._shared.file.path.parent
         try:
             with self._shared.file.translate_errors():
@@ -306,7 +308,8 @@ class EmbeddedMember:
     async def send_heartbeats(self) -> None:
         """Send heartbeats, until cancelled.
 
-        This never waits for the broker's file, so a process that holds its lock silences no other member.
+        This never waits for the broker's file, so a process that holds the lock of the file does not stop the
+        heartbeats of others.
         """
         while True:
             with suppress(OSError):  # without heartbeats the member loses its partitions, and then notices it
@@ -314,7 +317,7 @@ class EmbeddedMember:
             await self._shared.clock.sleep(self._shared.timing.silence_s / 5)
 
     async def watch_members(self) -> None:
-        """Detect members without heartbeats, until cancelled."""
+        """Detect members that send no heartbeats, until cancelled."""
         try:
             shared = self._shared
             others = Liveness(shared.file.path.parent, shared.clock, shared.timing.silence_s)
@@ -323,7 +326,7 @@ class EmbeddedMember:
                 try:
                     await self._check_members(others)
                 except (BrokerUnavailable, sqlite3.Error, OSError):
-                    continue  # tried again in a moment
+                    continue  # tried again soon
         except Exception as why:  # noqa: BLE001 - as above
             self.fail(why)
 
@@ -333,17 +336,17 @@ class EmbeddedMember:
         self._news.set()
 
     async def drain(self) -> None:
-        """Revoke all our partitions, because the member leaves."""
+        """Revoke all partitions of this member, because it leaves."""
         await self._revoke(list(self._owned))
 
     async def leave(self) -> None:
-        """Leave the group. If this cannot be written, the others notice that the lock is released."""
+        """Leave the group. If this cannot be written to the file, others notice that the lock is released."""
         groups, log, member = self._shared.groups, self._shared.log, self._id
         self._lose(list(self._owned))
         try:
             await self._shared.writer.do(lambda: groups.leave(self.group, member, log.topics))
         except BrokerError:
-            pass  # the others notice the released lock
+            pass  # others notice the released lock
         finally:
             self._seat.release()
             self._shared.notify_group(self.group)
@@ -355,9 +358,9 @@ class EmbeddedMember:
     # ---------------------------------------------------------------- steps of `follow_group`
 
     async def _follow_once(self) -> float | None:
-        """Take the next step from what we own towards what the file says.
+        """Take the next step towards the assignment in the file: release or take partitions.
 
-        Return the seconds until the next check; `None` to wait for a change.
+        Return the seconds until the next check; `None` if it is enough to wait for a change.
         """
         shared, now_s = self._shared, self._shared.clock.monotonic_s()
         view = shared.groups.read_view(self.group, self._id)
@@ -377,7 +380,7 @@ class EmbeddedMember:
             shared.notify_group(self.group)
             self._listener.on_lost(going)
             return 0
-        # Two checks of grace: the member that drains may have noticed it that much later.
+        # Two checks longer than `drain_s`, because the draining member may have noticed the change that much later.
         patience_s = self._since_s + shared.timing.drain_s + 2 * shared.timing.watch_s - now_s
         ours = {owned.log for owned in self._owned.values()}
         wanted = [h for h in view.holdings if h.target == self._id and h.log not in ours]
@@ -388,8 +391,8 @@ class EmbeddedMember:
         return patience_s if wanted else None
 
     def _compare_identities(self, members: Collection[MemberIdentity | None]) -> None:
-        """Record the members that disagree with our identity. They may have joined while we were taken for dead, or did
-        not check."""
+        """Record the members whose identity disagrees with that of this member. They may have joined while this member
+        was considered dead, or may not have checked identities."""
         strangers = find_disagreeing(self._subscription.identity, members)
         if strangers != self._strangers:
             self._strangers = strangers
@@ -410,20 +413,20 @@ class EmbeddedMember:
             self.update_heads(shared.log.read_ends(grant.log for grant in taken.values()))
 
     async def _revoke(self, partitions: Collection[Partition]) -> None:
-        """Stop reading these partitions, let the listener commit, and forget them."""
+        """Stop reading these partitions, let the listener commit, and forget the partitions."""
         if not partitions:
             return
         for partition in partitions:
             self._by_log.pop(self._owned[partition].log, None)
             self._behind.pop(partition, None)
             self._standstills.pop(partition, None)
-        with suppress(TimeoutError):  # they are taken from us anyway
+        with suppress(TimeoutError):  # the partitions are taken from this member anyway
             await self._shared.clock.within(self._shared.timing.drain_s, self._listener.on_revoked(partitions))
         for partition in partitions:
             self._owned.pop(partition, None)
 
     def _lose(self, partitions: Collection[Partition]) -> None:
-        """Forget partitions that belong to another member, without `on_revoked`."""
+        """Forget partitions that now belong to another member, without calling `on_revoked`."""
         if not partitions:
             return
         for partition in partitions:
@@ -442,7 +445,7 @@ class EmbeddedMember:
                 self._news.set()
         fellows = shared.groups.list_members(self.group)
         if member not in [fellow.id for fellow in fellows]:
-            self.changed.set()  # we were taken for dead: `follow_group` reports it and joins again
+            self.changed.set()  # this member was considered dead: `follow_group` reports it and joins again
             return
         if gone := others.find_silent(fellows, but=member):
             await shared.writer.do(

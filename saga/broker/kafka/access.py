@@ -1,4 +1,4 @@
-"""Access to Kafka: the current credentials of a client, and why a server refused a connection."""
+"""Access to Kafka: the current credentials of a client, and the reasons why servers refused connections."""
 
 import asyncio
 import socket
@@ -23,15 +23,16 @@ class ClientId(str):
 
 
 class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """Current credentials for Kafka. Secrets and certificates may change while the process runs."""
+    """Current credentials for Kafka. Passwords, tokens and certificates may change while the process runs."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Read the certificates. Raises `ConfigurationError` for one that cannot be used."""
         self.trouble = ""
-        """Reason why the password or the token could not be read the last time; empty if it could."""
+        """Reason why the password or the token could not be read the last time; empty if it could be read."""
         self.settings = settings
         self._refusals: dict[str, str] = {}
-        """Reason why the last connection to a server failed, by server; no entry if it succeeded."""
+        """Reason why the last connection to a server failed, by server. A server has no entry if its last connection
+        succeeded."""
         self._context = _context(settings) if settings.tls else None
         self._read_at: tuple[int, ...] = ()
         self.renew()
@@ -59,15 +60,17 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         return None if self.settings.password is None else self._get_secret("password", self.settings.password)
 
     def record_refusal(self, server: str, reason: str) -> None:
-        """Record why the last connection to a server failed; empty if it succeeded."""
+        """Record the reason why the last connection to a server failed; empty if it succeeded."""
         self._refusals.pop(server, None)
         if reason:
             self._refusals[server] = reason
 
     def explain(self, trouble: BrokerError) -> BrokerError:
-        """Add to an outage why the last connections failed, because aiokafka only reports that there is no connection.
+        """Add the reasons why the last connections failed to the text of an outage, because aiokafka only reports that
+        there is no connection.
 
-        A known reason replaces advice that is a guess."""
+        A known reason replaces advice that was only a guess.
+        """
         known = [self.trouble] if self.trouble else list(self._refusals.values())
         reasons = [reason for reason in known if reason not in str(trouble)]
         if not reasons or not isinstance(trouble, BrokerUnavailable):
@@ -77,7 +80,7 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Explain an outage that the block raises."""
+        """Add the reasons for failed connections to an outage that the block raises."""
         try:
             yield
         except BrokerUnavailable as why:
@@ -97,8 +100,9 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
     def _get_secret(self, what: str, secret: Callable[[], str]) -> str:
         """Call the function that returns a secret.
 
-        Any exception of it counts as an outage of the broker, after which aiokafka connects again. Any other exception
-        would end aiokafka's background tasks for good."""
+        Any exception of the function is converted to an outage of the broker, after which aiokafka connects again.
+        Another exception would end aiokafka's background tasks for good.
+        """
         try:
             value = read_secret(secret)
         except ValueError as why:
@@ -108,7 +112,7 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         return value
 
     def renew(self) -> None:
-        """Read changed certificates again; new connections use them."""
+        """Read certificates again if their files have changed. New connections use them."""
         settings = self.settings
         if self._context is None:
             return
@@ -122,7 +126,7 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
             if settings.cert_file is not None:
                 names = settings.cert_file, settings.key_file, settings.key_password
                 load_certificate(self._context, *names, "SAGA_KAFKA_KEY_PASSWORD_FILE")
-        except (OSError, ValueError) as why:  # an SSLError is an OSError
+        except (OSError, ValueError) as why:  # an SSLError is an OSError, too
             raise ConfigurationError(
                 "the certificates for Kafka cannot be used:", [f"{', '.join(map(str, files))}: {why}"]
             ) from why
@@ -130,8 +134,8 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
 
 def _context(settings: KafkaSettings) -> ssl.SSLContext:
-    """Make a TLS context. With configured authorities those of the system are not trusted: any of them could sign a
-    certificate for a broker's host name."""
+    """Make a TLS context. If authorities are configured, those of the system are not trusted, because any of them could
+    sign a certificate for a broker's host name."""
     return ssl.create_default_context() if settings.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -139,7 +143,7 @@ def _context(settings: KafkaSettings) -> ssl.SSLContext:
 
 
 OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
-"""Words of TLS alerts about our certificate, or about a missing one."""
+"""Words of TLS alerts that concern this process's certificate, or a missing one."""
 
 
 def explain_refusal(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> BrokerError:
@@ -181,7 +185,7 @@ def explain_refusal(why: OSError | KafkaError, server: str, settings: KafkaSetti
 
 
 def _certificate(settings: KafkaSettings) -> str:
-    """Return the advice about our certificate."""
+    """Return advice about this process's certificate."""
     if settings.cert_file is None:
         return "give SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE"
     return (

@@ -75,18 +75,18 @@ ASK_S = 10.0
 BROKER = 4
 """Protocol code of the resource type broker; see `TOPIC`."""
 SEARCH_S = 180.0
-"""Longest search for the first readable record after an unreadable one."""
+"""Longest search for the first readable record after an unreadable one, in seconds."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
-"""Error codes of brokers that do not let us see settings."""
+"""Error codes of brokers that do not let this user see settings."""
 NOT_THERE = UnknownTopicOrPartitionError.errno
 """Error code of a broker that does not know a topic."""
 LOOK_S, AGAIN_S = 0.1, 0.2
 PROBE = Topic(PROBED, partitions=1, retention_days=1)
-"""Topic to which `stamp` writes."""
+"""Topic to which `append_probe` writes."""
 
 
 class KafkaAdministration(KafkaBroker):
-    """A broker on Kafka with the operations of tools; it connects as services do.
+    """A broker on Kafka with the operations of tools. It connects in the same way as services.
 
     See `saga.broker.administration.Administration` for the promises.
     """
@@ -113,7 +113,7 @@ class KafkaAdministration(KafkaBroker):
     async def _server_settings(self) -> Mapping[str, Mapping[str, str]]:
         names = [str(broker[0]) for broker in (await self._send(Topics([]))).brokers]
         found: dict[str, Mapping[str, str]] = {}
-        for name in names:  # only a broker itself knows its own
+        for name in names:  # only a broker itself knows its own settings
             found |= await self._fetch_settings(BROKER, [name], int(name))
         if len(found) < len(names):
             raise BrokerError("Kafka does not let this user see the brokers' settings: DescribeConfigs on the cluster")
@@ -126,7 +126,7 @@ class KafkaAdministration(KafkaBroker):
         await self._set(topic, DATED_BY, BY_LOG)
 
     async def _set(self, topic: str, name: str, value: str) -> None:
-        """Give one setting of a topic another value."""
+        """Set one setting of a topic."""
         doing, change = f"topic {topic}: {name}", ChangeConfigs(topic, name, value)
         answer = await self._retry(lambda: self._send(change, self._controller()), doing)
         _check(((code, words) for code, words, *_ in answer.resources), doing)
@@ -142,7 +142,7 @@ class KafkaAdministration(KafkaBroker):
         await self._retry(lambda: self._wait_until_visible(topic, lambda found: found.partitions == partitions), doing)
 
     async def _wait_until_visible(self, topic: str, is_changed: Callable[[TopicDescription], bool]) -> None:
-        """Wait until the other brokers know a change that the controller has acknowledged."""
+        """Wait until all other brokers know a change that the controller has acknowledged."""
         while (found := (await self._describe_topics([topic])).get(topic)) is None or not is_changed(found):
             await self._clock.sleep(LOOK_S)
 
@@ -222,7 +222,8 @@ class KafkaAdministration(KafkaBroker):
             yield KafkaReader(consumer, positions, log_ids, self._clock)
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
-        """Search later offsets with growing steps, then halve the range: brokers seek from earlier records."""
+        """Return the unreadable range at an offset. Its end is found by trying later offsets with growing steps, and
+        then halving the range."""
         try:
             return await self._clock.within(SEARCH_S, self._find_unreadable(TopicPartition(*partition), offset))
         except FAILED as why:
@@ -248,7 +249,8 @@ class KafkaAdministration(KafkaBroker):
             return UnreadableRange(offset, found, await probe.fetch_size(offset), first)
 
     async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
-        """Move positions as promised: Kafka takes them from outside only for a group that is empty."""
+        """Set positions as the port promises. Kafka itself accepts positions from a client outside the group only if
+        the group is empty."""
         await self._retry(lambda: self._move(group, positions), f"group {group!r}: moving positions")
 
     async def _move(self, group: str, positions: Mapping[Partition, int]) -> None:
@@ -302,7 +304,8 @@ class KafkaAdministration(KafkaBroker):
         return None if controller is None else int(controller.nodeId)
 
     async def _retry(self, ask: Callable[[], Awaitable[T]], doing: str, *, again: bool = True) -> T:
-        """Retry until there is an answer, unless `again` is false: a new cluster has no group coordinator yet."""
+        """Repeat a request until there is an answer, unless `again` is false. A new cluster, for example, has no group
+        coordinator yet."""
         deadline_s = self._clock.monotonic_s() + ASK_S
         while True:
             try:
@@ -315,11 +318,11 @@ class KafkaAdministration(KafkaBroker):
             await self._clock.sleep(AGAIN_S)
 
     async def _send(self, request: Request, node: int | None = None) -> Any:
-        """Send a request to a broker, any one by default."""
+        """Send a request to a broker; by default to any broker."""
         client = self._client
         try:
             return await client.send(client.get_random_node() if node is None else node, request)
-        except NotImplementedError as why:  # aiokafka knows no version of it that the broker knows
+        except NotImplementedError as why:  # aiokafka knows no version of the request that the broker knows
             raise BrokerError(f"Kafka: {why}; the brokers are too old or too new: tools need Kafka 2.3 to 4.3") from why
 
     async def _fetch_topic_names(self) -> frozenset[str]:
@@ -328,9 +331,10 @@ class KafkaAdministration(KafkaBroker):
     async def _fetch_settings(
         self, kind: int, names: Collection[str], node: int | None = None
     ) -> Mapping[str, Mapping[str, str]]:
-        """Fetch settings, without those that we may not see.
+        """Fetch settings, without those that this user may not see.
 
-        Raises `BrokerUnavailable` for a topic that this broker does not know, because it was just created or deleted.
+        Raises `BrokerUnavailable` for a topic that this broker does not know because it has just been created or
+        deleted.
         """
         if not names:
             return {}
@@ -372,7 +376,7 @@ def _describe_member(client: str, host: str) -> str:
 
 
 def _decode_topics(subscription: bytes) -> Iterable[str]:
-    """Decode the topics that a member subscribes to; none while it joins."""
+    """Decode the topics to which a member subscribes; none while the member is joining."""
     return ConsumerProtocol.METADATA.decode(subscription).subscription if subscription else ()
 
 
@@ -384,18 +388,19 @@ def _check(answers: Iterable[tuple[int, str | None]], doing: str) -> None:
 
 GET_MS = 100
 TRIAL_S = 8.0
-"""Longest attempt to read at one offset; a fetch without records is repeated."""
+"""Longest attempt to read at one offset, in seconds. A fetch without records is repeated until then."""
 
 
 class Probe:
-    """Try to read a partition at different offsets, with a consumer without a group."""
+    """Reader that tries to read a partition at different offsets, with a consumer without a group."""
 
     def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition, clock: Clock) -> None:
         self._consumer, self._place, self._clock = consumer, place, clock
         self._fetching: IsolatingFetcher = isolate_partitions(consumer, clock, lambda: None)
 
     async def find_record(self, offset: int) -> int | str:
-        """Return the offset of the first record at or after `offset`, or the end; or the reason why it is unreadable.
+        """Return the offset of the first record at or after `offset`, or the end of the partition if there is none. If
+        that record cannot be read, return the reason.
 
         Raises `BrokerUnavailable`.
         """
@@ -415,7 +420,8 @@ class Probe:
         raise BrokerUnavailable(f"Kafka: nothing of {self._place.topic}/{self._place.partition} comes from {offset} on")
 
     async def fetch_size(self, offset: int) -> int | None:
-        """Return the size of the batch at this offset by its own header, if the broker returns the batch."""
+        """Return the size of the batch at this offset according to the batch's header; `None` if the broker does not
+        return the batch."""
         client, (topic, number) = self._consumer._client, self._place
         request = FetchRequest(GET_MS, 1, FETCH_BYTES, 0, [(topic, [(number, offset, FETCH_BYTES)])])
         response = await client.send(client.cluster.leader_for_partition(self._place), request)
@@ -430,13 +436,13 @@ class Probe:
 
 
 BOUNDS_S = 10.0
-"""Longest wait for the bounds of a partition whose log does not reach our offset."""
+"""Longest wait for the bounds of a partition whose log does not contain the offset to read, in seconds."""
 SLICE_S = 0.5
-"""Pause between checks for partitions whose log does not reach our offset."""
+"""Pause between checks for such partitions, in seconds."""
 
 
 class KafkaReader:
-    """Reader with a consumer of its own. See `saga.broker.administration.PartitionReader` for the promises."""
+    """Reader with a Kafka consumer of its own. See `saga.broker.administration.PartitionReader` for the promises."""
 
     def __init__(
         self, consumer: AIOKafkaConsumer, positions: Mapping[Partition, int], log_ids: Mapping[str, str], clock: Clock
@@ -481,7 +487,7 @@ class KafkaReader:
         return self._fetching.stalled_partitions()
 
     async def _look_at_logs(self) -> None:
-        """Restart topics that were deleted and created again."""
+        """Read topics that were deleted and created again from their beginning."""
         topics = {partition.topic for partition in self._begun}
         replaced = await self._fetching.log_ids.learn(topics, self._consumer._client)
         places = [TopicPartition(*partition) for partition in self._begun if partition.topic in replaced]
@@ -490,7 +496,8 @@ class KafkaReader:
                 self._fetching.resume_at(place, begin)
 
     async def _go_on(self) -> None:
-        """Continue at the oldest record where records expired, or where the log lost records that were read."""
+        """Continue at the oldest record of a partition in which records expired, or whose log lost records that were
+        read."""
         for place, offset in list(self._fetching.out_of_range.items()):
             begin, end = (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, [place])))[place]
             self._fetching.resume_at(place, offset if begin <= offset <= end else begin)

@@ -1,4 +1,4 @@
-"""Broker on Kafka: connect, create topics, publish, join groups, and renew secrets that change."""
+"""Broker on Kafka: it connects, creates topics, publishes, joins groups, and renews credentials that have changed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
@@ -50,9 +50,9 @@ from saga.support.clock import Clock
 
 T = TypeVar("T")
 ASKED_S_MAX = 10.0
-"""Longest wait for an answer about topics and rights."""
+"""Longest wait for an answer about topics and rights, in seconds."""
 RENEW_S = 5.0
-"""Pause before secrets and certificates are looked at again. Only new connections use them."""
+"""Pause between checks for changed secrets and certificates, in seconds. Only new connections use changed ones."""
 
 
 class KafkaBroker:
@@ -101,7 +101,7 @@ class KafkaBroker:
     # ---------------------------------------------------------------- the port
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        """Create topics as promised; what is there stays as it is, its retention too."""
+        """Create missing topics as the port promises. Existing topics do not change, nor does their retention."""
         publisher, access = self._open
         with access.explaining():
             await ensure_topics(topics, publisher.producer.client, self._settings, access, self._clock)
@@ -125,19 +125,21 @@ class KafkaBroker:
             return await self._ask_about_topics(find_missing_rights(reads, writes, groups, publisher.producer.client))
 
     async def _ask_about_topics(self, answer: Coroutine[Any, Any, T]) -> T:
-        """Wait for an answer about topics. Raises `BrokerUnavailable` if none comes."""
+        """Wait for an answer about topics. Raises `BrokerUnavailable` if there is none in time."""
         try:
             return await self._clock.within(ASKED_S_MAX, answer)
         except TimeoutError as why:
             raise to_broker_error(why, "asking Kafka for its topics") from why
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
-        """Publish as promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""
+        """Publish as the port promises. Raises `BrokerError` for a record that is too large, or a topic that does not
+        exist."""
         return self._open[0].publish(messages)
 
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
-        """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
+        """Join a group as the port promises. An error raised by the listener is raised again by the next `poll` or
+        `commit`."""
         _, access = self._open
         member = KafkaMember(subscription, listener, self._settings, access, self._clock)
         await member.join()
@@ -157,7 +159,7 @@ class KafkaBroker:
     async def _renew_regularly(self, publisher: Publisher, access: KafkaAccess) -> None:
         while True:
             await self._clock.sleep(RENEW_S)
-            with suppress(Exception):  # a file that is just being written: what we have is good for as long as it is
+            with suppress(Exception):  # the file may just be being written; the current credentials stay in use
                 access.renew()
                 publisher.renew_password()
                 for member in self._members:
@@ -181,7 +183,7 @@ PAGE_S = 0.5
 async def ensure_topics(
     topics: Sequence[Topic], client: AIOKafkaClient, settings: KafkaSettings, access: KafkaAccess, clock: Clock
 ) -> None:
-    """Create the topics that are missing, and return when all brokers that we ask know them. Raises `BrokerError`."""
+    """Create missing topics. Return when all requested brokers know them. Raises `BrokerError`."""
     known = await fetch_topics(client)
     for topic in topics:
         if topic.name in known and known[topic.name] != topic.partitions:
@@ -200,7 +202,7 @@ async def ensure_topics(
 
 
 async def count_known_partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clock) -> Mapping[str, int]:
-    """Count the partitions of each topic that is there and that we may see. Raises `BrokerUnavailable`."""
+    """Count the partitions of each topic that exists and that this user may see. Raises `BrokerUnavailable`."""
     found: Mapping[str, int] = {}
     for look in range(LOOKS):
         if look:
@@ -222,7 +224,7 @@ async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Kafk
         await admin.close()
     for name, code, *words in answer.topic_errors:
         kind = for_code(code)
-        if code != 0 and kind is not TopicAlreadyExistsError:  # somebody else was faster
+        if code != 0 and kind is not TopicAlreadyExistsError:  # another process has created the topic first
             raise translate_error(kind(*(word for word in words if word)), f"creating topic {name}", "Create")
 
 
@@ -238,7 +240,7 @@ def _new_topic(topic: Topic, settings: KafkaSettings) -> NewTopic:
             "retention.bytes": "-1",
             "min.insync.replicas": str(settings.min_insync_replicas),
             "unclean.leader.election.enable": "false",
-            DATED_BY: BY_LOG,  # a record's time is the broker's: see `Record.time_ms`
+            DATED_BY: BY_LOG,  # the broker assigns the time of a record: see `Record.time_ms`
             "max.message.bytes": str(max(MESSAGE_BYTES, settings.record_bytes_max)),
         },
     )
@@ -257,7 +259,7 @@ async def _wait_until_visible(topics: Sequence[Topic], client: AIOKafkaClient, c
 
 
 async def scan(topic: str, settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> AsyncIterator[Record]:
-    """Read all records that are there now, partition by partition. Raises `BrokerError`, also for a record that cannot
+    """Read all existing records of a topic, partition by partition. Raises `BrokerError`, also for a record that cannot
     be read."""
     try:
         async with open_reading_consumer(settings, access, clock, settings.connect_s) as consumer:
@@ -286,7 +288,7 @@ async def _read(
     fetching.begin()
     consumer.seek(place, offsets.start)
     moved_s, at = clock.monotonic_s(), offsets.start
-    while at < offsets.stop:  # the last offsets need not be records
+    while at < offsets.stop:  # the last offsets may belong to no record
         for records in (await consumer.getmany(place, timeout_ms=int(PAGE_S * 1000))).values():
             for record in records:
                 if record.offset in offsets:
@@ -299,7 +301,7 @@ async def _read(
         elif fetching.out_of_range:
             fetching.resume_at(
                 place, at := (await fetch_bounds(consumer, [place]))[place][0]
-            )  # removed in this very moment
+            )  # removed at this very moment
         elif clock.monotonic_s() - moved_s > settings.connect_s:
             raise BrokerUnavailable(f"Kafka: nothing of {place.topic}/{place.partition} comes any more")
 
@@ -315,7 +317,8 @@ GREET_AGAIN_S = 0.1
 
 
 async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
-    """Return when one of the servers accepts our connection. Raises `BrokerError` with the problem of each server."""
+    """Wait until one of the servers accepts a connection. Raises `BrokerError` with the problem of each server if none
+    does."""
     options = access.options
     share_s = settings.connect_s / (len(settings.servers) + 1)
     troubles: list[BrokerError] = []
@@ -330,12 +333,12 @@ async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: 
             return
     for trouble in troubles:
         if not isinstance(trouble, BrokerUnavailable):
-            raise trouble  # other servers would refuse us too
+            raise trouble  # other servers would refuse this process, too
     raise BrokerUnavailable("; ".join(str(trouble) for trouble in troubles))
 
 
 async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
-    """Return when the server accepts our connection and knows a running broker.
+    """Wait until the server accepts a connection and knows a running broker.
 
     After the only broker was frozen for longer than its session, the server knows none for about 30 ms.
     """
@@ -348,7 +351,7 @@ async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clo
         **{name: value for name, value in options.items() if name != "bootstrap_servers"},
     )
     try:
-        # A bad token is refused at the first request, and not before.
+        # A bad token is refused only at the first request.
         while not (await connection.send(MetadataRequest([]))).brokers:
             if clock.monotonic_s() >= end_s:
                 raise BrokerNotAvailableError("it knows of no broker that is up")
@@ -375,7 +378,7 @@ async def _find_missing_topic_rights(
 ) -> list[str]:
     try:
         answer = await ask_any_broker(Topics(sorted({*reads, *writes})), client)
-    except UNKNOWN_THERE:  # unsupported before Kafka 2.3: the first request fails instead
+    except UNKNOWN_THERE:  # not supported before Kafka 2.3: there the first request fails instead
         return []
     return [
         f"topic {name}: this user may not {right.lower()} it: {grant_command(AclRight(right, 'topic', name))}"
@@ -386,7 +389,8 @@ async def _find_missing_topic_rights(
 
 
 async def _find_missing_group_rights(groups: Collection[str], client: AIOKafkaClient) -> list[str]:
-    """Check permissions on groups with the heartbeat of an unknown member: brokers check permissions first."""
+    """Return the missing permissions on groups. They are checked with the heartbeat of an unknown member, because
+    brokers check permissions before anything else."""
     problems = []
     for group in sorted(groups):
         answer = await ask_any_broker(HeartbeatRequest(group, -1, ""), client)

@@ -1,7 +1,8 @@
-"""Private parts of aiokafka that we need, and requests that it lacks. A test fails when a new version changes them.
+"""Private parts of aiokafka that the toolkit uses, and requests that aiokafka lacks. A test fails if a new version
+changes these parts.
 
-aiokafka's background tasks can die or hang unnoticed, and its `stop` can wait for a broker that never answers. So we
-check these tasks ourselves and cancel the ones that do not end.
+aiokafka's background tasks can die or hang unnoticed, and its `stop` can wait for a broker that never answers. So this
+module checks these tasks and cancels those that do not end.
 """
 
 import asyncio
@@ -51,14 +52,15 @@ from saga.messages import Partition, StalledPartition
 from saga.support.clock import Clock
 
 LOOKS, LOOK_S = 4, 0.15
-"""Number of lookups of a topic, and the pause between them: all brokers know a new topic after a moment."""
+"""Number of lookups of a topic, and the pause between them in seconds. A new topic is known to all brokers only after a
+moment."""
 END_S = 0.5
 SESSION_PART = 0.85
-"""Fraction of a SASL session after which no new request is sent on its connection."""
+"""Fraction of a SASL session's lifetime after which no new request is sent on its connection."""
 ANSWERED_LOOK_S = 0.1
-"""Pause between checks whether all requests of such a connection are answered."""
+"""Pause between checks whether all requests on such a connection are answered, in seconds."""
 FAILED = (KafkaError, OSError, TimeoutError, AssertionError, AttributeError)
-"""Errors that aiokafka raises: the last two when something is used after it was closed."""
+"""Errors that aiokafka raises. It raises the last two if something is used after it was closed."""
 
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # everything that matters is raised as an exception, once
 
@@ -67,10 +69,10 @@ logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # everything that matt
 
 
 def is_stray_cancellation(why: BaseException) -> bool:
-    """Return whether this cancellation was not requested for the current task.
+    """Return whether a cancellation was not requested for the current task.
 
-    It comes from something inside aiokafka that the task waits for. Passed on, it would end the task silently, as if
-    the task itself had been cancelled.
+    Such a cancellation comes from inside aiokafka. If it propagated, it would end the task silently, as if the task
+    itself had been cancelled.
     """
     task = asyncio.current_task()
     return isinstance(why, asyncio.CancelledError) and task is not None and not task.cancelling()
@@ -113,16 +115,16 @@ async def fetch_topics(client: AIOKafkaClient) -> Mapping[str, int]:
 
 
 def renew_password(client: AIOKafkaClient, password: str | None) -> None:
-    """Use this password for all connections made from now on."""
+    """Use this password for all future connections."""
     client._sasl_plain_password = password
 
 
 class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """A connection that knows its session lifetime: brokers may end the session of a client that authenticated by
+    """A connection that knows its session lifetime. Brokers may limit the session of a client that authenticated by
     SASL."""
 
     session_s = 0.0
-    """Seconds; 0: without a limit."""
+    """Lifetime of the session in seconds; 0 if it is not limited."""
 
     def send(self, request: Request[Any], expect_response: bool = True) -> Awaitable[Any]:
         answer: Awaitable[Any] = super().send(request, expect_response)
@@ -135,7 +137,7 @@ class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka 
 
 
 async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _SessionConnection:
-    """Connect, and record the reason of a failure: aiokafka itself reports only that there is no connection."""
+    """Connect, and record the reason of a failure, because aiokafka itself reports only that there is no connection."""
     connection = _SessionConnection(host, port, client_id=client_id, **options)
     access = client_id.access if isinstance(client_id, ClientId) else None
     server, reason = f"{host}:{port}", ""
@@ -207,7 +209,8 @@ def closing_on_failure(of: AIOKafkaClient) -> Iterator[None]:
 
 
 async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaClient) -> None:
-    """Cancel a client's tasks, twice because some treat the first cancellation as a request to finish their work."""
+    """Cancel a client's tasks. They are cancelled twice, because some treat the first cancellation as a request to
+    finish their work."""
     pending = {task for task in (*tasks, client._sync_task) if task is not None and not task.done()}
     for _ in range(2):
         if pending:
@@ -216,7 +219,7 @@ async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKa
             _, pending = await asyncio.wait(pending, timeout=END_S)
     pending = client._md_update_fut
     if pending is not None and not pending.done():
-        pending.set_result(False)  # otherwise its waiters would wait for ever
+        pending.set_result(False)  # otherwise callers that wait for it would wait for ever
     for connection in list(client._conns.values()):
         connection.close()
 
@@ -239,7 +242,8 @@ def enqueue_record(
 ) -> asyncio.Future[RecordMetadata] | None:
     """Enqueue a record of a known topic without waiting; return `None` if a full batch has to be sent first.
 
-    aiokafka's `send` looks up the topic and its partitions each time, which costs more than everything else it does.
+    aiokafka's `send` looks up the topic and its partitions each time, which takes longer than everything else that it
+    does.
     """
     adding = producer._message_accumulator.add_message(place, key, value, 0.0, headers=headers)
     try:
@@ -263,7 +267,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
             reraise_cancellation(why)
         else:
             return
-    producer._closed = True  # otherwise it warns that it was not stopped
+    producer._closed = True  # otherwise aiokafka warns that the producer was not stopped
     accumulator = producer._message_accumulator
     batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
     accumulator._pending_batches = _Batches(accumulator._pending_batches)
@@ -272,7 +276,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
     accumulator.fail_all(KafkaTimeoutError("given up"))
     for batch in batches:
         if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
-            batch._drain_waiter.exception()  # mark the exception as retrieved: nothing awaits it
+            batch._drain_waiter.exception()  # marks the exception as retrieved, because nothing awaits it
 
 
 class _Batches(set[object]):
@@ -287,7 +291,7 @@ class _Batches(set[object]):
 
 
 def _cancel_batch(batch: object) -> Never:
-    """Cancel the task that wants to send a batch again. Replaces `reenqueue` of a producer that is being stopped."""
+    """Cancel the task that would send a batch again. This replaces `reenqueue` of a producer that is being stopped."""
     raise asyncio.CancelledError
 
 
@@ -322,14 +326,14 @@ def lacks_coordinator(consumer: AIOKafkaConsumer) -> bool:
 
 
 def is_unknown_to_group(consumer: AIOKafkaConsumer) -> bool:
-    """Return whether the group has removed the consumer: other members may own its partitions already."""
+    """Return whether the group has removed the consumer. Other members may then already own its partitions."""
     return bool(consumer._coordinator.generation < 0)
 
 
 def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
     """Return the topics that are missing or hidden from us, and refresh the metadata if there are any.
 
-    aiokafka would wait for minutes, during which the member silently has none of their partitions.
+    aiokafka itself would wait for minutes, during which the member silently has none of their partitions.
     """
     found = [topic for topic in topics if not consumer._client.cluster.partitions_for_topic(topic)]
     if found:
@@ -338,13 +342,13 @@ def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> 
 
 
 def count_cached_partitions(client: AIOKafkaClient, topics: Iterable[str]) -> Mapping[str, int]:
-    """Count the partitions of these topics by the cached metadata, without unknown topics."""
+    """Count the partitions of these topics in the cached metadata. Unknown topics are left out."""
     found = {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in topics}
     return {topic: count for topic, count in found.items() if count}
 
 
 def report_invisible_topics(topics: Iterable[str]) -> list[StalledPartition]:
-    """Describe the topics that `find_invisible_topics` found as stalled."""
+    """Return the topics that `find_invisible_topics` found, as stalled partitions."""
     reason = "is missing or hidden: check that it exists, and that the user is allowed to Read it"
     return [StalledPartition(topic, None, None, f"topic {topic} {reason}") for topic in topics]
 
@@ -358,7 +362,7 @@ def find_refused_topics(why: BaseException) -> frozenset[str]:
 
 
 def read_position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
-    """Return the offset that the consumer reads next; `None` if it does not own the partition or has none yet."""
+    """Return the offset that the consumer reads next; `None` if it does not own the partition or has no offset yet."""
     subscription = consumer._subscription.subscription
     place = TopicPartition(*partition)
     if subscription is None or subscription.assignment is None or place not in subscription.assignment.tps:
@@ -379,7 +383,7 @@ async def fetch_bounds(
 
 
 async def fetch_identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[MemberIdentity | None]:
-    """Fetch the identity that each member of a group states; nothing if we may not see the group.
+    """Fetch the identity that each member of a group reports; none if this user may not see the group.
 
     Retries until the brokers answer: the coordinator of a new group is known only after a moment.
     """
@@ -397,17 +401,18 @@ async def fetch_identities(client: AIOKafkaClient, group: str, clock: Clock) -> 
 
 
 def read_identity(subscription: bytes) -> MemberIdentity | None:
-    """Decode the identity that a member states in its subscription, which is empty while it joins."""
+    """Decode the identity that a member reports in its subscription. The subscription is empty while the member is
+    joining."""
     return decode_identity(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
 
 
 async def fetch_ends(
     consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], clock: Clock, limit_s: float
 ) -> Mapping[Partition, int | None]:
-    """Fetch the end of each partition, after its last committed record; `None` where it is unknown now.
+    """Fetch the end of each partition, after its last committed record; `None` for an end that is unknown at present.
 
-    Requests all ends together. If that fails, requests each alone, because one partition without a leader delays the
-    answers for all others. Raises `BrokerUnavailable` if no end is known.
+    All ends are requested together. If that fails, each is requested alone, because one partition without a leader
+    delays the answers for all others. Raises `BrokerUnavailable` if no end is known.
     """
     try:
         together = await clock.within(limit_s, consumer.end_offsets(places)) if places else {}
@@ -453,11 +458,11 @@ async def fetch_offsets_at(
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:
-    """Leave the group, unless the member is static, and disconnect; cancel everything after `seconds`."""
+    """Leave the group, unless the member is static, and disconnect. After `seconds` everything is cancelled."""
     try:
         await clock.within(seconds, consumer.stop())
     except (*FAILED, asyncio.CancelledError) as why:
-        reraise_cancellation(why)  # a fetch that waits for its retry ends with a stray one
+        reraise_cancellation(why)  # a fetch that waits for its retry ends with a stray cancellation
     else:
         return
     tasks: list[asyncio.Task[object] | None] = []
@@ -473,7 +478,8 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
 
 
 async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:
-    """Leave the group on another connection: on its own one a pending join may wait for all other members."""
+    """Leave the group on a separate connection, because on the consumer's own connection a pending join may wait for
+    all other members."""
     keeps_its_place = coordinator._group_instance_id is not None
     if keeps_its_place or coordinator.coordinator_id is None or not coordinator.member_id:
         return
@@ -489,7 +495,8 @@ def _has_ended(task: asyncio.Task[object] | None) -> bool:
 def to_broker_error(
     why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
 ) -> BrokerError:
-    """Translate any exception that aiokafka raised to ours. For `right` and `waits` see `translate_error`."""
+    """Convert any exception that aiokafka raised to an error of the toolkit. For `right` and `waits` see
+    `translate_error`."""
     if isinstance(why, KafkaError):
         return translate_error(why, doing, right, waits=waits)
     reason = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
@@ -532,16 +539,16 @@ TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
     (TopicPartitionState.pause, ("self",)),
     (TopicPartitionState.resume, ("self",)),
 )
-"""Private functions that we override or call, each with the names of its parameters."""
+"""Private functions that this module overrides or calls, each with the names of its parameters."""
 
 
 def check_producer(producer: AIOKafkaProducer) -> None:
-    """Check that a producer and its client have the private names that we use. Raises `BrokerError`."""
+    """Check that a producer and its client have the private names that this module uses. Raises `BrokerError`."""
     _check_names([*_find_missing_names(producer, PRODUCER), *_find_missing_names(producer.client, CLIENT)])
 
 
 def check_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Check that a consumer has the private names that we use. Raises `BrokerError`."""
+    """Check that a consumer has the private names that this module uses. Raises `BrokerError`."""
     others = [
         f"{of.__qualname__}({', '.join(names)})"
         for of, names in TAKES
@@ -620,7 +627,7 @@ class ChangeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
 
 
 class ChangeConfigs(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Request to change one setting of a topic and leave all others alone."""
+    """Request that changes one setting of a topic and leaves all others unchanged."""
 
     API_KEY = 44
 
@@ -632,7 +639,7 @@ class ChangeConfigs(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka ha
 
 
 class TopicsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Response of Metadata with all topics and our permissions on each."""
+    """Response of Metadata with all topics and the permissions of this user on each."""
 
     API_KEY = 3
     API_VERSION = 8
@@ -681,7 +688,7 @@ class TopicsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
 
 
 class Topics(Request[TopicsStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Request for the metadata of topics, all by default, that never creates one."""
+    """Request for the metadata of topics, by default of all topics. It never creates a topic."""
 
     API_KEY = 3
 
@@ -697,7 +704,7 @@ class Uuid(AbstractType[str]):  # type: ignore[misc]  # aiokafka has no types
 
     @classmethod
     def encode(cls, value: str) -> bytes:
-        """Encode no id: topics are requested by name."""
+        """Encode no id, because topics are requested by name."""
         return NO_ID
 
     @classmethod
@@ -762,7 +769,7 @@ class IdsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
 
 
 class Ids(Request[IdsStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Request for the ids of topics that never creates one. Supported since Kafka 2.8."""
+    """Request for the ids of topics. It never creates a topic. Supported since Kafka 2.8."""
 
     API_KEY = 3
 

@@ -1,4 +1,5 @@
-"""Create aiokafka consumers with our settings, track the ids of the logs that they read, and commit positions.
+"""Create aiokafka consumers with the toolkit's settings, track the ids of the logs that they read, and commit
+positions.
 
 The consumers read committed transactions only.
 """
@@ -28,7 +29,7 @@ from saga.messages import Partition
 from saga.support.clock import Clock
 
 FETCH_BYTES = 1 << 23
-"""Most bytes in one response of a broker; one partition has at most an eighth of it."""
+"""Maximum number of bytes in one response of a broker. Each partition has at most an eighth of it."""
 END_S = 2.0
 FOREVER_MS = (1 << 31) - 1
 
@@ -37,21 +38,23 @@ FOREVER_MS = (1 << 31) - 1
 
 
 IDENTITIES_MAX = 16
-"""Most identities sent with an assignment, one of each service and store. A healthy group has a single one."""
+"""Largest number of identities that are sent with an assignment: one for each pair of service and store. A healthy
+group has a single one."""
 
 
 class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
     """Assign partitions as aiokafka's range assignor does, and send each member the identities of all members.
 
-    Kafka shows the subscriptions of all members to the leader only. So the leader puts the identities that it finds
-    there beside each member's partitions. aiokafka expects a class here, but an object works as well: each consumer has
-    its own, because several services may run in one process.
+    Kafka shows the subscriptions of all members to the group's leader only. So the leader adds the identities in these
+    subscriptions to the assignment of each member. aiokafka expects a class here, but an object works as well: each
+    consumer has its own, because several services may run in one process.
     """
 
     def __init__(self, identity: MemberIdentity | None) -> None:
         self._identity = identity
         self.members: Sequence[MemberIdentity] = ()
-        """Identities in the group, one of each service and store, as of the last assignment."""
+        """Distinct member identities in the group at the last assignment: one for each pair of service and store, at
+        most `IDENTITIES_MAX`."""
 
     def metadata(self, topics: Iterable[str]) -> Any:
         return ConsumerProtocolMemberMetadata(self.version, list(topics), encode_identity(self._identity))
@@ -76,7 +79,7 @@ def _encode_members(identities: Iterable[MemberIdentity | None]) -> bytes:
 
 
 def _decode_members(data: bytes | None) -> list[MemberIdentity]:
-    """Decode the identities from a leader; none if it is of an earlier release or another program."""
+    """Decode the identities that the leader sent; none if the leader is of an earlier release or another program."""
     if not data:
         return []
     try:
@@ -143,7 +146,7 @@ def _create_consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Pass revoked and assigned partitions on to two functions, together with the consumer."""
+    """Listener that passes revoked and assigned partitions on to two functions, together with the consumer."""
 
     def __init__(
         self,
@@ -168,13 +171,13 @@ class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
 
 
 LOOK_EVERY_S = 5.0
-"""Pause between two checks of the ids of the topics that a client reads."""
+"""Pause between two checks of the log ids of the topics that a client reads, in seconds."""
 UNKNOWN_THERE = (NotImplementedError, IncompatibleBrokerVersion)
 """Errors for requests that the broker does not support."""
 
 
 async def ask_any_broker(request: Request, client: AIOKafkaClient) -> Any:
-    """Send a request to one broker after the other, until one answers: some may be down.
+    """Send a request to one broker after the other until one answers, because some may be down.
 
     Raises one of `FAILED` or of `UNKNOWN_THERE`.
     """
@@ -190,9 +193,9 @@ async def ask_any_broker(request: Request, client: AIOKafkaClient) -> Any:
 
 
 async def fetch_log_ids(topics: Collection[str], client: AIOKafkaClient) -> Mapping[str, str]:
-    """Fetch the ids of these topics, without missing and hidden ones. Raises one of `FAILED`.
+    """Fetch the log ids of these topics; missing and hidden topics are left out. Raises one of `FAILED`.
 
-    Brokers before Kafka 2.8 have no ids; the result is empty then.
+    Brokers before Kafka 2.8 have no ids, so the result is empty.
     """
     if not topics:
         return {}
@@ -206,7 +209,8 @@ async def fetch_log_ids(topics: Collection[str], client: AIOKafkaClient) -> Mapp
 class LogIds(dict[str, str]):
     """Ids of the logs that a client reads, by topic.
 
-    A replaced id is never accepted again: a broker that does not know the new topic yet still returns the old id.
+    An id that was replaced is never accepted again, because a broker that does not know the new topic yet still returns
+    the old id.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -214,7 +218,7 @@ class LogIds(dict[str, str]):
         self._clock, self._gone, self._look_s = clock, set[str](), 0.0
 
     async def learn(self, topics: Collection[str], client: AIOKafkaClient) -> list[str]:
-        """Fetch the ids, and return the topics whose log was replaced. Raises one of `FAILED`."""
+        """Fetch the log ids. Return the topics whose log was replaced. Raises one of `FAILED`."""
         self._look_s = self._clock.monotonic_s() + LOOK_EVERY_S
         replaced = []
         for topic, id_ in (await fetch_log_ids(topics, client)).items():
@@ -228,7 +232,7 @@ class LogIds(dict[str, str]):
         return replaced
 
     def is_due(self) -> bool:
-        """Return whether it is time to check them again."""
+        """Return whether it is time to check the log ids again."""
         return self._clock.monotonic_s() >= self._look_s
 
 
@@ -245,17 +249,19 @@ class OwnedPartition:
     """Offset after the last record that `poll` returned."""
     committed: int
     over: asyncio.Future[None]
-    """Future that is done when the assignment is over."""
+    """Future that is done when the assignment has ended."""
     was_in_progress: bool = False
-    """True if the previous owner did not release the partition cleanly: it may have been processing its messages."""
+    """True if the previous owner did not release the partition cleanly, so it may have been processing messages of
+    it."""
     note: str = ""
-    """Note of the last commit; later commits repeat it."""
+    """Note of the last commit. Later commits repeat it."""
     log_id: str = ""
-    """Id of the log to which the position belongs; committed with it."""
+    """Id of the log to which the position belongs. It is committed together with the position."""
 
 
 IN_PROGRESS, CLEAN = "in hand", "clean"
-"""Notes committed with a position: messages may be in progress; the partition was released cleanly."""
+"""Notes that are committed with a position. The first: messages may be in progress. The second: the partition was
+released cleanly."""
 
 
 def to_metadata(note: str, log_id: str) -> str:
@@ -268,7 +274,8 @@ def to_metadata(note: str, log_id: str) -> str:
 
 
 def from_metadata(metadata: str) -> tuple[str, str]:
-    """Decode note and log id from the metadata of a commit. Other tools that commit positions write neither.
+    """Decode the note and the log id from the metadata of a commit. Both are empty if another tool committed the
+    position.
 
     >>> from_metadata("in hand@yEZ0Vx2vQSGf3cGn1bY4Kw"), from_metadata("")
     (('in hand', 'yEZ0Vx2vQSGf3cGn1bY4Kw'), ('', ''))
@@ -290,9 +297,9 @@ def is_of_another_log(metadata: str | None, log_id: str | None) -> bool:
 async def commit(
     consumer: AIOKafkaConsumer, moved: Mapping[Partition, tuple[OwnedPartition, int]], doing: str, commit_s: float
 ) -> None:
-    """Commit these offsets, all of one assignment, and record them in the owned partitions.
+    """Commit these offsets, which all belong to one assignment, and record them in the owned partitions.
 
-    A topic without permission does not prevent the commit of the others. Raises `Fenced` once the assignment is over,
+    A topic without permission does not prevent the commit of other topics. Raises `Fenced` if the assignment has ended,
     and `BrokerError` if no offset was committed.
     """
     over = next(iter(moved.values()))[0].over
@@ -321,10 +328,10 @@ async def _commit_within_assignment(
     doing: str,
     commit_s: float,
 ) -> None:
-    """Commit, and stop waiting when the assignment is over.
+    """Commit offsets, and stop waiting when the assignment ends.
 
-    aiokafka would retry until it succeeds, even in the next assignment, when another member may own the partitions and
-    the broker would not refuse.
+    aiokafka would retry until it succeeds, even in the next assignment. Another member may then own the partitions, and
+    the broker would not refuse the commit.
     """
     positions = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
     task = asyncio.get_running_loop().create_task(consumer.commit(positions))

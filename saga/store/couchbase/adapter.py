@@ -28,7 +28,8 @@ from saga.support.settings import (
 NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
 """Form of the name of a scope or a collection of Couchbase."""
 CAS_PER_MS = 1_000_000
-"""Versions per millisecond: a document's version is the clock of Couchbase's node, in nanoseconds."""
+"""Number by which versions grow per millisecond: a document's version is the clock of its Couchbase node, in
+nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,12 @@ class CouchbaseOptions:
 
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
 OPEN_S = 12.0
-"""Default of the longest time for opening, in seconds."""
+"""Default of the longest time that opening a store may take, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouchbaseSettings:
-    """Settings of a store. `CouchbaseAdapter.problems` has checked that they fit together."""
+    """Settings of a Couchbase store. `CouchbaseAdapter.problems` has checked that they fit together."""
 
     connection: str
     """Servers: `couchbase://host1,host2`, or `couchbases://` for TLS."""
@@ -68,21 +69,22 @@ class CouchbaseSettings:
     collection: str | None = None
     """Couchbase collection for all documents.
 
-    Without it, but with a scope, each collection of the toolkit is a collection of the scope with the same name.
-    Otherwise all documents are in this one, or in the bucket's default collection, with the toolkit's collection before
-    the key.
+    If it is `None` and there is a scope, each collection of the toolkit is a collection of the scope with the same
+    name. Otherwise all documents are in this collection, or else in the bucket's default collection, with the name of
+    the toolkit's collection before the key.
     """
     username: str | None = None
     password: Callable[[], str] | None = None
-    """Function that returns the password. It is called at each connect, and again when the server refuses us, so that a
-    file's new content is used."""
+    """Function that returns the password. It is called at each connect, and again when the server refuses a connection,
+    so that a changed file is noticed."""
     ca_file: Path | None = None
-    """File with the authorities that may have signed the server's certificate; without it those that the SDK knows."""
+    """File with the authorities that may have signed the server's certificate; `None` for the authorities that the SDK
+    knows."""
     cert_file: Path | None = None
     key_file: Path | None = None
     """Files of a client certificate and its key, instead of user and password."""
     durability: Durability = "majority"
-    """What a write waits for. `none`: a failover may lose acknowledged writes."""
+    """Durability for which a write waits. With `none` a failover may lose acknowledged writes."""
     open_s: float = OPEN_S
     """Longest time for opening, in seconds."""
     kv_s: float = 2.5
@@ -102,18 +104,18 @@ class CouchbaseSettings:
 
     @property
     def by_collection(self) -> bool:
-        """True if each collection of the toolkit is a Couchbase collection of its own."""
+        """Return whether each collection of the toolkit is a Couchbase collection of its own."""
         return self.scope is not None and self.collection is None
 
     def home(self, collection: str) -> str:
-        """Return the name of the Couchbase collection with the documents of this one."""
+        """Return the name of the Couchbase collection that holds the documents of a collection of the toolkit."""
         return collection if self.by_collection else self.collection or "_default"
 
     def password_now(self) -> str | None:
         """Return the current password.
 
-        Raises `StoreUnavailable` for any exception of its function, also `SystemExit`: it may succeed later, and must
-        not end the process.
+        Raises `StoreUnavailable` for any exception of the function, even `SystemExit`: the function may succeed later,
+        and must not end the process.
         """
         if self.password is None:
             return None
@@ -232,7 +234,7 @@ def couchbase_settings(settings: ChosenSettings, service: str) -> CouchbaseSetti
 
 
 class CouchbasePlace(NamedTuple):
-    """Place of a store's documents in a cluster."""
+    """Location of a store's documents in a cluster."""
 
     connection: str
     bucket: str

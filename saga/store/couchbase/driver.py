@@ -1,9 +1,9 @@
-"""Driver: all uses of Couchbase's SDK. It connects, works on one document at a time, and lists keys.
+"""All uses of Couchbase's SDK: connecting, operations on single documents, and listing keys.
 
-Its methods are coroutines of the SDK, which `Calls` runs: see the end of this module.
+The methods return coroutines of the SDK, which `Calls` runs: see the end of this module.
 
-The SDK has one thread for its connections, and so it stays: with two or four, an operation takes two to four times the
-CPU time and none gets faster.
+The SDK uses one thread for its connections. With two or four threads an operation takes two to four times the CPU time,
+and none gets faster.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from saga.support.settings import UNCLOSED
 
 __all__ = ["FAILURES", "CouchbaseCluster", "CouchbaseCollection"]
 BOOTSTRAP_S = 6.0
-"""Longest time for connecting, and again for opening the bucket, with the default time for opening, into which both
-fit. It grows in proportion to that time."""
+"""Longest time for connecting, and also for opening the bucket, if the time for opening a store has its default. Both
+together fit into that default. If the time for opening is longer, this time grows in proportion."""
 BUCKET_S = 2.0
-"""Longest wait for the bucket's settings. Some networks block this request."""
+"""Longest wait for the bucket's settings, in seconds. Some networks block this request."""
 EXPTIME = "$document.exptime"
 """Virtual attribute with a document's expiry, in seconds since 1970; 0 for never."""
 SCAN_S = 30.0
@@ -50,24 +50,24 @@ LEVELS = {
     "persistToMajority": DurabilityLevel.PERSIST_TO_MAJORITY,
 }
 FAILURES = (CouchbaseException, RuntimeError)
-"""Errors of the SDK for a failed request; any other error is a defect of ours."""
+"""Errors of the SDK for a failed request. Any other error is a defect of the toolkit."""
 
 
 # ---------------------------------------------------------------- expiry by the server's clock
 
 
 RELATIVE_S_MAX = 30 * 86_400
-"""Shortest expiry that is sent as a point in time; a shorter one is sent as seconds from now. The SDK uses this
-limit."""
+"""Shortest expiry that is sent as a point in time. A shorter one is sent as a number of seconds from now. The limit is
+that of the SDK."""
 AT_S_MAX = 2**32 - 1
 """Last point in time that can be sent: 2106-02-07."""
 MARGIN_S = 86_400
-"""How far the server's clock may be ahead of ours before the longest expiry becomes too long."""
+"""Seconds by which the server's clock may be ahead of ours before the longest expiry becomes too long."""
 SANE_S = range(1_420_070_400, AT_S_MAX)
-"""Times, in seconds, that a version may contain, from 2015 on. Not every server with Couchbase's protocol derives
-versions from a clock: CouchbaseMock counts."""
+"""Times that a version may contain, in seconds since 1970: from 2015 on. Other versions contain no time. Not every
+server with Couchbase's protocol derives versions from a clock: CouchbaseMock counts them."""
 CAS_PER_S = 1_000_000_000
-"""Versions per second: a version is the node's clock in nanoseconds, and never goes back."""
+"""Number by which versions grow per second: a version is the node's clock in nanoseconds, and never decreases."""
 
 
 def expiry_s_max(clock: Clock) -> float:
@@ -76,10 +76,11 @@ def expiry_s_max(clock: Clock) -> float:
 
 
 class ServerTime:
-    """Time at the server, by the latest version that it created and the time since then."""
+    """Estimate of the server's time: the time in the latest version that the server created, plus the time since
+    then."""
 
     def __init__(self) -> None:
-        self._clock: Clock = SystemClock()  # the SDK uses the machine's time, not the clock that we are given
+        self._clock: Clock = SystemClock()  # the SDK uses the machine's time, not the toolkit's `Clock`
         self._told_s = 0.0
         self._told_at_s = 0.0
 
@@ -91,8 +92,8 @@ class ServerTime:
     def expiry(self, expiry_s: float) -> timedelta:
         """Return the expiry to pass to the SDK.
 
-        The SDK adds our own time of day to long expiries, so a server clock that is ahead is added here: a document
-        expires rather later than sooner.
+        The SDK adds this machine's time of day to long expiries. So if the server's clock is ahead, the difference is
+        added here, because a document must never expire too early.
         """
         seconds = max(1, ceil(expiry_s))
         if seconds >= RELATIVE_S_MAX and self._told_s:
@@ -109,28 +110,28 @@ class ServerTime:
 
 @dataclass(eq=False, slots=True)
 class SharedCluster:
-    """Connection to a cluster, and the number of its users."""
+    """Connection to a cluster, with the number of its users."""
 
     key: Hashable
     cluster: Any
-    """The SDK's cluster."""
+    """Cluster object of the SDK."""
     password: str
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Lock around opening a store on it: a request that a server does not know may break the connection for all
-    others."""
+    """Lock that is held while a store is opened on this connection, because a request that the server does not know may
+    break the connection for all other stores."""
     keeps_expiry: dict[str, bool] = field(default_factory=dict)
-    """By bucket: whether it can keep an expiry, once that was asked."""
+    """For each bucket whether it can keep an expiry, once this is known."""
     evicts: "dict[str, asyncio.Task[bool | None]]" = field(default_factory=dict)
-    """By bucket: the request whether it evicts, which is made once."""
+    """For each bucket the task that asks whether it evicts documents. It is started once."""
 
 
 _open: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, SharedCluster]]" = WeakKeyDictionary()
 
 
 def acquire_cluster(key: Hashable, password: str, make: Callable[[], Any]) -> SharedCluster:
-    """Return the connection for this key on this event loop, created if there is none. `release_cluster` must
-    follow."""
+    """Return the connection for this key on this event loop. It is created if there is none. The caller must call
+    `release_cluster` later."""
     shares = _open.setdefault(asyncio.get_running_loop(), {})
     shared = shares.get(key)
     if shared is None:
@@ -148,7 +149,7 @@ def forget_cluster(shared: SharedCluster) -> None:
 
 
 async def release_cluster(shared: SharedCluster) -> None:
-    """Release a connection; the last user closes it for good."""
+    """Release a connection. The last user closes it for good."""
     shared.users -= 1
     if shared.users:
         return
@@ -167,8 +168,8 @@ async def release_cluster(shared: SharedCluster) -> None:
 class RawTranscoder(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
     """Transcoder that writes JSON and reads any bytes.
 
-    A document that another program wrote in another form is no outage of the store; its reader reports what is wrong
-    with it.
+    A document that another program wrote in another form must not look like an outage of the store; the code that reads
+    the document reports what is wrong.
     """
 
     def decode_value(self, value: bytes, flags: int) -> bytes:
@@ -176,7 +177,8 @@ class RawTranscoder(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no 
 
 
 class CouchbaseCollection:
-    """A collection of Couchbase. Its methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
+    """A collection of Couchbase. Its methods return coroutines of the SDK, which are passed to `Calls.begin`; they
+    raise `FAILURES`."""
 
     def __init__(
         self, collection: Any, durability: Durability, durable_s: float, keeps_expiry: bool, time: ServerTime
@@ -184,7 +186,7 @@ class CouchbaseCollection:
         self._collection, self._keeps_expiry, self.time = collection, keeps_expiry, time
         self._durably: dict[str, object] = {}
         if durability != "none":
-            # Without a timeout of its own a durable write has 10 s, whatever the cluster's options say.
+            # Without a timeout here, a durable write has 10 s, whatever the cluster's options say.
             self._durably["durability"] = ServerDurability(LEVELS[durability])
             self._durably["timeout"] = timedelta(seconds=durable_s)
 
@@ -220,13 +222,13 @@ class CouchbaseCollection:
             return 0 if isinstance(why, PathNotFoundException) else None
 
     def _expiry(self, expiry_s: float | None) -> dict[str, object]:
-        """Return the expiry as the SDK takes it. `None` means never: a write without an expiry clears the previous
-        one."""
+        """Return an expiry in the form that the SDK takes. `None` means never: a write without an expiry clears the
+        previous one."""
         return {} if expiry_s is None else {"expiry": self.time.expiry(expiry_s)}
 
     def _learn_time(self, cas: int, expiry_s: float | None) -> int:
-        """Return the version of a write, and learn the server's time from it: the next long expiry is counted from
-        there."""
+        """Return the version that a write created, and learn the server's time from it, because the next long expiry is
+        computed from that time."""
         if expiry_s is not None and expiry_s >= RELATIVE_S_MAX:
             self.time.learn(cas)
         return cas
@@ -261,12 +263,12 @@ class CouchbaseCluster:
         self._bucket: Any = None
         self.time = ServerTime()
         self.opening = self._shared.opening
-        """Lock around opening a store on this connection."""
+        """Lock that is held while a store is opened on this connection."""
 
     @property
     def keeps_expiry(self) -> bool | None:
-        """Whether the server can replace a document and keep its expiry: see `saga.store.couchbase.opening`. `None`:
-        not known yet."""
+        """Return whether the server can replace a document and keep its expiry: see `saga.store.couchbase.opening`.
+        `None` if that is not known yet."""
         return self._shared.keeps_expiry.get(self._settings.bucket)
 
     @keeps_expiry.setter
@@ -274,7 +276,7 @@ class CouchbaseCluster:
         self._shared.keeps_expiry[self._settings.bucket] = keeps
 
     async def connect(self) -> None:
-        """Wait until the connection exists. Raises `FAILURES`."""
+        """Wait until the connection is established. Raises `FAILURES`."""
         try:
             await self._cluster.on_connect()
         except BaseException:
@@ -298,9 +300,9 @@ class CouchbaseCluster:
         )
 
     def evicts_as(self, ask: Callable[[], Coroutine[Any, Any, bool | None]]) -> asyncio.Task[bool | None]:
-        """Return the task that finds out whether the bucket evicts.
+        """Return the task that finds out whether the bucket evicts documents.
 
-        `ask` is called only by the first store of this process, because it starts a process of its own.
+        `ask` is called only for the first store of this process, because it starts another process.
         """
         asked, bucket = self._shared.evicts, self._settings.bucket
         if bucket not in asked:
@@ -311,7 +313,7 @@ class CouchbaseCluster:
         """Return whether the bucket removes documents when memory is short. Raises `FAILURES` if that cannot be found
         out.
 
-        It may end the process: see `saga.store.couchbase.listing`.
+        The request may end the process: see `saga.store.couchbase.listing`.
         """
         manager = self._cluster.buckets()
         settings = await manager.get_bucket(self._settings.bucket, timeout=timedelta(seconds=BUCKET_S))
@@ -320,7 +322,7 @@ class CouchbaseCluster:
     def renew_password(self) -> bool:
         """Read the password again, and use a new one for future connections. Return whether it changed.
 
-        Open connections keep theirs. Raises as `CouchbaseCluster`.
+        Open connections keep the old password. Raises the same errors as `CouchbaseCluster`.
         """
         password = self._settings.password_now()
         if password is None or password == self._shared.password:
@@ -347,7 +349,7 @@ def _options(settings: CouchbaseSettings, password: str) -> Any:
         _identity(settings, password),
         timeout_options=timeouts,
         transcoder=RawTranscoder(),
-        enable_tracing=False,  # with the next line: a fifth less time for each operation
+        enable_tracing=False,  # with the next line each operation takes a fifth less time
         enable_metrics=False,
         **trusted,
     )
@@ -368,10 +370,10 @@ T = TypeVar("T")
 
 
 class SdkFuture(asyncio.Future[T]):
-    """A future for the SDK. It cannot be cancelled, and its first result counts."""
+    """A future that is passed to the SDK. It cannot be cancelled, and only its first result counts."""
 
     then: Callable[[], None] | None = None
-    """Function to call as soon as the result is set."""
+    """Function that is called as soon as the result is set."""
 
     def set_result(self, result: T) -> None:
         if not self.done():
@@ -386,15 +388,15 @@ class SdkFuture(asyncio.Future[T]):
                 self.then()
 
     def cancel(self, msg: object = None) -> bool:
-        """Refuse: the SDK would continue anyway."""
+        """Refuse to be cancelled, because the SDK would continue anyway."""
         return False
 
 
 def drop_frames(why: BaseException) -> None:
     """Remove the tracebacks of an exception of the SDK and of its causes.
 
-    Their frames refer to the request, which refers to the exception, partly from C code that the garbage collector does
-    not see. Each failed call would leak 7.5 KB, and a missing document is such a failure.
+    The frames refer to the request, which refers to the exception, partly from C code that the garbage collector does
+    not see. Without this, each failed call would leak 7.5 KB; reading a missing document is such a call.
     """
     found: BaseException | None = why
     while found is not None:
@@ -403,7 +405,8 @@ def drop_frames(why: BaseException) -> None:
 
 
 class AnswerLoop:
-    """The event loop that the SDK sees: it processes answers that arrive close together in one turn."""
+    """The event loop that is passed to the SDK. It processes answers that arrive close together in one turn of the real
+    loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -415,7 +418,7 @@ class AnswerLoop:
         return SdkFuture(loop=self._loop)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
-        """Take an answer from the SDK's thread."""
+        """Accept an answer from the SDK's thread."""
         self._arrived.append((callback, args))
         if not self._called:
             self._called = True
@@ -428,7 +431,7 @@ class AnswerLoop:
             callback, args = arrived.popleft()
             try:
                 callback(*args)
-            except Exception as why:  # noqa: BLE001 - as the loop does with a callback of its own
+            except Exception as why:  # noqa: BLE001 - as the event loop does for its own callbacks
                 self._loop.call_exception_handler({"message": "an answer of Couchbase's SDK", "exception": why})
 
     def __getattr__(self, name: str) -> Any:
@@ -443,14 +446,14 @@ class Calls:
         self._ended: asyncio.Future[None] | None = None
 
     def begin(self, call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Begin a call now, and return the future of its result."""
+        """Begin a call now. Return the future of its result."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._under_way += 1
         self._go_on(call, answer)
         return answer
 
     def begin_and_forget(self, call: Coroutine[Any, Any, object]) -> None:
-        """Begin a call and ignore its result."""
+        """Begin a call, and ignore its result."""
         self.begin(call).add_done_callback(lambda answer: answer.exception())
 
     async def wait_until_ended(self) -> None:
@@ -466,7 +469,7 @@ class Calls:
             self._end()
             if not answer.done():
                 answer.set_result(done.value)
-        except (Exception, asyncio.CancelledError) as why:  # noqa: BLE001 - the caller gets it
+        except (Exception, asyncio.CancelledError) as why:  # noqa: BLE001 - the caller gets the error
             drop_frames(why)
             self._end()
             if not answer.done():
@@ -476,10 +479,10 @@ class Calls:
             if waits_for is None:
                 asyncio.get_running_loop().call_soon(self._go_on, call, answer)
                 return
-            waits_for._asyncio_future_blocking = False  # as a task does, so that another one may wait for it, too
+            waits_for._asyncio_future_blocking = False  # as a task does, so that another one may wait, too
             if isinstance(waits_for, SdkFuture) and waits_for.then is None:
                 waits_for.then = lambda: self._go_on(call, answer)
-            else:  # two calls wait for one connection
+            else:  # two calls wait for the same connection
                 waits_for.add_done_callback(lambda _: self._go_on(call, answer))
 
     def _end(self) -> None:

@@ -1,10 +1,12 @@
-"""Meaning of the SDK's errors to us: one table, by error code, because the classes hide what happened.
+"""Meaning of the SDK's errors: one table by error code, because the error classes hide what happened.
 
-The SDK looks at why it repeated a request before it looks at what came of it: a write that timed out with an unknown
-end is raised as `DocumentLockedException` or `TemporaryFailException` when the document was locked, or the server
-busy, at some time before. Its code is 13 all the same. So the code decides, and the class only where there is none.
+The SDK chooses the class of an error by the reason for which it repeated the request, before it considers how the
+request ended. So a write that timed out with an unknown result is raised as `DocumentLockedException` or
+`TemporaryFailException` if the document was locked, or the server busy, some time before. Its code is 13 nevertheless.
+So the code decides, and the class is used only if there is no code.
 
-Before you add a line, answer one question: can the write have happened, or happen later? If unknown: yes.
+Before you add a line, answer one question: can the write have happened, or happen later? If you do not know, the answer
+is yes.
 """
 
 import enum
@@ -23,12 +25,12 @@ class StoreOperation(enum.Enum):
 
 
 class CouchbaseErrorMeaning(NamedTuple):
-    """Meaning of an error: what the server did, and what people can do."""
+    """Meaning of an error: what the server did, and what people can do about it."""
 
     what: str
     remedy: str
     undone: bool
-    """True if nothing was written, and nothing will be."""
+    """True if nothing was written, and nothing will be written later."""
 
 
 _REPORT = "this is a mistake in saga, or an unusual server: please report it"
@@ -89,18 +91,18 @@ MEANINGS: dict[int, CouchbaseErrorMeaning] = {
     120: CouchbaseErrorMeaning("says that the document is not JSON", "keep other programs from changing it", True),
     INTERNAL_SDK: CouchbaseErrorMeaning("cannot be asked: its SDK failed inside", _REPORT, False),
 }
-"""Meanings by error code, for everything that can result from reading or writing a whole document. A test compares them
-with the codes of the SDK."""
+"""Meanings by error code, for all errors that reading or writing a whole document can cause. A test compares them with
+the codes of the SDK."""
 
 ELSEWHERE = frozenset(
     {8, 17, 18, 102, *range(113, 120), 121, 122, 123, 124, *range(126, 129), *range(130, 138)}  # parts of documents
     | {*range(201, 205), *range(301, 309), 401, 402, 501, 502, *range(601, 615), *range(700, 708)}  # other services
     | {*range(1200, 1204), *range(1300, 1321), 1399, 5001, 5002}  # transactions; HTTP
 )
-"""Codes that our requests cannot cause. If one occurs anyway, the outcome is unknown."""
+"""Error codes that our requests cannot cause. If one occurs anyway, the result of the request is unknown."""
 
 NETWORK = range(1001, 1129)
-"""Codes of connection errors, and of errors that they caused."""
+"""Codes of connection errors, and of errors that such errors caused."""
 
 _ODD = CouchbaseErrorMeaning("answers in a way that it should not", _REPORT, False)
 _CUT_OFF = CouchbaseErrorMeaning("cannot be reached", _NETWORK, False)
@@ -123,28 +125,29 @@ CODES: dict[str, int] = {
     "DocumentNotFoundException": NOT_FOUND,
     "InternalSDKException": INTERNAL_SDK,
 }
-"""Codes of errors that the SDK raises from its Python part without a code, by class. With any other class without a
-code the outcome is unknown, also for a busy server or a locked document: see above."""
+"""Codes, by class, for errors that the SDK raises from its Python part without a code. For any other class without a
+code the result is unknown, even if the class says that the server was busy or the document locked: see above."""
 
 WRITE_MISSES = frozenset({CAS_MISMATCH, NOT_FOUND, EXISTS})
 
 
 def code_of(why: Exception) -> int:
-    """Return the code of an error, or that of its class; 0 without one."""
+    """Return the code of an error; if it has none, the code of its class, or 0."""
     code: int | None = getattr(why, "error_code", None)
     return code or CODES.get(type(why).__name__, 0)
 
 
 def meaning_of(why: Exception) -> CouchbaseErrorMeaning:
     """Return the meaning of an error of the SDK."""
-    if isinstance(why, RuntimeError):  # the cluster was closed, or never connected: nothing was sent
+    if isinstance(why, RuntimeError):  # the cluster was closed, or was never connected, so nothing was sent
         return _CLOSED
     code = code_of(why)
     return MEANINGS.get(code) or (_CUT_OFF if code in NETWORK else _ODD)
 
 
 def to_store_error(why: Exception, doing: StoreOperation, where: str, document: str) -> StoreError:
-    """Create the error for the caller: its class, what happened, and what to do."""
+    """Create the error for the caller, of the class that calls for the right reaction, with what happened and what to
+    do."""
     code = code_of(why)
     if doing is StoreOperation.INSERT and code in (EXISTS, CAS_MISMATCH):
         return Exists(f"there is a document {document} in the store {where} already")
@@ -162,12 +165,12 @@ def to_store_error(why: Exception, doing: StoreOperation, where: str, document: 
 
 
 def conflict_error(doing: StoreOperation, where: str, document: str) -> Conflict:
-    """Create the error for a version that was read and has been replaced or removed since."""
+    """Create the error for a write to a version that has been replaced or removed since it was read."""
     return Conflict(f"document {document} in the store {where} was not {doing.value}: it has changed; read it again")
 
 
 def lacks_collection(why: Exception) -> bool:
-    """Return whether the server did not know the collection: the SDK waits for it, and then reports a timeout."""
+    """Return whether the server did not know the collection. In this case the SDK waits, and then reports a timeout."""
     if code_of(why) in (NO_COLLECTION, NO_SCOPE):
         return True
     return "key_value_collection_outdated" in _reasons(why)
@@ -179,7 +182,7 @@ def collection_of(why: Exception) -> str:
 
 
 def shorten_message(why: Exception) -> str:
-    """Return the error in one line: the SDK's own text is a page long."""
+    """Return the text of an error in one line, because the SDK's own text is a page long."""
     code = code_of(why)
     reasons = sorted(_reasons(why))
     return " ".join(

@@ -1,11 +1,11 @@
-"""List the keys of a collection in a process of its own.
+"""List the keys of a collection in a separate process.
 
-The SDK (4.6.3) waits for the first answer to a scan while it holds the interpreter's lock. If its own thread needs that
-lock at this moment, to report how an earlier operation ended, both hang for ever, and no signal ends the process. So
-the process that scans does nothing else, has been silent for a moment, and can be killed.
+The SDK (4.6.3) waits for the first answer to a scan while it holds Python's global interpreter lock. If its own thread
+needs that lock at this moment, to report how an earlier operation ended, both hang for ever, and no signal ends the
+process. So the process that scans does nothing else, is idle for a moment before the scan, and can be killed.
 
-The same process asks whether the bucket evicts: the SDK ends its whole process where the answer is not quite what a
-Couchbase Server says (CouchbaseMock's is not).
+The separate process also asks whether the bucket evicts documents, because the SDK ends the whole process if the answer
+differs from that of a Couchbase Server (CouchbaseMock's answer does).
 """
 
 import asyncio
@@ -29,9 +29,10 @@ from saga.store.couchbase.opening import open_bucket
 from saga.support.clock import Clock, SystemClock
 
 ANSWER_S = SCAN_S + 17
-"""Longest wait for the next line of the process, which has shorter limits of its own unless it hangs."""
+"""Longest wait for the next line of the process, in seconds. The process has shorter limits of its own, so this is
+reached only if it hangs."""
 EVICTS_S = 5.0
-"""Longest wait for the answer whether the bucket evicts."""
+"""Longest wait for the answer whether the bucket evicts documents, in seconds."""
 
 
 class ListedKeys(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +55,7 @@ async def list_keys(settings: CouchbaseSettings, name: str, prefix: str, clock: 
 
 
 async def ask_eviction(settings: CouchbaseSettings, clock: Clock) -> bool | None:
-    """Return whether the bucket removes documents when memory is short; `None` without an answer in time."""
+    """Return whether the bucket removes documents when memory is short; `None` if there is no answer in time."""
     async with _start_process(settings, "", "", stderr=DEVNULL) as process:
         try:
             line = await clock.within(EVICTS_S, _read_line(process, settings, clock))
@@ -67,10 +68,10 @@ async def ask_eviction(settings: CouchbaseSettings, clock: Clock) -> bool | None
 async def _start_process(
     settings: CouchbaseSettings, name: str, prefix: str, *, stderr: int | None
 ) -> AsyncIterator[Process]:
-    """Run the process inside the block. It lists the keys of the collection `name`, or reads the bucket's settings if
-    the name is empty."""
+    """Run the separate process for the duration of the block. It lists the keys of the collection `name`, or reads the
+    bucket's settings if the name is empty."""
     password = settings.password_now()
-    if password is not None:  # a function that can be pickled
+    if password is not None:  # must be a function that can be pickled
         settings = replace(settings, password=partial(str, password))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", f"from {__name__} import main; main()"),
@@ -81,7 +82,7 @@ async def _start_process(
     )
     try:
         assert process.stdin is not None, "it is a pipe"
-        # Standard input: no other user of the machine can read it.
+        # The request is passed on standard input, where no other user of the machine can read it.
         process.stdin.write(pickle.dumps((settings, name, prefix)))
         process.stdin.close()
         yield process
@@ -105,13 +106,13 @@ async def _read_line(process: Process, settings: CouchbaseSettings, clock: Clock
 
 
 OPEN_S_MAX = 12.0
-"""Longest time of connecting, in seconds."""
+"""Longest time for connecting, in seconds."""
 SILENCE_S = 0.1
-"""Pause between connecting and the scan, after which the SDK's thread has reported everything."""
+"""Pause between connecting and the scan, in seconds. After it the SDK's thread has nothing left to report."""
 
 
 def main() -> None:
-    """Answer the request on standard input on standard output."""
+    """Read the request from standard input, and write the answer to standard output."""
     settings, name, prefix = pickle.load(sys.stdin.buffer)
     try:
         asyncio.run(_list(settings, name, prefix, SystemClock()))

@@ -1,7 +1,7 @@
-"""Checks before the first operation on Couchbase, so that a wrong setting is reported at the start and by its name.
+"""Checks before the first operation on Couchbase, so that a wrong setting is reported at the start, with its name.
 
-A server that cannot write durably does not say so on connecting, a missing collection looks like a slow server, and a
-missing role shows at the first write. So one document is written and removed.
+On connecting, a server does not report that it cannot write durably; a missing collection looks like a slow server; and
+a missing role only shows at the first write. So one document is written and removed.
 
 Durable writes and keeping an expiry use an extension of the protocol that CouchbaseMock does not have: it closes the
 connection. So without durable writes it is checked whether keeping an expiry works. If it does not, a `replace` with
@@ -18,19 +18,19 @@ from saga.store.couchbase.driver import FAILURES, Calls, CouchbaseCluster, Couch
 from saga.support.clock import Clock, patiently
 
 CLOSE_S_MAX = 1.0
-"""Longest wait for closing a cluster that could not be opened."""
+"""Longest wait for closing a cluster connection that could not be opened, in seconds."""
 PROBE_S = 4.0
 """Longest time of each of the two durable writes at the start."""
 PROBE_EXPIRY_S = 60.0
 REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, errors.NO_COLLECTION})
-"""Errors that waiting does not resolve."""
+"""Errors that do not pass by waiting."""
 
 
 async def open_cluster(
     settings: CouchbaseSettings, collections: tuple[str, ...], calls: Calls, clock: Clock, *, readonly: bool
 ) -> CouchbaseCluster:
-    """Connect to a cluster, and check that it can read these collections and write to the first as durably as
-    configured. Raises `SagaError`."""
+    """Connect to a cluster, and check that this user can read these collections and write to the first one with the
+    configured durability. Raises `SagaError`."""
     try:
         cluster = CouchbaseCluster(settings)
     except StoreUnavailable as why:
@@ -39,7 +39,7 @@ async def open_cluster(
         raise _cannot(settings, f"the SDK does not take the settings ({why})") from why
     try:
         await patiently(settings.open_s, _open(cluster, settings, collections, calls, clock, readonly))
-    except BaseException as why:  # a cancelled start, too, must leave no threads of the SDK behind
+    except BaseException as why:  # even a cancelled start must leave no threads of the SDK behind
         calls.begin_and_forget(cluster.close())
         await _let_go(calls, clock)
         if isinstance(why, TimeoutError):
@@ -49,7 +49,7 @@ async def open_cluster(
 
 
 async def _let_go(calls: Calls, clock: Clock) -> None:
-    """Wait for the SDK to close: its threads must not run while the process ends."""
+    """Wait for the SDK to close, because its threads must not run while the process ends."""
     with suppress(TimeoutError):
         await clock.within(CLOSE_S_MAX, calls.wait_until_ended())
 
@@ -129,7 +129,7 @@ async def _write_and_remove(collection: CouchbaseCollection, key: str, calls: Ca
 async def _keeps_expiry(collection: CouchbaseCollection, key: str, calls: Calls) -> bool:
     """Return whether the server can keep an expiry.
 
-    It cannot if it closes the connection at each such request, and does not for a plain write in between.
+    The server cannot if it closes the connection at each such request, but not at a plain write in between.
     """
     cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
     keeps = False

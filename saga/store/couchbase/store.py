@@ -1,23 +1,25 @@
-"""Store on Couchbase: one key-value operation for each of ours, with its version, durability and expiry.
+"""Store on Couchbase. Each operation of the port is one key-value operation, with its version, durability and expiry.
 
-Where documents are. With a scope and no collection, each collection of the toolkit (`saga`, `saga-archive`, those of
-business documents) is a collection of that scope, under the same name, and must be there. Otherwise all are in one
-collection, with the toolkit's collection and `::` before the key. `saga.store.couchbase.store` tells of long keys.
+Where documents are stored: if the address has a scope and no collection, each collection of the toolkit (`saga`,
+`saga-archive`, those of business documents) is a collection of that scope with the same name, and must exist. Otherwise
+all documents are in one collection, with the name of the toolkit's collection and `::` before the key. For long keys
+see the middle of this module.
 
-Which promise of `saga.store.port.Store` rests on what:
-- `insert` and `replace` with `cas` are Couchbase's own. Its `cas` is a clock of the node that never goes back.
-- What is acknowledged is on a majority of the nodes that keep the document (`majority`), or on disk besides. With
-  `none` it is in the memory of one, and a failover can lose it.
-- Expiry is exact to a second and never early (`saga.store.couchbase.store`), up to the year 2106. It is stated on
-  each write: one that says nothing would clear it. With
-  `none`, and a server that cannot keep it, `keep_expiry` clears it too: see `saga.store.couchbase.opening`.
-- A call that was begun goes on to its end (`saga.store.couchbase.driver`), so a write is never cancelled.
-- `scan` lists the keys by a range scan, in a process of its own (`saga.store.couchbase.listing`). It needs Couchbase
-  Server 7.6, and may miss what was written in the last moments and is not on disk yet.
+How the promises of `saga.store.port.Store` are kept:
+- `insert`, and `replace` with `cas`, are operations of Couchbase. Its `cas` is a clock of the node that never goes
+  back.
+- An acknowledged write is on a majority of the nodes that keep the document (`majority`), or also on disk. With `none`
+  it is only in the memory of one node, and a failover can lose it.
+- Expiry is exact to a second and never early (see the end of this module), up to the year 2106. It is sent with each
+  write, because a write without expiry would clear it. If the durability is `none` and the server cannot keep an
+  expiry, `keep_expiry` clears it, too: see `saga.store.couchbase.opening`.
+- A call that was begun runs to its end (`saga.store.couchbase.driver`), so a write is never cancelled.
+- `scan` lists the keys by a range scan, in a separate process (`saga.store.couchbase.listing`). It needs Couchbase
+  Server 7.6, and may miss documents that were written just before and are not on disk yet.
 
-Nothing is written twice here: what the SDK repeats by itself the server had refused. Passwords may change while we run:
-when the server no longer answers, the new one is asked for and used for new connections, and those that are open keep
-theirs. Another user, or another certificate, needs a new start.
+No write is applied twice: the SDK itself repeats only requests that the server had refused. Passwords may change while
+the process runs: when the server no longer answers, the password is read again and used for new connections, while open
+connections keep the old one. Another user, or another certificate, needs a restart.
 """
 
 import asyncio
@@ -50,16 +52,16 @@ from saga.store.port import Document
 from saga.support.clock import Clock
 
 ALWAYS_THERE = (PROGRESS, ARCHIVES)
-"""Collections that every service has. Others are checked when they are first used."""
+"""Collections that every service has. Other collections are checked when they are first used."""
 PAGE_KEYS = 64
-"""Number of documents that a scan reads at a time."""
+"""Number of documents that a scan reads in one go."""
 RENEW_EVERY_S = 1.0
 """Shortest time between two reads of the password while operations fail."""
 CAS_MAX = 2**64 - 1
 DOCUMENT_BYTES_MAX = 20 * 2**20
 """Largest document that Couchbase Server accepts, in bytes."""
 KEY_BYTES_MAX = 65_536
-"""Bytes reserved for wrapping a document whose key is too long for Couchbase."""
+"""Bytes reserved for storing the key together with the content, if the key is too long for Couchbase."""
 
 
 class CouchbaseStore:
@@ -77,14 +79,14 @@ class CouchbaseStore:
         self._calls = Calls()
         self._cluster: CouchbaseCluster | None = None
         self._collections: dict[str, CouchbaseCollection] = {}
-        """Collections that are known to exist, by their name in Couchbase."""
+        """Collections that are known to exist, by their names in Couchbase."""
         self._renew_at_s = 0.0
 
     async def __aenter__(self) -> Self:
-        """Connect, and check all that will be needed.
+        """Connect, and check everything that the store needs.
 
-        Raises `ConfigurationError` for a problem that a setting or a command solves, `StoreUnavailable` for a server
-        that cannot be reached now.
+        Raises `ConfigurationError` for a problem that a setting or a command can solve, and `StoreUnavailable` for a
+        server that cannot be reached at present.
         """
         there = ALWAYS_THERE if self.settings.by_collection else (self.settings.home(PROGRESS),)
         self._cluster = await open_cluster(self.settings, there, self._calls, self._clock, readonly=self._readonly)
@@ -142,14 +144,14 @@ class CouchbaseStore:
     async def _list_documents(
         self, within: CouchbaseCollection, name: str, prefix: str
     ) -> AsyncIterator[tuple[str, str]]:
-        """Yield the keys that begin with `prefix`, each with the key that it is stored under."""
+        """Yield the keys that begin with `prefix`, each with the key under which it is stored."""
         async for stored in self._stored_keys(name, stored_prefix(prefix)):
             full = stored
             if is_shortened(stored):
                 document = await self._get(within, stored, stored)
                 if document is None:
                     continue
-                with suppress(StoreError):  # else another program wrote the document: its reader reports it
+                with suppress(StoreError):  # otherwise another program wrote the document
                     full = unwrap_key(document.content)
             if full.startswith(prefix):
                 yield full, stored
@@ -207,24 +209,24 @@ class CouchbaseStore:
             raise self._translate_error(why, doing, full) from why
 
     def _check(self, cas: int, doing: StoreOperation, full: str) -> None:
-        """Raise `Conflict` for an impossible version: to Couchbase 0 means any version, which must never be
-        requested."""
+        """Raise `Conflict` for an impossible version. The version 0, which means any version to Couchbase, must never
+        be sent."""
         if not 0 < cas <= CAS_MAX:
             raise errors.conflict_error(doing, self.settings.where, repr(full))
 
     # ---------------------------------------------------------------- collections
 
     def _full(self, collection: str, key: str) -> str:
-        """Return the key with the collection before it, if collections share a Couchbase collection."""
+        """Return the key, with the name of its collection before it if collections share a Couchbase collection."""
         return key if self.settings.by_collection else f"{collection}::{key}"
 
     def _collection(self, cluster: CouchbaseCluster, name: str) -> CouchbaseCollection:
         return cluster.collection(name, self.settings.durability, self.settings.durable_s)
 
     async def _find_collection(self, collection: str) -> CouchbaseCollection:
-        """Return the Couchbase collection for this one, after checking that it exists.
+        """Return the Couchbase collection for a collection of the toolkit, after checking that it exists.
 
-        A write to a missing one would time out, with an unknown outcome.
+        A write to a missing collection would time out, with an unknown result.
         """
         name, cluster = self.settings.home(collection), self._get_cluster()
         if name not in self._collections:
@@ -249,7 +251,7 @@ class CouchbaseStore:
         return failed
 
     def _renew_password(self) -> None:
-        """Read the password again: we may be refused, which the SDK reports only as a timeout."""
+        """Read the password again. The server may have refused the old one, which the SDK reports only as a timeout."""
         now_s = self._clock.monotonic_s()
         if self._cluster is not None and now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_EVERY_S
@@ -266,7 +268,7 @@ class CouchbaseStore:
 
 
 STORED_KEY_BYTES_MAX = 246
-"""Longest stored key: Couchbase's limit in a named collection; in the default one it is 250."""
+"""Maximum size of a stored key in bytes: Couchbase's limit in a named collection; in the default one it is 250."""
 DIGEST_BYTES = 16
 HEAD_BYTES = STORED_KEY_BYTES_MAX - 1 - 2 * DIGEST_BYTES
 """Bytes at the beginning of a key that remain when it is shortened."""
@@ -292,7 +294,7 @@ def stored_key(key: str) -> str:
 
 
 def stored_prefix(prefix: str) -> str:
-    """Return the common beginning of all stored keys whose keys begin with `prefix`."""
+    """Return the common beginning of the stored keys of all keys that begin with `prefix`."""
     return prefix.encode()[:HEAD_BYTES].decode(errors="ignore")
 
 
@@ -302,7 +304,7 @@ def is_shortened(stored: str) -> bool:
 
 
 def wrap_content(key: str, content: bytes) -> bytes:
-    """Return the content of a document with a shortened key, together with the key.
+    """Return the content that is stored for a document with a shortened key. It contains the whole key.
 
     >>> wrap_content("ab", b"[1]")
     b'{"key":"ab","content":[1]}'
@@ -311,10 +313,10 @@ def wrap_content(key: str, content: bytes) -> bytes:
 
 
 def unwrap_content(key: str, stored: bytes) -> bytes:
-    """Return the content that was wrapped.
+    """Return the content that was wrapped together with a key.
 
-    Raises `StoreError` if the document belongs to another key than `key`: this is no outage, because waiting does not
-    help.
+    Raises `StoreError` if the document belongs to another key than `key`. This is not reported as an outage, because
+    waiting would not help.
     """
     beginning = _beginning(key)
     if not stored.startswith(beginning):
@@ -348,12 +350,12 @@ def _beginning(key: str) -> bytes:
 
 
 SLACK_S = 120.0
-"""Largest difference between two clocks at which an expiry still counts as the requested one."""
+"""Largest difference between two clocks, in seconds, at which an expiry still counts as the requested one."""
 DAY_S = 86_400
 
 
 def check_expiry_range(expiry_s: float | None, clock: Clock) -> None:
-    """Raise `StoreError` if an expiry cannot be sent; then nothing was written."""
+    """Raise `StoreError` if an expiry cannot be sent. Nothing was written then."""
     if expiry_s is None or 0 <= expiry_s < RELATIVE_S_MAX:
         return
     if not 0 <= expiry_s <= expiry_s_max(clock):
@@ -373,8 +375,8 @@ async def check_expiry_kept(
 ) -> None:
     """Check that documents of these Couchbase collections live as long as requested.
 
-    What the server does not report is taken for right; CouchbaseMock reports no expiry. Raises `ConfigurationError`
-    with all problems, and `StoreUnavailable`.
+    An expiry that the server does not report is assumed to be right; CouchbaseMock reports none. Raises
+    `ConfigurationError` with all problems, and `StoreUnavailable`.
     """
     heading = f"The store {settings.where} does not keep documents as long as it must"
     if not 0 <= expiry_s <= expiry_s_max(clock):
@@ -410,8 +412,8 @@ async def _check_collection(
 async def _find_problems(
     collection: CouchbaseCollection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
-    """Return what the server makes of a document without an expiry, and of one with `expiry_s`; both are removed
-    again."""
+    """Write a document without an expiry and one with `expiry_s`, and return the problems of the expiry that the server
+    gave them. Both are removed again."""
     problems: list[str] = []
     cas = await calls.begin(collection.insert(key, b"{}", None))
     collection.time.learn(cas)
