@@ -1,8 +1,8 @@
 """Counts of transitions by minute, and histograms of durations. They are sums, so the order of events does not matter,
 and an observation can be removed again.
 
-A **retry storm** is a handler that in the last five minutes failed at least `STORM_LEAST` times so that it is tried
-again, and more often than it came to an end.
+A **retry storm** is a handler that in the last five minutes had at least `STORM_LEAST` failed attempts that are
+retried, and more of these than finished runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,33 +11,37 @@ from math import ceil
 
 MINUTE_MS = 60_000
 MINUTES = 30
-"""Minutes that are counted apart, up to the newest one."""
+"""Number of minutes, up to the newest, that are counted separately."""
 RECENT = 5
-"""Minutes that count as recent: for what a second brings, and for storms."""
+"""Number of minutes that count as recent, for rates per second and for retry storms."""
 STORM_LEAST = 20
-"""Retries in the recent minutes below which there is no storm."""
+"""Minimum number of retries in the recent minutes for a retry storm."""
 KEYS_MAX = 1000
-"""Handlers, classes of errors in handlers, and partitions that are counted apart: all others together as one."""
+"""Maximum number of handlers, of classes of errors in handlers, and of partitions that are counted separately. All
+others are counted together.
+"""
 OTHERS = "(others)"
-"""Name of those together."""
+"""Name under which the others are counted together."""
 _FINE = 8
-"""Parts into which a histogram divides each doubling: a percentile is wrong by at most a twelfth."""
+"""Number of bins into which a histogram divides each doubling of the time. It makes a percentile wrong by a twelfth at
+most.
+"""
 
 
 def find_bin(ms: int) -> int:
-    """Number of the bin for a time.
+    """Return the number of the bin for a duration.
 
     >>> [find_bin(ms) for ms in (0, 1, 7, 8, 9, 100, 1000)]
     [0, 1, 7, 8, 9, 36, 63]
     """
     if ms < _FINE:
         return max(0, ms)
-    doublings = ms.bit_length() - 4  # so that the upper four bits are left: 8 to 15
+    doublings = ms.bit_length() - 4  # keeps the upper four bits, a number from 8 to 15
     return (doublings << 3) + (ms >> doublings)
 
 
 def find_bin_end(number: int) -> int:
-    """Longest time that falls into a bin.
+    """Return the longest duration that belongs to a bin.
 
     >>> [find_bin_end(find_bin(ms)) for ms in (0, 1, 9, 100, 1000)]
     [0, 1, 9, 103, 1023]
@@ -50,7 +54,7 @@ def find_bin_end(number: int) -> int:
 
 @dataclass(slots=True)
 class TimeHistogram:
-    """Times, counted in bins that grow with the time."""
+    """Histogram of durations. Bins are wider for longer durations."""
 
     bins: dict[int, int] = field(default_factory=dict)
     count: int = 0
@@ -66,13 +70,13 @@ class TimeHistogram:
         self.count += times
 
     def merge(self, other: "TimeHistogram") -> None:
-        """Add the counts of the other one."""
+        """Add the counts of another histogram."""
         for number, times in other.bins.items():
             self.bins[number] = self.bins.get(number, 0) + times
         self.count += other.count
 
     def raise_to(self, other: "TimeHistogram") -> None:
-        """Raise each bin to the count of the other one, where that is larger."""
+        """Raise each bin to the count of another histogram, where that is larger."""
         for number, times in other.bins.items():
             self.bins[number] = max(times, self.bins.get(number, 0))
         self.count = sum(self.bins.values())
@@ -96,7 +100,7 @@ class TimeHistogram:
 
 @dataclass(slots=True)
 class MinuteCounts:
-    """Transitions of one handler in one minute."""
+    """Counts of one handler's transitions in one minute."""
 
     transitions: int = 0
     failures: int = 0
@@ -107,7 +111,7 @@ class MinuteCounts:
     queued: TimeHistogram = field(default_factory=TimeHistogram)
 
     def merge(self, other: "MinuteCounts") -> None:
-        """Count all that the other one has, too."""
+        """Add the counts of the other minute."""
         self.transitions += other.transitions
         self.failures += other.failures
         self.runs += other.runs
@@ -117,7 +121,7 @@ class MinuteCounts:
         self.queued.merge(other.queued)
 
     def raise_to(self, other: "MinuteCounts") -> None:
-        """Raise each count to that of the other one, where that is larger."""
+        """Raise each count to that of the other one, where the other is larger."""
         self.transitions = max(self.transitions, other.transitions)
         self.failures = max(self.failures, other.failures)
         self.runs = max(self.runs, other.runs)
@@ -129,15 +133,15 @@ class MinuteCounts:
 
 @dataclass(slots=True)
 class FailureCounts:
-    """Failures of one class in one handler."""
+    """Number of failures of one class in one handler."""
 
     minutes: dict[int, int] = field(default_factory=dict)
     last: tuple[int, str] = (0, "")
-    """Time and saga of the last one."""
+    """Time and saga of the last failure."""
 
 
 class RecentCounts:
-    """Counts of the last minutes, as far as the newest transition."""
+    """Counts of the last minutes, up to the newest transition."""
 
     def __init__(self) -> None:
         self.newest_ms = 0
@@ -161,7 +165,7 @@ class RecentCounts:
         return found
 
     def count_failure(self, key: tuple[str, str, str], saga: str, time_ms: int) -> None:
-        """Count a failure: of a service, in a handler, of a class."""
+        """Count a failure. The key consists of service, handler and class of the failure."""
         minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return
@@ -178,20 +182,20 @@ class RecentCounts:
         minutes[minute] = minutes.get(minute, 0) + 1
 
     def raise_failures_to(self, key: tuple[str, str, str], minute: int, count: int, last: tuple[int, str]) -> None:
-        """Raise the failures of a minute to this count, if fewer are counted."""
+        """Raise the number of failures in a minute to this count, if it is lower."""
         if self._advance_to(minute * MINUTE_MS) >= self._oldest:
             found = self._get_failures(key)
             found.minutes[minute] = max(count, found.minutes.get(minute, 0))
             found.last = max(found.last, last)
 
     def raise_messages_to(self, key: tuple[str, int], minute: int, count: int) -> None:
-        """Raise the messages of a partition in a minute to this count, if fewer are counted."""
+        """Raise the number of messages of a partition in a minute to this count, if it is lower."""
         if self._advance_to(minute * MINUTE_MS) >= self._oldest:
             minutes = self._get_messages(key)
             minutes[minute] = max(count, minutes.get(minute, 0))
 
     def merge(self, other: "RecentCounts") -> None:
-        """Add the counts of the other one, except minutes that are too old."""
+        """Add the counts of another one, except minutes that are too old."""
         self._advance_to(other.newest_ms)
         for handler, minutes in other.handlers.items():
             for number, minute in minutes.items():
@@ -228,7 +232,7 @@ class RecentCounts:
         return found
 
     def _advance_to(self, time_ms: int) -> int:
-        """Return the minute of a time, and drop minutes that are too old when a new one begins."""
+        """Return the minute to which a time belongs. If it is a new minute, drop minutes that are too old."""
         minute = time_ms // MINUTE_MS
         if time_ms > self.newest_ms:
             self.newest_ms = time_ms
@@ -250,7 +254,7 @@ class RecentCounts:
 
 
 def add_up_minutes(minutes: Mapping[int, MinuteCounts]) -> MinuteCounts:
-    """Sum of all these minutes."""
+    """Return the sum of all these minutes."""
     whole = MinuteCounts()
     for each in minutes.values():
         whole.merge(each)
@@ -258,13 +262,15 @@ def add_up_minutes(minutes: Mapping[int, MinuteCounts]) -> MinuteCounts:
 
 
 def is_storm(minutes: Mapping[int, MinuteCounts], recent: range) -> bool:
-    """True if a handler retries more often than it finishes."""
+    """Return True if a handler has a retry storm in the recent minutes: enough retries, and more of them than finished
+    runs.
+    """
     retries = sum(minute.retries for minute in _select_minutes(minutes, recent))
     return retries >= STORM_LEAST and retries > sum(minute.runs for minute in _select_minutes(minutes, recent))
 
 
 def compute_rate_per_s(minutes: Mapping[int, MinuteCounts], recent: range) -> float:
-    """Transitions a second in those of these minutes that are over."""
+    """Return the transitions per second in those of the recent minutes that have ended."""
     return sum(minute.transitions for minute in _select_minutes(minutes, recent[:-1])) / (60 * RECENT)
 
 

@@ -1,4 +1,4 @@
-"""Queries on the read model. Each reads what it returns, and a bounded number of other sagas."""
+"""Queries on the read model. Each examines the sagas that it returns, and a bounded number of others."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nlargest
@@ -49,19 +49,21 @@ from saga.monitor.views import (
 from saga.support.clock import LATEST_MS, iso
 
 LOOK_MAX = 100_000
-"""About how many sagas are examined for one page. Then the page ends, and the next one continues there."""
+"""Approximate maximum number of sagas that are examined for one page. When it is reached the page ends, and the next
+page continues from there.
+"""
 HOT_LEAST = 3.0
-"""Factor over its topic's mean from which a partition counts as hot."""
+"""Minimum ratio between the messages of a partition and the mean of its topic for the partition to count as hot."""
 HOT_TRANSITIONS_LEAST = 100
-"""Fewest transitions of a hot partition."""
+"""Minimum number of transitions of a hot partition."""
 HELD_UP = "once nothing holds it up: it is looked at each minute whether the pause, limit or open breaker is over"
-"""Description of the end of a wait that has no known time."""
+"""Description of how a wait ends whose end has no known time."""
 SHOWN_MAX = 100
-"""Most hot sagas, hot partitions and classes of errors that are shown."""
+"""Maximum number of hot sagas, of hot partitions, and of classes of errors that are shown."""
 
 
 class UsualTimes(Protocol):
-    """Usual durations, from one read model or from several together."""
+    """Usual durations, computed from one read model or from several together."""
 
     @property
     def waits(self) -> Mapping[tuple[str, str], TimeHistogram]:
@@ -76,7 +78,7 @@ class Queries:
     """Queries answered from a read model: an implementation of `saga.monitor.views.Views`.
 
     Args:
-        usual: Durations by which sagas count as stuck, if they come from more than this read model.
+        usual: Durations that decide which sagas count as stuck, if they come from more than this read model.
     """
 
     def __init__(self, folds: ReadModel, usual: UsualTimes | None = None) -> None:
@@ -106,7 +108,7 @@ class Queries:
         return SagaPage(rows=tuple(rows), next=following, looked=looked, known=len(self.folds.sagas))
 
     def _scan(self, which: SagaFilter, after: tuple[int, str] | None) -> Iterator[IndexSlice[TrackedSaga]]:
-        """Yield the matching sagas, slice by slice."""
+        """Yield the sagas that match, one index slice after another."""
         folds, holds = self.folds, _build_predicate(which, self.folds.intern_table)
         if which.stuck_ms is not None or which.dead:
             stuck = self._find_stuck(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
@@ -195,7 +197,7 @@ class Queries:
         )
 
     def _find_stuck(self, now_ms: int, only_dead: bool = False) -> Iterable[tuple[int, Reason, TrackedSaga]]:
-        """Find sagas that are stuck: for each reason those that are stuck for the longest time, bounded."""
+        """Find the stuck sagas. For each reason, return a bounded number of those that have been stuck longest."""
         found: list[tuple[int, Reason, TrackedSaga]] = []
         for reason, index in self.folds.stuck_candidates.items():
             if only_dead and reason[0] != "dead":
@@ -223,7 +225,7 @@ class Queries:
         )
 
     def _find_wait(self, known: TrackedSaga, reason: Reason, since_ms: int) -> SagaWait:
-        """Describe the event, time or person that it waits for, for that reason."""
+        """Describe the event, time or person that the saga waits for because of this reason."""
         names = self.folds.intern_table.services_and_workers
         if reason[0] == "dead":
             return next(self._list_waits(known))
@@ -280,7 +282,7 @@ class Queries:
         return list_errors(self.folds.counts)
 
     def hot(self) -> HotSpots:
-        """Return hot sagas and partitions, hottest first."""
+        """Return the hottest sagas and partitions first."""
         return find_hot_spots(self.folds.counts, self.folds.busy)
 
 
@@ -315,7 +317,7 @@ def list_errors(counts: RecentCounts) -> tuple[ErrorClass, ...]:
 
 
 def find_hot_spots(counts: RecentCounts, busy: Mapping[str, int]) -> HotSpots:
-    """Find hot sagas and partitions, hottest first."""
+    """Find hot sagas and hot partitions, hottest first."""
     sums = {at: sum(minutes.values()) for at, minutes in counts.partitions.items()}
     topics: dict[str, list[int]] = {}
     for (topic, _), count in sums.items():
@@ -363,7 +365,9 @@ def _compute_rate(key: tuple[str, str], minutes: dict[int, MinuteCounts], recent
 
 
 def _rank(reason: Reason) -> Reason:
-    """Return the sort key of a reason among those with the same time, the same in every worker of a shared monitor."""
+    """Return the sort key of a reason among those with the same time. It is the same in every worker of a shared
+    monitor.
+    """
     return reason[:1] if reason[0] == "silent" else reason
 
 
@@ -402,8 +406,9 @@ def _describe_events(wait: OpenWait, until_ms: int | None) -> str:
 
 
 def _build_predicate(which: SagaFilter, words: InternTable) -> Callable[[TrackedSaga], bool]:
-    """Build the predicate of a filter. It is called for very many sagas, so conditions that are not given cost
-    nothing."""
+    """Build a function that tests whether a saga matches a filter. It is called for very many sagas, so it tests only
+    the fields of the filter that are set.
+    """
     asked = list[Callable[[TrackedSaga], bool]]()
     if text := which.text:
         asked.append(lambda known: text in known.saga)

@@ -1,9 +1,9 @@
-"""Read model of the monitor, built from transition events. Pure: no clock, no broker.
+"""The read model of the monitor, built from transition events. Pure: no clock, no broker.
 
-Transitions come in any order, because each service publishes at its own pace, and some come twice. The result does not
-depend on the order, and a duplicate changes nothing: `number` identifies a transition within its service and saga.
-Everything is bounded: if there are too many sagas, the finished ones that have been silent for the longest time are
-forgotten.
+Transition events arrive in any order, because each service publishes at its own pace, and some arrive twice. The result
+does not depend on the order, and a duplicate changes nothing: `number` identifies a transition within its service and
+saga. Everything is bounded: if there are too many sagas, those that ended and have been silent for the longest time are
+dropped.
 """
 
 from itertools import islice
@@ -25,19 +25,21 @@ from saga.monitor.stuck_detection import RUNS, Reason, find_stuck_candidates, me
 from saga.support.clock import from_iso
 
 SAGAS_MAX = 1_000_000
-"""Default limit of sagas that are tracked at once."""
+"""Default maximum number of sagas that are tracked."""
 NUMBER_MAX = 1 << 20
-"""Largest transition number that is accepted; no real saga has so many."""
+"""Maximum transition number that is accepted. No real saga has so many."""
 TYPES_MAX = 8
-"""Most event types, steps and waiting handlers that are kept of one transition."""
+"""Maximum number of event types, of steps, and of waiting handlers that are kept of one transition."""
 NAME_MAX, SAGA_MAX = 200, 1000
-"""Most characters that are kept of a name, and of a saga's id."""
+"""Maximum length of a name, and of a saga id, in characters. Longer ones are cut."""
 AHEAD_MS = 60_000
-"""How far a service's clock may be ahead of the broker's, in milliseconds; a later time is cut to that."""
+"""Maximum time in milliseconds by which a service's clock may be ahead of the broker's. A later time is replaced by
+this limit.
+"""
 BUSY_LEAST, BUSY_MAX = 50, 1000
-"""Number of transitions from which a saga may be hot, and most such sagas that are remembered."""
+"""Minimum number of transitions of a hot saga, and maximum number of hot sagas that are remembered."""
 EVICT_LOOK = 1000
-"""Number of longest silent sagas among which a finished one is looked for."""
+"""Number of longest silent sagas that are searched for one that has ended."""
 
 
 class ReadModel:
@@ -48,27 +50,27 @@ class ReadModel:
         self.intern_table = InternTable()
         self.counts = RecentCounts() if counts is None else counts
         self.taken = 0
-        """Number of transitions that were applied, duplicates not counted."""
+        """Number of transitions that were applied, without duplicates."""
         self.forgotten = 0
-        """Number of sagas that were forgotten to make room."""
+        """Number of sagas that were dropped to make room."""
         self.by_change_time: TimeIndex[TrackedSaga] = TimeIndex()
         self.without_outcome: TimeIndex[TrackedSaga] = TimeIndex()
         """Sagas without an outcome, by start time."""
         self.stuck_candidates: dict[Reason, TimeIndex[TrackedSaga]] = {}
-        """Sagas that may become stuck, by reason and by the time from which their waiting counts."""
+        """Sagas that may become stuck, by reason and by the time from which they count as waiting."""
         self.waits: dict[tuple[str, str], TimeHistogram] = {}
-        """Usual waiting times, by service and handler."""
+        """Histograms of waiting times, by service and handler."""
         self.lives: dict[str, TimeHistogram] = {}
-        """Times from start to outcome, by kind of saga: a quick kind tells nothing about a slow one."""
+        """Histograms of the times from start to outcome, by kind of saga, because kinds differ in speed."""
         self.busy: dict[str, int] = {}
-        """Sagas with very many transitions."""
+        """Sagas with very many transitions, and how many they have."""
         self._sagas_max = sagas_max
 
     def apply(self, told: TransitionEvent, appended_ms: int) -> bool:
-        """Apply a transition event. Return whether it was new.
+        """Apply a transition event, and return whether it was new.
 
         Args:
-            appended_ms: Time at which the broker appended it.
+            appended_ms: Time at which the broker appended the event.
         """
         if told.number > NUMBER_MAX or len(told.saga) > SAGA_MAX:
             return False
@@ -166,7 +168,7 @@ class ReadModel:
     def _apply_repeated(
         self, known: TrackedSaga, before: PackedTransition | None, told: TransitionEvent, service: int
     ) -> None:
-        """Add from a repeated event what its first copy did not contain: the durations."""
+        """Add the durations from a repeated event if its first copy did not contain them."""
         if before is not None and before.queued_ms == before.handler_ms == UNSEEN_MS:
             queued_ms, handler_ms = _pack_ms(told.queued_ms), _pack_ms(told.handler_ms)
             if queued_ms != UNSEEN_MS or handler_ms != UNSEEN_MS:
@@ -229,12 +231,14 @@ class ReadModel:
             self.busy = dict(most[:BUSY_MAX])
 
     def _make_room(self) -> None:
-        """Make room for one more saga."""
+        """Drop a saga if there is no room for one more."""
         if len(self.sagas) >= self._sagas_max:
             self.forget_one()
 
     def forget_one(self) -> TrackedSaga:
-        """Drop one saga to make room: the one that ended and has not changed for the longest time."""
+        """Drop one saga to make room. Among the sagas that have been silent for the longest time, this is one that has
+        ended, if there is any.
+        """
         oldest = [known for _, known in islice(self.by_change_time.iterate_oldest(), EVICT_LOOK)]
         ended = (known for known in oldest if known.ended is not None and not known.stuck_candidates)
         least = next(ended, oldest[0])
@@ -243,7 +247,7 @@ class ReadModel:
         return least
 
     def forget(self, known: TrackedSaga) -> None:
-        """Drop a saga. What was counted of it stays counted."""
+        """Drop a saga. Its transitions stay counted."""
         self._remove_candidates(known)
         self.by_change_time.remove(known, known.changed_ms)
         if known.ended is None:
@@ -256,7 +260,7 @@ _NO_TIME: tuple[int, NextRun] = (0, "")
 
 
 def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
-    """Make the state of the service after this transition: what it waits for, and until when."""
+    """Make the state of the service after this transition: what the service waits for, and until when."""
     awaits = [
         HandlerWait(truncate(each.handler), _limit_names(each.types), max(0, from_iso(each.until)) if each.until else 0)
         for each in told.awaits[:TYPES_MAX]
@@ -280,7 +284,7 @@ def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
 
 
 def bound_time(time: str, appended_ms: int) -> int:
-    """Bound the time of a transition: not before 1970, and not far ahead of the broker's clock."""
+    """Return the time of a transition, limited to the range from 1970 to shortly after the broker's clock."""
     return max(1, min(from_iso(time), appended_ms + AHEAD_MS))
 
 
@@ -289,12 +293,12 @@ def _pack_ms(ms: int | None) -> int:
 
 
 def truncate(text: str) -> str:
-    """Cut a name to the length that is kept."""
+    """Cut a name to the maximum length."""
     return text if len(text) <= NAME_MAX else f"{text[:NAME_MAX]}..."
 
 
 def _limit_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first of these names, followed by how many more there are."""
+    """Return the first of these names, followed by a text that tells how many were left out."""
     if len(names) <= TYPES_MAX:
         return tuple(map(truncate, names))
     return (*map(truncate, names[:TYPES_MAX]), f"and {len(names) - TYPES_MAX} more")

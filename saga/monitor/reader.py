@@ -1,7 +1,7 @@
-"""Reader of the topic of transitions, on any broker, into the read model.
+"""Reader that applies the topic of transition events to the read model, with any broker.
 
-It joins no consumer group and commits no offset, so no service depends on it. It begins at the oldest record, or at a
-given time. The read model is in memory only, and is built again at each start.
+It joins no consumer group and commits no offset, so services do not depend on it. It begins with the oldest record or
+at a given time. The read model is in memory only, and is built again at each start.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
 RECORDS_MAX = 500
-"""Most records that are fetched at once."""
+"""Maximum number of records that are fetched at once."""
 SLICE_BYTES = 64 << 10
-"""Bytes of records that are applied before queries get their turn."""
+"""Size in bytes of the records that are applied before queries get a turn."""
 POLL_S = 1.0
-"""Longest wait for records in seconds, and pause before an unreachable broker is tried again."""
+"""Maximum time in seconds to wait for records. Also the pause before an unreachable broker is tried again."""
 LOOK_S = 30.0
 """Seconds between checks whether the topic has more partitions."""
 
@@ -35,14 +35,16 @@ class TransitionReader:
     def __init__(self, folds: ReadModel, clock: Clock, tell: Report) -> None:
         self.folds = folds
         self.refused = 0
-        """Number of records on the topic that are no transition events."""
+        """Number of records on the topic that are not valid transition events."""
         self._clock, self._tell = clock, tell
         self._reported = ""
 
     # ---------------------------------------------------------------- once
 
     async def read_all(self, settings: Settings) -> bool:
-        """Apply everything that is on the topic now. Return false if there is no such topic. Raises `SagaError`."""
+        """Apply all records that are currently on the topic. Return false if the topic does not exist. Raises
+        `SagaError`.
+        """
         if missing_broker_file(settings) is not None:
             return False
         async with open_administration(settings, self._clock) as broker:
@@ -55,9 +57,9 @@ class TransitionReader:
     # ---------------------------------------------------------------- for ever
 
     async def follow(self, settings: Settings, since_ms: int | None = None) -> None:
-        """Apply existing and new records until cancelled: all, or those appended since `since_ms`.
+        """Apply existing and new records until cancelled. With `since_ms`, apply only those appended since then.
 
-        An unreachable broker is tried again. Raises `SagaError` for a problem that waiting cannot solve.
+        An unreachable broker is tried again. Raises `SagaError` for a problem that does not end by waiting.
         """
         while True:
             try:
@@ -104,14 +106,14 @@ class TransitionReader:
     def _apply(self, record: Record) -> None:
         try:
             several = parse_transitions(record)
-        except BadInput:  # anybody may write to the topic, and later versions may publish other things
+        except BadInput:  # any client may write to the topic, and later versions may publish other records
             self.refused += 1
             return
         for told in several:
             self.folds.apply(told, record.time_ms)
 
     def _report(self, what: object) -> None:
-        """Report what keeps it from reading, each problem once."""
+        """Report a problem that keeps the monitor from reading. Each problem is reported once."""
         text = str(what)
         if text and text != self._reported:
             self._tell(text)

@@ -1,7 +1,7 @@
 """Sagas in memory, and indexes of them by time.
 
-The transitions of a saga are packed into bytes, so that a million sagas fit. Reading an index from either end, or from
-any place, costs as much as is read, whatever its size.
+The transitions of a saga are packed into bytes, so that a million sagas fit into memory. Reading an index from either
+end, or from any position, takes time in proportion to what is read, not to the size of the index.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,7 +14,7 @@ from msgspec import Struct
 from saga.monitor.views import TimelineRow
 
 BUCKET_MS = 4000
-"""Length of a bucket in milliseconds: a scan sorts only one bucket at a time."""
+"""Length of a bucket in milliseconds. It is short, because a scan sorts one bucket at a time."""
 
 
 class HasSagaId(Protocol):
@@ -34,13 +34,13 @@ class IndexSlice(NamedTuple, Generic[Member]):
     found: list[tuple[int, Member]]
     """Matching members with their times, in order."""
     looked: int
-    """Number of members that were examined."""
+    """Number of members of the bucket that were examined."""
     end: tuple[int, str]
-    """Cursor after which the next bucket begins."""
+    """Cursor with which a scan continues in the next bucket."""
 
 
 class TimeIndex(Generic[Member]):
-    """Members sorted by a time, in milliseconds since 1970."""
+    """Index of members, sorted by a time in milliseconds since 1970."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[Member, int]] = {}
@@ -82,8 +82,10 @@ class TimeIndex(Generic[Member]):
     def scan(
         self, holds: Callable[[Member], bool], *, latest_first: bool, after: tuple[int, str] | None = None
     ) -> Iterator["IndexSlice[Member]"]:
-        """Yield the members for which `holds` is true, bucket by bucket; only these are sorted. `after`: time and saga
-        id of the last member of the page before."""
+        """Yield the members for which `holds` is true, bucket by bucket. Only these members are sorted.
+
+        `after`: time and saga id of the last member of the previous page.
+        """
         order = self._sort_buckets()
         if latest_first:
             numbers = order[: None if after is None else bisect_right(order, after[0] // BUCKET_MS)][::-1]
@@ -125,22 +127,23 @@ def _place(entry: tuple[int, str, object]) -> tuple[int, str]:
 
 
 LINES_MAX = 500
-"""Most transitions that are kept of one saga: the newest. The others are only counted, so that duplicates are
-recognized."""
+"""Maximum number of transitions that are kept of one saga, which are the newest. Of older ones only the numbers are
+kept, so that duplicates are recognised.
+"""
 SPARE = 100
-"""Number of transitions beyond that after which the oldest are dropped, all at once."""
+"""Number of transitions above `LINES_MAX` at which the oldest are dropped, all at once."""
 WORDS_MAX = (1 << 16) - 1
-"""Most names of services and workers that are stored; further ones share one number without a name."""
+"""Maximum number of names of services and workers that are stored. All further ones share one number without a name."""
 UNSEEN_MS = (1 << 32) - 1
-"""Packed duration that is unknown."""
+"""Packed value of a duration that is unknown."""
 PACKING = Packing("<HIqIHIIH")
-"""Binary layout of a transition in the bytes of its saga."""
+"""Binary layout of a transition within the bytes of its saga."""
 SIZE = PACKING.size
 _entries = PACKING.iter_unpack
 
 
 class TransitionFacts(NamedTuple):
-    """Part of a transition that is the same in many sagas."""
+    """The part of a transition that is the same in many sagas, so that it is stored once."""
 
     handler: str
     outcome: str
@@ -154,7 +157,7 @@ class TransitionFacts(NamedTuple):
 
 
 class PackedTransition(NamedTuple):
-    """A packed transition: strings are replaced by their numbers in the intern table."""
+    """A transition in packed form: strings are replaced by their numbers in the intern table."""
 
     service: int
     number: int
@@ -223,30 +226,33 @@ class InternTable:
 
 
 NextRun = Literal["", "attempt", "deadline", "later"]
-"""What happens by itself at a set time: the next attempt, a deadline, or a run suspended by `Later`."""
+"""The event at a set time that makes a service resume the saga: the next attempt, a deadline, or the continuation of a
+run suspended by `Later`.
+"""
 
 
 class HandlerWait(NamedTuple):
-    """A waiting handler."""
+    """A handler that waits for events."""
 
     handler: str
     types: tuple[str, ...]
-    """Types of the events that it waits for."""
+    """Types of the events that the handler waits for."""
     until_ms: int
-    """Time at which it resumes by itself; 0 if it does not."""
+    """Time at which the handler runs even without an event; 0 if there is none."""
 
 
 class ServiceState(Struct, frozen=True, order=True, gc=False):
-    """Latest state of a saga in a service. Ordered: of two with the same number the greater wins, so that the order of
-    arrival does not matter."""
+    """Latest state of a saga in a service. States are ordered: of two with the same transition number the greater one
+    is kept, so that the order of arrival does not matter.
+    """
 
     service: int
     number: int
     open: bool
     due_ms: int
-    """Time at which it resumes by itself; 0 if none is set."""
+    """Time at which the service resumes the saga by itself; 0 if none is set."""
     next_run: NextRun
-    """What happens at that time."""
+    """What happens at `due_ms`."""
     awaits: tuple[HandlerWait, ...]
 
     @property
@@ -256,7 +262,7 @@ class ServiceState(Struct, frozen=True, order=True, gc=False):
 
 
 class TrackedSaga:
-    """Saga as far as transition events report it."""
+    """A saga as reported by transition events."""
 
     __slots__ = (
         "_beyond",
@@ -279,17 +285,21 @@ class TrackedSaga:
         """Type of the message that started the saga, if known."""
         self.changed_ms = 0
         self.ended: tuple[int, str, str] | None = None
-        """Time, result and event of the first outcome."""
+        """Time, result and event type of the first outcome; `None` if there is none."""
         self.has_start = False
-        """True if some service has reported its first transition; otherwise the saga may have begun before everything
-        known."""
+        """True if some service has reported its first transition. If not, the saga may be older than all known
+        transitions.
+        """
         self.service_states: tuple[ServiceState, ...] = ()
-        """States of the services that wait for something; of all services once there are too many transitions to
-        keep."""
+        """States of the services that wait for something. When there are too many transitions to keep them all, states
+        of all services.
+        """
         self.stuck_candidates: tuple[tuple[tuple[str, ...], int], ...] = ()
-        """Keys of this saga in the indexes of sagas that may be stuck, each with its time."""
+        """Reasons and times under which the indexes of sagas that may be stuck contain this saga."""
         self._beyond: dict[int, int] | None = None
-        """Numbers of the transitions that were seen, by service, as bits; `None` while each transition is kept."""
+        """For each service, a bit set of the numbers of the transitions that were seen; `None` while every transition
+        is kept.
+        """
 
     def __iter__(self) -> Iterator[PackedTransition]:
         """Yield the kept transitions in order of arrival."""
@@ -299,7 +309,7 @@ class TrackedSaga:
         """Return whether the service has reported a transition of this saga."""
         if self._beyond is not None:
             return service in self._beyond
-        # A saga in which no number begins with that byte, which is nearly every other one, need not be unpacked.
+        # Nearly all sagas contain no number that begins with this byte, so they need not be unpacked.
         return (service & 0xFF) in self.packed[::SIZE] and any(entry[0] == service for entry in _entries(self.packed))
 
     def list_transitions(self, service: int) -> list[PackedTransition]:
@@ -307,7 +317,7 @@ class TrackedSaga:
         return sorted((each for each in self if each.service == service), key=lambda each: each.number)
 
     def find(self, service: int, number: int) -> tuple[bool, PackedTransition | None]:
-        """Return whether a transition was seen before, and the transition itself if it is kept."""
+        """Return whether a transition was seen before, and the transition itself if it is kept, else `None`."""
         if self._beyond is not None and not self._beyond.get(service, 0) >> number & 1:
             return False, None
         for entry in _entries(self.packed):
@@ -328,7 +338,7 @@ class TrackedSaga:
             self.packed = b"".join(PACKING.pack(*each) for each in self.list_newest())
 
     def list_newest(self) -> list[PackedTransition]:
-        """Return the newest transitions by time, as many as are kept permanently."""
+        """Return the newest transitions by time, at most `LINES_MAX`."""
         return sorted(self, key=lambda each: (each.time_ms, each.service, each.number))[-LINES_MAX:]
 
     def replace(self, new: PackedTransition) -> None:
@@ -370,10 +380,10 @@ class TrackedSaga:
 
     @property
     def missing(self) -> int:
-        """Number of gaps below the highest transition numbers."""
+        """Number of transitions that were not seen although one with a higher number was."""
         return sum(last + 1 for last in self.last_numbers.values()) - self.count
 
     def set_service_state(self, new: ServiceState, others: Sequence[ServiceState]) -> None:
-        """Set the latest state of one service, beside those of the others."""
+        """Set the latest state of one service. `others`: the states of the other services."""
         kept = [*others] if new.is_idle and self._beyond is None else [*others, new]
         self.service_states = tuple(sorted(kept))

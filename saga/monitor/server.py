@@ -21,16 +21,17 @@ from saga.monitor.web.app import create_app
 from saga.support.clock import Clock
 
 HEAD_BYTES_MAX = 16_384
-"""Most bytes of a request before its body."""
+"""Maximum size of a request before its body, in bytes."""
 CONNECTIONS_MAX = 64
-"""Most connections at once. If there are more, the one that has kept us waiting longest is closed; if all are being
-answered, new clients get an answer to try again."""
+"""Maximum number of open connections. If there are more, the one that has kept the server waiting longest is closed. If
+all are being answered, new clients are asked to try again.
+"""
 ANSWER_S_MAX = 60.0
 """Time limit in seconds for an answer, until the client has taken its last byte."""
 REQUEST_S_MAX = 10.0
 """Time limit in seconds for a complete request, from the opening of its connection or the previous answer."""
 END_S = 3
-"""Seconds that running answers get when the server stops."""
+"""Seconds for which answers in progress may continue when the server stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,9 @@ class ServerOptions:
     """Options of a monitor process."""
 
     address: str
-    """Host and port to listen on; port 0 means any."""
+    """Host and port to listen on; port 0 means any free port."""
     stores: Sequence[str] = ()
-    """Addresses of stores to read, instead of the setting."""
+    """Addresses of stores to read, used instead of the setting."""
     since_ms: int | None = None
     """Time from which transitions are read; `None` means all."""
     sagas_max: int = SAGAS_MAX
@@ -48,12 +49,13 @@ class ServerOptions:
 
 class HttpConnection(H11Protocol):
     """HTTP connection with time limits. A client that sends nothing, sends slowly, or does not read the answer loses
-    its connection, and locks nobody else out."""
+    its connection, and so cannot block other clients.
+    """
 
     _open: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}
-    """Connections with their time limits, the oldest limit first."""
+    """Open connections with the timers of their time limits, the oldest limit first."""
     _is_asking = True
-    """True until a request is complete."""
+    """True until the client has sent a complete request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         if len(self.connections) >= CONNECTIONS_MAX and (oldest := self._oldest()) is not None:
@@ -75,13 +77,13 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def give_up(self) -> None:
-        """Close a connection that keeps us waiting."""
+        """Close a connection whose time limit has passed."""
         self._ended()
         self.connections.discard(self)
         self.transport.abort()
 
     def _oldest(self) -> "HttpConnection | None":
-        """Return the connection of this server that has kept us waiting longest."""
+        """Return the connection of this server that has kept it waiting longest."""
         return next((each for each in self._open if each._is_asking and each.server_state is self.server_state), None)
 
     def _look(self) -> None:
@@ -102,7 +104,7 @@ class HttpConnection(H11Protocol):
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: the process that started the server handles them."""
+        """Do not handle signals, because the process that started the server does."""
         yield
 
 
@@ -114,14 +116,14 @@ async def serve(
     begun: Callable[[str], None],
     tell: Report,
 ) -> None:
-    """Read transitions and answer queries until `stop`.
+    """Read transition events and answer queries until `stop`.
 
     Args:
-        begun: Called with the address once the server answers.
-        tell: Called with each problem that keeps it from reading.
+        begun: Function called with the address once the server answers.
+        tell: Function called with each problem that keeps the monitor from reading.
 
     Raises:
-        SagaError: It cannot start, or cannot go on.
+        SagaError: The monitor cannot start, or cannot continue.
     """
     folds = ReadModel(wanted.sagas_max)
     reader = TransitionReader(folds, clock, tell)
@@ -138,7 +140,9 @@ async def run_server(
     clock: Clock,
     begun: Callable[[str], None],
 ) -> None:
-    """Serve the application `made` while `follow` reads, until `stop`. Raises what ends either of them."""
+    """Serve the application `made` while `follow` reads, until `stop`. If one of them ends with an exception, raise
+    it.
+    """
     server = _Server(
         uvicorn.Config(
             made,

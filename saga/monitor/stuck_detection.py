@@ -1,20 +1,20 @@
-"""Detection of stuck sagas: those that do not go on by themselves, or should have gone on.
+"""Detection of stuck sagas: sagas that do not continue by themselves, or should already have continued.
 
 A saga is stuck for one of five reasons:
-- **dead**: a dead letter blocks it in a service; since that transition.
-- **failing**: a parked run fails because of the service's own code, which no waiting fixes; since its first such
+- **dead**: a dead letter blocks it in a service; it counts as stuck since that transition.
+- **failing**: a parked run fails because of the service's own code, so waiting does not help; since its first such
   failure.
 - **overdue**: the time of a next attempt, a deadline or a suspended run passed more than `OVERDUE_MS` ago, and nothing
-  was reported since.
-- **waiting**: a handler waits for events, and nothing in the saga resumes by itself at a set time; since four times as
-  long as 99 % of this handler's earlier waits took, and at least `LEAST_MS`.
+  was reported since; since that time.
+- **waiting**: a handler waits for events, and nothing in the saga resumes by itself at a set time; since it has waited
+  four times as long as 99 % of this handler's earlier waits, and at least `LEAST_MS`.
 - **silent**: the saga has no outcome, no service waits for an event or a time, and nothing was reported for four times
   as long as 99 % of the sagas of its kind took from start to outcome, and at least `LEAST_MS`. Sagas that were started
   by messages of the same type are of one kind.
 
-If fewer than `USUAL_LEAST` waits, or outcomes of sagas of the kind, are known, `UNKNOWN_MS` is allowed. After the
-outcome only work that a service reports as open counts. A saga whose start was not reported is never silent: it may
-have ended before.
+If fewer than `USUAL_LEAST` earlier waits, or earlier outcomes of sagas of the kind, are known, `UNKNOWN_MS` is used as
+the allowed time. After the outcome only work that a service reports as open counts. A saga whose start was not reported
+is never silent, because it may have ended before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,8 +34,9 @@ BY_HAND = frozenset({"replayed", "discarded", "resolved"})
 """Outcomes with which an operator ends a dead letter."""
 
 Reason: TypeAlias = tuple[str, ...]
-"""Reason for being stuck: `dead`, `failing` or `overdue`; `silent` with the kind of saga; `waiting` with service and
-handler."""
+"""Reason why a saga is stuck: `dead`, `failing` or `overdue` alone; `silent` with the kind of saga; `waiting` with
+service and handler.
+"""
 DEAD, FAILING, OVERDUE = ("dead",), ("failing",), ("overdue",)
 
 
@@ -49,7 +50,7 @@ class BlockedHandler(NamedTuple):
 
 
 def compute_allowed_ms(usual: TimeHistogram) -> int:
-    """Return how long a wait may take, given the durations that are usual.
+    """Return how long a wait may take, computed from the usual durations.
 
     >>> usual = TimeHistogram()
     >>> compute_allowed_ms(usual)
@@ -100,11 +101,13 @@ class OpenWait(NamedTuple):
     types: tuple[str, ...]
     since_ms: int
     until_ms: int
-    """Time at which it resumes by itself, as requested by `Later`; 0 if it waits only for events."""
+    """Time at which the handler runs even without an event, as requested by `Later`; 0 if it waits only for events."""
 
 
 def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -> Iterator[OpenWait]:
-    """Yield the waiting handlers of a service, with the event types and the time since when each waits."""
+    """Yield the waiting handlers of a service, each with the event types that it waits for and the time since when it
+    waits.
+    """
     transitions = known.list_transitions(standing.service)
     last_ms = next((each.time_ms for each in transitions if each.number == standing.number), known.changed_ms)
     for handler, types, until_ms in standing.awaits:
@@ -121,8 +124,9 @@ def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -
 
 
 def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple[Reason, int], ...]:
-    """Return the reasons why a saga may become stuck if nothing more is reported, each with the time from which it
-    counts."""
+    """Return the reasons why a saga may become stuck if nothing more is reported, each with the time from which the
+    wait counts.
+    """
     if known.ended is not None and not known.service_states:
         return ()
     dead = [(DEAD, each.since_ms) for each in find_dead(known, words)]
@@ -149,7 +153,9 @@ def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple
 def measure_waits(
     known: TrackedSaga, words: InternTable, handler: str, service: int, time_ms: int, outcome: str
 ) -> Iterable[int]:
-    """Yield the durations, in milliseconds, of the waits that this transition completes together with known ones."""
+    """Yield the durations, in milliseconds, of the waits that this transition ended or began, as far as both ends are
+    known.
+    """
     ends = outcome in RUNS
     if not ends and outcome != "waiting":
         return

@@ -1,7 +1,8 @@
-"""Answers of the monitor, and the queries that a page or a command may make.
+"""The queries that a page or a command can make to the monitor, and their answers.
 
-Answers are values that `msgspec.json.encode` writes as they are: times are milliseconds since 1970, durations
-milliseconds. Code that shows them to a person has to escape them: names, ids and classes of errors come from outside.
+Answers are values that `msgspec.json.encode` can encode directly. Times are in milliseconds since 1970, durations in
+milliseconds. Code that shows answers to people must escape them, because names, ids and classes of errors come from
+outside.
 """
 
 from typing import Literal, Protocol
@@ -9,11 +10,13 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 Why = Literal["dead", "failing", "overdue", "waiting", "silent"]
-"""Reason why a saga is stuck: a dead letter waits for a person; the service's own code fails; something due has not
-run; it waits longer than usual; nothing was reported of it for longer than usual."""
+"""Reason why a saga is stuck: `dead`: a dead letter waits for a person. `failing`: the service's own code fails.
+`overdue`: due work has not run. `waiting`: it waits longer than usual. `silent`: nothing was reported for longer than
+usual.
+"""
 
 PAGE_MAX = 1000
-"""Most sagas on a page, and most entries of any other answer."""
+"""Maximum number of sagas on a page, and of entries in any other answer."""
 
 
 class SagaFilter(Struct, frozen=True, kw_only=True):
@@ -22,24 +25,24 @@ class SagaFilter(Struct, frozen=True, kw_only=True):
     text: str = ""
     """Part of the saga id."""
     service: str = ""
-    """Service that has reported a transition of the saga."""
+    """Name of a service that has reported a transition of the saga."""
     outcome: Literal["", "none", "success", "failure"] = ""
-    """Result of the saga; `none`: it has no outcome yet."""
+    """Result of the saga; `none` means that it has no outcome yet."""
     before_ms: int | None = None
-    """The saga began before this time."""
+    """Time before which the saga began."""
     dead: bool = False
-    """If true, a dead letter blocks the saga in some service."""
+    """True to select only sagas that a dead letter blocks in some service."""
     open: bool = False
-    """If true, the saga has unfinished work in some service."""
+    """True to select only sagas with unfinished work in some service."""
     stuck_ms: int | None = None
-    """The saga is stuck at this time."""
+    """Time at which the saga is stuck."""
 
 
 class PageRequest(Struct, frozen=True, kw_only=True):
-    """Which part of a long answer is wanted."""
+    """The requested part of a long answer."""
 
     limit: int = 50
-    """Most sagas on the page, up to `PAGE_MAX`."""
+    """Maximum number of sagas on the page, up to `PAGE_MAX`."""
     after: str = ""
     """`SagaPage.next` of the previous page; empty for the first page."""
 
@@ -49,32 +52,32 @@ class SagaRow(Struct, frozen=True, kw_only=True):
 
     saga: str
     began_ms: int
-    """Time of its first known transition."""
+    """Time of the saga's first known transition."""
     changed_ms: int
-    """Time of its last known transition."""
+    """Time of the saga's last known transition."""
     result: Literal["", "success", "failure"]
     """Result of the saga; empty if it has no outcome yet."""
     outcome: str
-    """Event with which it ended."""
+    """Event with which the saga ended; empty if it has no outcome yet."""
     transitions: int
     services: tuple[str, ...]
-    """Services that have reported a transition of it."""
+    """Services that have reported a transition of the saga."""
     open: tuple[str, ...]
-    """Services in which it has unfinished work."""
+    """Services in which the saga has unfinished work."""
     dead: bool
-    """True if a dead letter blocks it in some service."""
+    """True if a dead letter blocks the saga in some service."""
 
 
 class SagaPage(Struct, frozen=True, kw_only=True):
-    """One page of the matching sagas, last changed first."""
+    """A page of matching sagas, those that changed last first."""
 
     rows: tuple[SagaRow, ...]
     next: str
     """`PageRequest.after` of the next page; empty if there is none."""
     looked: int
-    """Number of sagas that were examined: a page also ends when these become very many."""
+    """Number of sagas that were examined. If this becomes very large, the page ends early."""
     known: int
-    """Number of sagas that the monitor tracks, whatever the filter."""
+    """Number of all sagas that the monitor tracks."""
 
 
 class TimelineRow(Struct, frozen=True, kw_only=True):
@@ -88,18 +91,18 @@ class TimelineRow(Struct, frozen=True, kw_only=True):
     type: str
     """Type of the message that was handled."""
     source: str
-    """Service or client that emitted it."""
+    """Service or client that emitted the message."""
     emitted: tuple[str, ...]
-    """Types of the events that were emitted; only the first ones of very many."""
+    """Types of the events that were emitted. If there are very many, only the first ones."""
     steps: tuple[str, ...]
     error: str
     """Class of the failure; empty if none."""
     attempt: int
     worker: str
     queued_ms: int | None
-    """Time from receipt of the message to its turn; `None` if unknown."""
+    """Time from the receipt of the message to the start of its processing; `None` if unknown."""
     handler_ms: int | None
-    """Time in the handler, and in earlier handlers of the same message; `None` if unknown."""
+    """Time spent in the handler and in earlier handlers of the same message; `None` if unknown."""
 
 
 class SagaWait(Struct, frozen=True, kw_only=True):
@@ -107,48 +110,48 @@ class SagaWait(Struct, frozen=True, kw_only=True):
 
     service: str
     handler: str
-    """Handler that waits; empty for any handler of the last emitted events."""
+    """Handler that waits. Empty if any handler of the last emitted events may be missing."""
     for_: tuple[str, ...]
-    """Types of the events that it waits for; empty if it waits for a time or a person."""
+    """Types of the events that the handler waits for; empty if it waits for a time or a person."""
     since_ms: int
     until_ms: int | None
-    """Time at which it resumes by itself if nothing comes before; `None` if none is set."""
+    """Time at which the saga resumes even if nothing happens before; `None` if none is set."""
     ends: str
-    """Description of the event, time or command that would end the wait."""
+    """Description of the event, time or command that ends the wait."""
 
 
 class StuckSaga(Struct, frozen=True, kw_only=True):
-    """A saga that does not resume by itself, or should have."""
+    """A saga that does not continue by itself, or should already have continued."""
 
     saga: str
     why: Why
     since_ms: int
-    """Time since which it is stuck, as `why` measures it."""
+    """Time since which the saga counts as stuck; see `saga.monitor.stuck_detection` for each reason."""
     measure_ms: int
-    """Time that it was allowed to wait before that."""
+    """How long the saga was allowed to wait before that."""
     awaited: SagaWait
 
 
 class StuckSagas(Struct, frozen=True, kw_only=True):
-    """Stuck sagas, longest first."""
+    """Stuck sagas, those stuck longest first."""
 
     sagas: tuple[StuckSaga, ...]
     more: bool
-    """True if there are more than these."""
+    """True if there are further stuck sagas."""
     unanswered: tuple[str, ...] = ()
     """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """Everything that is known of one saga."""
+    """Everything that the monitor knows about one saga."""
 
     row: SagaRow
     lines: tuple[TimelineRow, ...]
-    """Transitions by time; those of one service by number."""
+    """Transitions ordered by time, those of one service by number."""
     missing: int
-    """Number of transitions that are not known, or not known yet: gaps below the highest number of each service."""
+    """Number of transitions that have not been reported: gaps below the highest transition number of each service."""
     left_out: int
-    """Number of the oldest transitions that are left out of `lines`, which holds only the newest."""
+    """Number of older transitions that are left out of `lines`, because it holds only the newest."""
     awaited: tuple[SagaWait, ...]
     stuck: tuple[StuckSaga, ...]
     unanswered: tuple[str, ...] = ()
@@ -161,7 +164,7 @@ class MinuteRate(Struct, frozen=True, kw_only=True):
     minute_ms: int
     transitions: int
     failures: int
-    """Number of them that report a failure."""
+    """Number of these transitions that report a failure."""
 
 
 class HandlerRate(Struct, frozen=True, kw_only=True):
@@ -178,20 +181,20 @@ class HandlerRate(Struct, frozen=True, kw_only=True):
     p50_ms: float
     p95_ms: float
     p99_ms: float
-    """Durations of its runs: 50 %, 95 % and 99 % of them took no longer."""
+    """Durations in milliseconds that 50 %, 95 % and 99 % of the handler's runs did not exceed."""
     queued_p95_ms: float
-    """Time that 95 % of its messages at most waited for their run."""
+    """Time that 95 % of its messages waited at most until their run, in milliseconds."""
     storm: bool
-    """True if it retries more often than it finishes."""
+    """True if the handler has a retry storm; see `saga.monitor.counters`."""
     slices: tuple[MinuteRate, ...]
-    """Minutes with any transitions, oldest first."""
+    """The minutes in which there were transitions, oldest first."""
 
 
 class HandlerRates(Struct, frozen=True, kw_only=True):
     """Rates of all handlers, busiest first."""
 
     minutes: int
-    """Length of the window in minutes, up to the newest transition."""
+    """Length in minutes of the period that is counted. It ends with the newest transition."""
     newest_ms: int
     """Time of the newest transition; 0 if there is none."""
     sagas: int
@@ -205,7 +208,7 @@ class HandlerRates(Struct, frozen=True, kw_only=True):
 
 
 class ErrorClass(Struct, frozen=True, kw_only=True):
-    """Failures of one class in one handler, in the last minutes."""
+    """Failures of one class in one handler during the last minutes."""
 
     service: str
     handler: str
@@ -213,7 +216,7 @@ class ErrorClass(Struct, frozen=True, kw_only=True):
     count: int
     last_ms: int
     saga: str
-    """Saga of the last failure."""
+    """Saga in which the last such failure happened."""
 
 
 class HotSaga(Struct, frozen=True, kw_only=True):
@@ -224,18 +227,18 @@ class HotSaga(Struct, frozen=True, kw_only=True):
 
 
 class HotPartition(Struct, frozen=True, kw_only=True):
-    """Partition that gets more than its share of a topic's messages."""
+    """A partition that gets more than its share of a topic's messages."""
 
     topic: str
     partition: int
     transitions: int
-    """Transitions caused by its messages in the last minutes."""
+    """Number of transitions in the last minutes that messages of this partition caused."""
     share: float
-    """How many times the mean of the topic's partitions it gets, counting only partitions with messages."""
+    """Ratio of this partition's transitions to the mean of the topic's partitions that had any."""
 
 
 class HotSpots(Struct, frozen=True, kw_only=True):
-    """Sagas and partitions that get more than others, hottest first."""
+    """Sagas and partitions with unusually many transitions, hottest first."""
 
     sagas: tuple[HotSaga, ...]
     partitions: tuple[HotPartition, ...]
@@ -251,7 +254,9 @@ class Views(Protocol):
         """Return a page of the sagas that match the filter."""
 
     def saga(self, saga: str, now_ms: int) -> Timeline | None:
-        """Return one saga across all services; `None` if nothing was reported of it, or it has been forgotten."""
+        """Return one saga across all services; `None` if nothing was reported about it, or if the monitor has dropped
+        it.
+        """
 
     def rates(self) -> HandlerRates:
         """Return the rates and durations of each handler."""

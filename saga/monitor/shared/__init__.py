@@ -1,5 +1,5 @@
-"""Monitor shared by several processes on Kafka: each reads some partitions, and each answers for all of them.
+"""A monitor shared by several processes on Kafka: each reads some partitions, and each can answer for all of them.
 
-Reading order: `partitions.py` (read model of one partition and its stored entries), `queries.py` (answers for all
-partitions); then the edges: `worker.py` (Faust), `server.py`.
+Reading order: `partitions.py` (the read model of one partition and its stored entries), `server.py` (queries for all
+partitions, and the HTTP server), `worker.py` (reading with Faust).
 """

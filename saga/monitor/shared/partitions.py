@@ -1,7 +1,7 @@
-"""Transitions as a shared monitor stores them in its table: everything that the read model needs, without ids and
-hashes.
+"""Transitions as a shared monitor stores them in its table: with everything that the read model needs, but without ids
+and hashes.
 
-The read model depends on no order and counts nothing twice, so it is restored by applying all stored transitions again.
+The read model depends on no order and ignores duplicates, so it is restored by applying all stored transitions again.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from saga.support.clock import LATEST_MS, iso
 
 
 class FirstNames(Struct, frozen=True, array_like=True, gc=False):
-    """A bounded list of names: the first ones, and how many more there were."""
+    """A shortened list of names: the first ones, and how many more there were."""
 
     first: tuple[str, ...]
     more: int = 0
@@ -35,16 +35,16 @@ class FirstNames(Struct, frozen=True, array_like=True, gc=False):
 
 
 class StoredWait(Struct, frozen=True, array_like=True, gc=False):
-    """A waiting handler, and what it waits for."""
+    """A waiting handler, and the events that it waits for."""
 
     handler: str
     types: FirstNames
     until_ms: int = 0
-    """Time at which it resumes by itself; 0 if it does not."""
+    """Time at which the handler runs even without an event; 0 if there is none."""
 
 
 class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
-    """A transition as it is stored under its service, saga and number."""
+    """A transition as stored in the table. The key contains its service, saga and number."""
 
     time_ms: int
     handler: str
@@ -64,17 +64,17 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     due_ms: int
     """Time at which the service resumes the saga by itself; 0 if none is set."""
     next_run: NextRun
-    """What happens at that time."""
+    """What happens at `due_ms`."""
     awaits: tuple[StoredWait, ...]
     result: Result | None
     restarted_by: str | None
     parked: bool
-    """True if a run is parked and has another attempt before or after that time."""
+    """True if the service has a parked run in this saga."""
     is_code: bool = False
     """True if the service's own code failed."""
 
     def to_event(self, key: "TransitionKey") -> TransitionEvent:
-        """Convert it back to a transition event."""
+        """Return the transition event from which this was made."""
         due = iso(self.due_ms) if self.due_ms else None
         return TransitionEvent(
             service=key.service,
@@ -116,7 +116,7 @@ class TransitionKey(Struct, frozen=True, array_like=True, gc=False):
     """Key of a transition in the table."""
 
     partition: int
-    """Partition of the transition topic, and of the table's changelog."""
+    """Partition number in the transition topic and in the table's changelog."""
     service: str
     number: int
     saga: str
@@ -137,7 +137,7 @@ def encode_transition(kept: StoredTransition) -> bytes:
 
 
 def decode_key(content: bytes) -> TransitionKey:
-    """Decode a key. Raises `BadInput`, because anybody may write to the changelog topic."""
+    """Decode a key. Raises `BadInput`, because any client may write to the changelog topic."""
     try:
         return _key_decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError) as why:
@@ -155,12 +155,12 @@ def decode_transition(content: bytes) -> StoredTransition:
 def to_stored(
     told: TransitionEvent, packed: PackedTransition | None, standing: ServiceState | None, appended_ms: int
 ) -> StoredTransition:
-    """Convert a transition event to what is stored.
+    """Convert a transition event to the form in which it is stored.
 
     Args:
-        packed: What the read model has from all copies of the event, such as the run's duration; `None` if it has no
-            more than this copy.
-        standing: Latest state of the service if this event gave it, else `None`.
+        packed: The transition in the read model, which combines all copies of the event, for example the run's
+            duration; `None` if this copy is complete.
+        standing: Latest state of the service if it comes from this event, else `None`.
     """
     said = to_service_state(told, 0) if standing is None else standing
     queued_ms, handler_ms = told.queued_ms, told.handler_ms
@@ -199,8 +199,9 @@ def _to_stored_waits(told: TransitionEvent, said: ServiceState) -> tuple[StoredW
 
 
 def _restore_waits(standing: ServiceState) -> tuple[StoredWait, ...]:
-    """Return the waiting handlers of a service state. The last name of a truncated list of types says how many are left
-    out."""
+    """Return the waiting handlers of a service state. In a shortened list of types, the last name tells how many are
+    left out.
+    """
     waiting = []
     for handler, types, until_ms in standing.awaits:
         more = int(types[-1].split()[1]) if len(types) > TYPES_MAX else 0
@@ -213,8 +214,9 @@ def _take_first(names: tuple[str, ...]) -> FirstNames:
 
 
 def _expand(names: FirstNames) -> tuple[str, ...]:
-    """Return as many names as there were. The read model uses only the number of those left out, not the names
-    themselves."""
+    """Return a list with the original number of names. The names that were left out are replaced, because the read
+    model uses only their number.
+    """
     return names.first + ("",) * min(names.more, 1 << 20)
 
 
@@ -227,18 +229,18 @@ def _unpack_ms(ms: int) -> int | None:
 
 UNBOUNDED = 1 << 62
 POSITION = b"position"
-"""Key of the position entry in each partition of the table's changelog."""
+"""Key under which the position is stored in each partition of the table's changelog."""
 
 
 class TableChange(NamedTuple):
-    """Entry of the transition table to write; to remove if it has no value."""
+    """Entry to write to the transition table. Without a value the entry is removed."""
 
     key: bytes
     value: bytes | None
 
 
 class RateEntry(NamedTuple):
-    """Entry of the rate table to write, for one name and one minute."""
+    """Entry to write to the rate table, for one name and one minute."""
 
     name: str
     minute: int
@@ -246,12 +248,12 @@ class RateEntry(NamedTuple):
 
 
 class TouchedCounts(RecentCounts):
-    """Counts that record in which minutes they changed."""
+    """Counts that also record in which minutes they have changed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.touched: set[tuple[tuple[str | int, ...], int]] = set()
-        """Names, each with a minute, that changed since this set was last emptied."""
+        """Names and minutes whose counts have changed since this set was last emptied."""
 
     def get_minute(self, service: str, handler: str, time_ms: int) -> MinuteCounts | None:
         """Return the counts of a handler in a minute, and mark that minute as changed."""
@@ -280,28 +282,31 @@ class TouchedCounts(RecentCounts):
 
 
 class PartitionModel:
-    """Read model of one partition."""
+    """The read model of one partition, and the table entries from which it can be restored."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.counts = TouchedCounts()
         self.read_model = ReadModel(UNBOUNDED, self.counts)
-        """Unbounded: the owner of all partitions keeps one bound for them together."""
+        """Read model without a limit on the number of sagas. The worker limits that number for all its partitions
+        together.
+        """
         self.refused = 0
         """Number of records and table entries that could not be decoded."""
         self.position = 0
-        """Offset of the next record to apply. Entries of all earlier records are written to the tables before this
-        position is."""
+        """Offset of the next record to apply. It is written to the table only after the entries of all earlier
+        records.
+        """
         self.log_id = ""
-        """Id of the log in which the position counts; empty if unknown."""
+        """Id of the log to which the position belongs; empty if unknown."""
 
-    # ---------------------------------------------------------------- what services tell
+    # ---------------------------------------------------------------- transition events
 
     def apply(self, record: Record) -> Iterator[TableChange]:
-        """Apply a record. Yield the table entries to write for what is new."""
+        """Apply a record, and yield the table entries to write if it contains anything new."""
         try:
             several = parse_transitions(record)
-        except BadInput:  # anybody may write to the topic, and later versions may publish other things
+        except BadInput:  # any client may write to the topic, and later versions may publish other records
             self.refused += 1
             return
         for told in several:
@@ -319,8 +324,9 @@ class PartitionModel:
         return TableChange(encode_key(key), encode_transition(to_stored(told, packed, standing, appended_ms)))
 
     def _find_current(self, told: TransitionEvent) -> tuple[PackedTransition | None, ServiceState | None]:
-        """Return what the read model has of a transition from all its copies, and the service's latest state if this
-        transition gave it."""
+        """Return the transition as the read model has it, combined from all copies of the event. Also return the
+        service's latest state if this transition determined it.
+        """
         known = self.read_model.sagas.get(told.saga)
         if known is None:
             return None, None
@@ -330,7 +336,7 @@ class PartitionModel:
         return packed, next(said, None)
 
     def forget_one(self) -> list[TableChange]:
-        """Forget one saga. Return the table entries to remove."""
+        """Drop one saga, and return the table entries to remove."""
         return self._to_removals(self.read_model.forget_one())
 
     def _to_removals(self, known: TrackedSaga) -> list[TableChange]:
@@ -342,7 +348,7 @@ class PartitionModel:
         return [TableChange(encode_key(key), None) for key in keys]
 
     def take_changed_rates(self) -> list[RateEntry]:
-        """Return the counts that changed since the last call, without those that are too old."""
+        """Return the counts that have changed since the last call, without minutes that are too old."""
         found = [self._encode_rate(name, minute) for name, minute in sorted(self.counts.touched, key=str)]
         self.counts.touched.clear()
         return [each for each in found if each is not None]
@@ -366,7 +372,7 @@ class PartitionModel:
         text = msgspec.json.encode((self.partition, *name)).decode()
         return RateEntry(text, minute, msgspec.msgpack.encode(value))
 
-    # ---------------------------------------------------------------- what tables kept
+    # ---------------------------------------------------------------- table entries
 
     def encode_position(self) -> TableChange:
         """Encode the position as an entry of the transition table."""
@@ -374,14 +380,15 @@ class PartitionModel:
 
     def note_log_id(self, log_id: str) -> bool:
         """Record the id of the current log. Return true if the position belongs to another log, so that all records
-        have to be applied again. What was read from the other log stays valid."""
+        have to be applied again. Transitions applied from the other log stay valid.
+        """
         is_another, self.log_id = self.log_id not in ("", log_id), log_id
         if is_another:
             self.position = 0
         return is_another
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Restore an entry of the transition table, or its removal."""
+        """Apply an entry of the transition table, or the removal of one."""
         if key == POSITION:
             position, _, log_id = (value or b"").partition(b"@")
             if position.isdigit() and len(position) < 20 and log_id.isascii():
@@ -400,7 +407,9 @@ class PartitionModel:
             self.read_model.forget(known)
 
     def restore_rate(self, name: str, minute: int, value: bytes) -> None:
-        """Restore an entry of the rate table. If it has the higher count, it replaces what was counted here."""
+        """Apply an entry of the rate table. If its count is higher than the current one, it replaces the current
+        one.
+        """
         counts, time_ms = self.counts, minute * MINUTE_MS
         try:
             match msgspec.json.decode(name):
@@ -420,7 +429,7 @@ class PartitionModel:
 
 
 def parse_partition(name: str) -> int | None:
-    """Parse the partition from the name of a rate; `None` if the name is not one of ours."""
+    """Return the partition number in the name of a rate; `None` for a name of another form."""
     try:
         partition = msgspec.json.decode(name)[0]
     except (msgspec.DecodeError, LookupError, TypeError):

@@ -1,7 +1,8 @@
 """HTTP server of a shared monitor: ask all workers, merge their answers, and respond in JSON.
 
-Each saga belongs to one partition, so one worker can answer a question about it. But whether a saga is stuck depends on
-what is usual in all partitions. So the sums of all partitions are fetched first, and sent along with the real question.
+Each saga belongs to one partition, so a single worker can answer a question about it. But whether a saga is stuck
+depends on the usual durations in all partitions. So the sums of all partitions are fetched first, and sent along with
+the actual question.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ from saga.support.printable import count_noun, shorten
 
 
 class UsualDurations(Struct, frozen=True):
-    """How long handlers usually wait, and sagas usually live."""
+    """Usual waiting times of handlers, and usual lifetimes of sagas."""
 
     waits: dict[tuple[str, str], TimeHistogram]
     lives: dict[str, TimeHistogram]
 
 
 class PartitionSums(Struct, frozen=True, kw_only=True):
-    """Counts of one partition, or of several added up."""
+    """Counts of one partition, or the sums of several."""
 
     newest_ms: int
     sagas: int
@@ -56,7 +57,7 @@ class PartitionSums(Struct, frozen=True, kw_only=True):
     usual: UsualDurations
 
     def to_counts(self) -> RecentCounts:
-        """Convert to the counters of a read model."""
+        """Convert the sums to the counters of a read model."""
         counts = RecentCounts()
         counts.newest_ms = self.newest_ms
         counts.handlers, counts.failures, counts.partitions = self.handlers, self.failures, self.partitions
@@ -64,7 +65,7 @@ class PartitionSums(Struct, frozen=True, kw_only=True):
 
 
 class WorkerQuestion(Struct, frozen=True):
-    """Question to a worker about its partitions."""
+    """A question to a worker about its partitions."""
 
     what: Literal["sums", "stuck", "trace"]
     saga: str = ""
@@ -73,7 +74,7 @@ class WorkerQuestion(Struct, frozen=True):
 
 
 class WorkerReply(Struct, frozen=True):
-    """Answer of a worker, by partition number."""
+    """A worker's answers to a question, by partition number."""
 
     sums: dict[int, PartitionSums] = {}
     stuck: dict[int, StuckSagas] = {}
@@ -141,7 +142,7 @@ def add_up(several: Iterable[PartitionSums]) -> PartitionSums:
 
 
 def merge_stuck(several: Iterable[StuckSagas], unanswered: tuple[str, ...]) -> StuckSagas:
-    """Merge the stuck sagas of several partitions, those that are stuck longest first."""
+    """Merge the stuck sagas of several partitions, those stuck longest first."""
     several = [*several]
     found = sorted((stuck for each in several for stuck in each.sagas), key=_sort_key)
     more = any(each.more for each in several) or len(found) > PAGE_MAX
@@ -149,7 +150,7 @@ def merge_stuck(several: Iterable[StuckSagas], unanswered: tuple[str, ...]) -> S
 
 
 def _sort_key(stuck: StuckSaga) -> tuple[int, tuple[str, ...], str]:
-    """Return the sort key that orders merged sagas as one partition does."""
+    """Return the sort key of a stuck saga. It gives merged sagas the same order as the read model of one partition."""
     waits = stuck.why == "waiting"
     reason = (stuck.why, stuck.awaited.service, stuck.awaited.handler) if waits else (stuck.why,)
     return stuck.since_ms - stuck.measure_ms, reason, stuck.saga
@@ -172,22 +173,22 @@ def decode_reply(content: bytes) -> WorkerReply:
 
 
 ASKS = "/api/part"
-"""Path at which workers ask each other."""
+"""Path at which a worker receives questions of the others."""
 TIMEOUT_S = 5.0
 REPLY_BYTES_MAX = 256 << 20
 REASON_LENGTH_MAX = 200
-"""Longest text, in characters, that explains why a worker does not answer."""
+"""Maximum length, in characters, of a text that explains why a worker does not answer."""
 
 
 class TotalSums(Struct, frozen=True):
-    """Sums of all partitions, and why some are missing."""
+    """Sums of all partitions, and the reasons why some are missing."""
 
     sums: PartitionSums
     unanswered: tuple[str, ...]
 
 
 class SharedQueries:
-    """Queries that any worker can answer for all workers."""
+    """Queries that any worker can answer, by asking all workers."""
 
     def __init__(self, worker: MonitorWorker, clock: Clock) -> None:
         self._worker, self._clock = worker, clock
@@ -210,12 +211,12 @@ class SharedQueries:
         return msgspec.structs.replace(found, unanswered=whole.unanswered)
 
     async def errors(self) -> tuple[tuple[ErrorClass, ...], tuple[str, ...]]:
-        """Return the failures by class, and why some are missing."""
+        """Return failures by class, and the reasons why partitions are missing."""
         whole = await self.sums()
         return list_errors(whole.sums.to_counts()), whole.unanswered
 
     async def hot(self) -> HotSpots:
-        """Return the hot keys and partitions."""
+        """Return hot sagas and partitions."""
         whole = await self.sums()
         return msgspec.structs.replace(
             find_hot_spots(whole.sums.to_counts(), whole.sums.busy), unanswered=whole.unanswered
@@ -231,7 +232,7 @@ class SharedQueries:
         return merge_stuck(parts.values(), missing or whole.unanswered)
 
     async def saga(self, saga: str) -> tuple[Timeline | None, tuple[str, ...]]:
-        """Return one saga across all services, and why it may be missing."""
+        """Return one saga across all services, and the reasons why it may be missing."""
         whole = await self.sums()
         asked = WorkerQuestion("trace", saga=saga, now_ms=self._clock.now_ms(), usual=whole.sums.usual)
         replies, unanswered = await self._ask(asked)
@@ -240,10 +241,12 @@ class SharedQueries:
         found = next((each for each in parts.values() if each is not None), None)
         return None if found is None else msgspec.structs.replace(found, unanswered=missing), missing
 
-    # ---------------------------------------------------------------- asking
+    # ---------------------------------------------------------------- asking other workers
 
     async def _ask(self, question: WorkerQuestion) -> tuple[list[WorkerReply], tuple[str, ...]]:
-        """Ask each worker. Also return the workers that do not answer, with their partitions."""
+        """Ask every worker. Return the replies, and a description of each worker that does not answer, with its
+        partitions.
+        """
         owners, content = self._worker.owners(), msgspec.msgpack.encode(question)
         others = sorted(url for url in owners if url != self._worker.url)
         asked = [asyncio.to_thread(_ask_worker, url, content) for url in others]
@@ -260,7 +263,7 @@ class SharedQueries:
         return replies, tuple(unanswered)
 
     def _list_missing(self, parts: Mapping[int, object], unanswered: tuple[str, ...]) -> list[str]:
-        """List the partitions that no answering worker has ready."""
+        """List the partitions that no answering worker has restored completely."""
         owned = self._worker.owners() if unanswered else {}
         silent = {
             number for url, numbers in owned.items() for number in numbers if any(url in each for each in unanswered)
@@ -373,9 +376,9 @@ class SharedOptions(NamedTuple):
     """Command-line options of a shared monitor's worker."""
 
     name: str
-    """Name of the monitor: its workers find each other by it, and its tables are named after it."""
+    """Name of the monitor. Workers with the same name form one monitor, and its tables are named after it."""
     address: str
-    """Host and port to listen on, at which the other workers send questions."""
+    """Host and port to listen on. The other workers send questions to this address."""
     sagas_max: int = SAGAS_MAX
 
 
@@ -387,10 +390,10 @@ async def serve_shared(
     begun: Callable[[str], None],
     tell: Report,
 ) -> None:
-    """Read a share of the partitions, and answer queries for all of them, until `stop`.
+    """Read a share of the partitions, and answer queries about all of them, until `stop`.
 
-    `begun` is called with the address once the server answers; `tell` with each problem that keeps it from reading.
-    Raises `SagaError` if it cannot start, or has to end.
+    `begun`: function called with the address once the server answers. `tell`: function called with each problem that
+    keeps the worker from reading. Raises `SagaError` if the worker cannot start or cannot continue.
     """
     adapter = adapters.broker_adapter(settings.broker)
     if not isinstance(adapter, TakesClients):
@@ -427,7 +430,7 @@ def _find_problem(wanted: SharedOptions) -> str:
 async def _count_partitions(
     name: str, settings: Settings, stop: asyncio.Event, clock: Clock, tell: Report
 ) -> int | None:
-    """Count the partitions to share, once there is a topic; `None` if it was stopped before."""
+    """Wait until the topic exists, and return its number of partitions; `None` if `stop` was set before."""
     reported = ""
     while not stop.is_set():
         try:
@@ -446,7 +449,7 @@ async def _count_partitions(
 
 
 def _check_partitions(name: str, counts: Mapping[str, int]) -> int:
-    """Return the partition count of the topic. Raises `ConfigurationError` if the tables have another one."""
+    """Return the topic's number of partitions. Raises `ConfigurationError` if the tables have another number."""
     problems = [
         f"{TRANSITIONS} has {counts[TRANSITIONS]} partitions, and {table} of this monitor has {counts[table]}: choose "
         "another name, under which it starts from the beginning"

@@ -1,9 +1,9 @@
-"""Worker of a shared monitor, made with Faust: it has some partitions of the topic of transitions, folds them, and
-keeps what it folded in tables, whose changes are topics of their own.
+"""Worker of a shared monitor, based on Faust: it has some partitions of the topic of transition events, applies their
+records, and stores the results in tables, whose changelogs are topics.
 
-Faust says which worker has which partition, gives those of a dead one to others, and has a table read again from its
-changes before anything is folded. A position is written, into the same table, only when the changes up to it are
-acknowledged: so whatever dies, no transition is lost, and one that is folded again is known by its number.
+Faust assigns partitions to workers and reassigns those of a dead one. It restores a table from its changelog before any
+record is applied. The position is written to the same table, after all table changes up to it are acknowledged. So no
+transition is lost when a worker dies, and one that is applied twice is recognised by its number.
 """
 
 import asyncio
@@ -31,15 +31,16 @@ from saga.monitor.shared.partitions import PartitionModel, parse_partition
 from saga.support.clock import Clock
 
 GAPS_MAX, AGAIN_S = 3, 2.0
-"""How often missing records are requested again, and how many seconds each request waits. After that they do not exist.
-Meanwhile thousands of records that Faust had fetched before arrive."""
+"""How often missing records are requested again, and how many seconds to wait for each request. After that the records
+are considered non-existent. Within this time thousands of records arrive that Faust had already fetched.
+"""
 BATCH_RECORDS = 100
-"""Most records that are applied before the worker waits for their table changes to be acknowledged."""
+"""Maximum number of records that are applied before the worker waits until their table changes are acknowledged."""
 EXPIRES_S = 120 * MINUTES
-"""Seconds for which the rate table keeps a minute."""
+"""How long the rate table keeps a minute, in seconds."""
 SESSION_S, HEARTBEAT_S, REQUEST_S = 10.0, 1.0, 40.0
 LOOK_S, LOG_S = 0.2, 5.0
-"""Seconds between checks of the app's state, and of whether the topic still has the same log."""
+"""Seconds between two checks of the app's state, and between two checks whether the topic still has the same log."""
 
 for _name in ("faust", "mode"):
     logging.getLogger(_name).setLevel(
@@ -48,47 +49,47 @@ for _name in ("faust", "mode"):
 
 
 FetchLogIds: TypeAlias = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
-"""Function that returns the log ids of topics: see `saga.broker.port.Broker.fetch_log_ids`."""
+"""Function that returns the log ids of topics; see `saga.broker.port.Broker.fetch_log_ids`."""
 
 
 class MonitorWorker:
-    """Worker that keeps the read model of its share of the partitions."""
+    """A worker that holds the read models of its share of the partitions."""
 
     def __init__(
         self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock, log_ids: FetchLogIds
     ) -> None:
         self.name, self.partitions = name, partitions
         self.url = f"http://{address}"
-        """Address at which the other workers send questions."""
+        """Address to which the other workers send questions."""
         self.parts: dict[int, PartitionModel] = {}
         """Assigned partitions, each with its read model."""
         self.ready = False
         """True if the tables of all assigned partitions have been restored."""
         self._sagas_max, self._clock, self._log_ids = sagas_max, clock, log_ids
         self._log_looked_s = 0.0
-        """Time at which the log ids were last checked."""
+        """Time of the last check of the log ids."""
         self._table_ids: dict[str, str] = {}
-        """Ids of the changelog topics' logs when they were first seen."""
+        """Log ids of the changelog topics when they were first read."""
         self._app: faust.App | None = None
         self._sent: list[asyncio.Future[Any]] = []
-        """Table changes that are not acknowledged yet."""
+        """Futures of table changes that are not acknowledged yet."""
         self._minute_s = 0.0
-        """Minute in whose window a rate is written."""
+        """Time that selects the minute under which a rate is written."""
         self._gaps: Counter[int] = Counter()
-        """For each partition, how often in a row missing records were requested again."""
+        """For each partition, how often missing records were requested again without success."""
         self._sought_s: dict[int, float] = {}
-        """For each partition, when it was last read again from its position."""
+        """For each partition, when reading last restarted at its position."""
         self._windows: Any = None
-        """Rate table, as Faust presents its windows."""
+        """The rate table, as Faust presents its windows."""
         self._taken: asyncio.Queue[Any] = asyncio.Queue(BATCH_RECORDS)
-        """Records that Faust has delivered and that are not applied yet."""
+        """Records that Faust has delivered and that have not been applied yet."""
 
     def ready_models(self) -> dict[int, ReadModel]:
-        """Read models that are completely restored, by partition."""
+        """Read models that are restored completely, by partition."""
         return {partition: part.read_model for partition, part in self.parts.items()} if self.ready else {}
 
     def owners(self) -> dict[str, set[int]]:
-        """Partitions of each worker, by its address, as of the last assignment."""
+        """For each worker, by address, its partitions at the last assignment."""
         if self._app is None:
             return {}
         found: Mapping[str, Mapping[str, Iterable[int]]] = self._app.router.tables_metadata()
@@ -98,7 +99,7 @@ class MonitorWorker:
     # ---------------------------------------------------------------- life
 
     async def follow(self, options: ClientOptions, copies: Copies) -> None:
-        """Apply existing and new records until cancelled. Raises `SagaError` if that cannot go on."""
+        """Apply existing and new records until cancelled. Raises `SagaError` if the worker cannot continue."""
         with tempfile.TemporaryDirectory() as folder:
             app = self._app = self._create_app(options, copies, folder)
             folding = asyncio.get_running_loop().create_task(self._run(), name="folding")
@@ -133,7 +134,7 @@ class MonitorWorker:
         """Create the Faust app with its two tables."""
         app = faust.App(
             self.name,
-            env={},  # settings are ours alone
+            env={},  # only our own settings apply
             datadir=folder,
             broker=[f"kafka://{server}" for server in options["bootstrap_servers"]],
             broker_credentials=_build_credentials(options),
@@ -172,27 +173,28 @@ class MonitorWorker:
         app.agent(source, name="taking")(taking)
         return app
 
-    # ---------------------------------------------------------------- folding
+    # ---------------------------------------------------------------- applying records
 
     async def _run(self) -> None:
-        """Apply delivered records, as many at once as there are."""
+        """Apply delivered records, in batches of those that are available."""
         while True:
             events = [await self._taken.get()]
             while len(events) < BATCH_RECORDS and not self._taken.empty():
                 events.append(self._taken.get_nowait())
-            while not self.ready:  # counts are incomplete before
+            while not self.ready:  # before that the counts are incomplete
                 await self._clock.sleep(LOOK_S)
             await self._apply(events)
 
     async def _apply(self, events: Sequence[Any]) -> None:
-        """Apply these records. Return when their changes are in the changelogs of both tables, and then the
-        position."""
+        """Apply these records. Return when their changes are in the changelogs of both tables, and after them the
+        position.
+        """
         assert self._app is not None
         kept, gaps, moved = self._app.tables[KEPT], set[int](), set[int]()
         for event in events:
             message = event.message
             part = self.parts.get(message.partition)
-            if part is None or message.offset < part.position:  # the partition has moved away, or was assigned again
+            if part is None or message.offset < part.position:  # the partition was revoked, or assigned again
                 continue
             if message.offset > part.position:
                 if self._clock.monotonic_s() < self._sought_s.get(part.partition, 0.0) + AGAIN_S:
@@ -223,7 +225,7 @@ class MonitorWorker:
             await self._seek(gaps)
 
     async def _restart_recreated(self) -> None:
-        """Read a topic that was recreated from its beginning."""
+        """If the topic was recreated, read it from its beginning."""
         if replaced := await self._compare_log():
             await self._seek(replaced)
 
@@ -231,8 +233,8 @@ class MonitorWorker:
         """Return the partitions whose positions belong to another log of the topic; `None` if the broker does not
         answer.
 
-        Raises `SagaError` if the changelog topics were recreated: only changes that are not in any worker's memory yet
-        would be written to the new ones.
+        Raises `SagaError` if the changelog topics were recreated: the new ones would get only future changes, not the
+        entries that exist only in the workers' memory.
         """
         tables = [changelog_topic(self.name, table) for table in (KEPT, RATES)]
         try:
@@ -251,8 +253,9 @@ class MonitorWorker:
         return replaced
 
     async def _seek(self, numbers: set[int]) -> None:
-        """Read partitions again from their positions. When partitions move, Faust drops records that it has fetched,
-        and would not fetch them again."""
+        """Restart reading of partitions at their positions. This is needed when partitions are reassigned, because
+        Faust then drops records that it has fetched, and would not fetch them again.
+        """
         assert self._app is not None
         consumer, places = self._app.consumer, {number: TP(TRANSITIONS, number) for number in numbers}
         begins = await consumer.earliest_offsets(*places.values())
@@ -261,9 +264,7 @@ class MonitorWorker:
             part.position = max(part.position, begins.get(place) or 0)
 
         async def seek(place: TP, position: int) -> None:
-            with suppress(
-                IllegalStateError
-            ):  # it is being moved just now: its next owner begins at the stored position
+            with suppress(IllegalStateError):  # being reassigned: its next owner begins at the stored position
                 await consumer.seek(place, position)
                 self._sought_s[place.partition] = self._clock.monotonic_s()
 
@@ -277,15 +278,15 @@ class MonitorWorker:
     def _add_sent(self, sent: asyncio.Future[Any]) -> None:
         self._sent.append(sent)
 
-    # ---------------------------------------------------------------- partitions that come and go
+    # ---------------------------------------------------------------- assigned partitions
 
     def _assign(self, partitions: set[int]) -> None:
-        """Start restoring the tables of these partitions: until all are restored, no question is answered."""
+        """Start restoring the tables of these partitions. No question is answered until all are restored."""
         self.ready = False
         self.parts = {number: self.parts.get(number) or PartitionModel(number) for number in sorted(partitions)}
 
     def _restore_rates(self, app: faust.App) -> None:
-        """Restore the rate table once both tables have been read."""
+        """Restore the counts from the rate table, once both tables have been read."""
         table: Any = app.tables[RATES]
         rows = table.data
         newest_s = max((part.counts.newest_ms for part in self.parts.values()), default=0) / 1000
@@ -298,8 +299,9 @@ class MonitorWorker:
 
 
 def _is_settled(app: faust.App) -> bool:
-    """Return whether partitions are assigned and their tables restored. Faust may report this for a moment too early,
-    when partitions move again during the restore; the next check then corrects it."""
+    """Return whether partitions are assigned and their tables restored. Faust may report this too early if partitions
+    are reassigned during the restore; the next check then corrects it.
+    """
     tables: Any = app.tables
     recovery = tables.recovery
     begins = recovery.signal_recovery_start.is_set() or recovery.in_recovery
@@ -310,19 +312,18 @@ KEPT, RATES = "transitions", "rates"
 
 
 def changelog_topic(name: str, table: str = KEPT) -> str:
-    """Return the changelog topic of a table of the shared monitor with that name."""
+    """Return the changelog topic of a table of the shared monitor with this name."""
     return f"{name}-{table}-changelog"
 
 
 class TransitionTableStore(Store[Any, Any]):
-    """Faust store of the transition table. Its entries exist in the read models only."""
+    """Faust store of the transition table. The entries are kept only in the read models."""
 
     def __init__(self, worker: MonitorWorker, app: AppT, table: Table[Any, Any]) -> None:
         super().__init__("memory://", app, table)
         self._worker, self._topic = worker, table.changelog_topic_name
         self._read: dict[Any, int] = {}
-        """For each changelog partition, the offset up to which all changes are applied: those of others, and ours that
-        follow directly."""
+        """For each changelog partition, the offset up to which all changes are applied without a gap."""
 
     def apply_changelog_batch(
         self, batch: Iterable[Any], to_key: Callable[[Any], Any], to_value: Callable[[Any], Any]
@@ -336,31 +337,32 @@ class TransitionTableStore(Store[Any, Any]):
                 self._read[message.tp] = message.offset
 
     def persisted_offset(self, tp: Any) -> int | None:
-        """Return the offset up to which everything is applied; `None` if nothing is."""
+        """Return the offset up to which all changes are applied; `None` if none are."""
         return self._read.get(tp)
 
     def set_persisted_offset(self, tp: Any, offset: int) -> None:
-        """Record a change that this worker wrote. If it does not directly follow the last one, the changes between are
-        still to be read."""
+        """Record that this worker wrote a change. If the change does not directly follow the last one, the changes in
+        between have yet to be read.
+        """
         if offset == self._read.get(tp, -1) + 1:
             self._read[tp] = offset
 
     async def on_rebalance(
         self, assigned: set[Any], revoked: set[Any], newly_assigned: set[Any], generation_id: int = 0
     ) -> None:
-        """Take over these partitions, and drop all others."""
+        """Add the newly assigned partitions, and drop all that are no longer assigned."""
         mine = {tp for tp in assigned if tp.topic == self._topic}
         self._read = {tp: offset for tp, offset in self._read.items() if tp in mine}
         self._worker._assign({tp.partition for tp in mine})
 
     def reset_state(self) -> None:
-        """Do nothing: the only state is what is read from the topic."""
+        """Do nothing, because the store has no state besides what it reads from the topic."""
 
     async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
-        """Do nothing: the changelog topic is the backup."""
+        """Do nothing, because the changelog topic is the backup."""
 
     def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
-        """Do nothing: there is no backup."""
+        """Do nothing, because there is no backup."""
 
     def __getitem__(self, key: Any) -> Any:
         raise KeyError(key)
@@ -377,7 +379,9 @@ class TransitionTableStore(Store[Any, Any]):
 
 
 def _build_table_class(worker: MonitorWorker) -> type[Table[Any, Any]]:
-    """Build the table class of a worker: it chooses the partition of each entry, and tracks unacknowledged changes."""
+    """Build the table class of a worker, which chooses the partition of each entry and tracks unacknowledged
+    changes.
+    """
 
     class ChangelogTable(Table[Any, Any]):
         def _new_store(self) -> Any:
@@ -401,7 +405,7 @@ def _to_record(message: Any) -> Record:
 
 
 def _build_credentials(options: ClientOptions) -> Any:
-    """Convert credentials to Faust's form; `None` if the broker needs none."""
+    """Convert the options' credentials to the form that Faust needs; `None` if the broker needs none."""
     context = options["ssl_context"]
     if options["sasl_oauth_token_provider"] is not None:
         return OAuthCredentials(oauth_cb=options["sasl_oauth_token_provider"], ssl_context=context)
