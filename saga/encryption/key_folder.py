@@ -1,16 +1,18 @@
-"""Folder of keys, which all services and clients share: keys that wrap, one wrapped secret for each subject, and an
-audit log.
+"""Folder of keys, which all services and clients share. It contains wrapping keys, one wrapped secret for each subject,
+and an audit log.
 
-    keys/2026-11-23T10-00-00Z.key     wraps secrets; the last by name wraps new ones
-    keys/subjects/3f/3f09....json     wrapped secret of one subject, or the mark that it was forgotten
-    keys/made/3f                      names of the secrets that were ever created
-    keys/book.jsonl                   audit log: who created, rewrapped, forgot or revealed what, when and why
+    keys/2026-11-23T10-00-00Z.key     wraps secrets; the last by name wraps new ones keys/subjects/3f/3f09....json
+        wrapped secret of one subject, or the mark that it was forgotten keys/made/3f                      names of the
+        secrets that were ever created keys/book.jsonl                   audit log: who created, rewrapped, forgot or
+        revealed what, when and why
 
-A secret is created once, by the first who encrypts for its subject. It is only ever replaced by the mark of its
-erasure, or by itself, wrapped with a newer key. A missing file is no erasure: it may come back, and who needs it waits.
+A secret is created once, by the first process that encrypts a value of its subject. It is never changed: its file is
+only replaced by the same secret, wrapped with a newer key, or by a mark that it was erased. A missing file does not
+mean an erasure, because it may be restored; operations that need it wait.
 
-Keys change while services run. A new secret becomes visible under the lock of the folder, and only if the key that
-wraps it is still the newest. So the owner of the lock that finds a key named by no secret knows that none will name it.
+Keys change while services run. A new secret becomes visible while the lock of the folder is held, and only if its
+wrapping key is still the newest. So if the holder of the lock finds an older wrapping key that no secret uses, no
+secret will ever use it.
 """
 
 import asyncio
@@ -33,15 +35,16 @@ from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
 
 CACHE_S: Final = 60.0
-"""Seconds for which a process uses a key that it has read. So long after an erasure it may still decrypt."""
+"""Time for which a process uses a key that it has read, in seconds. After an erasure it may still decrypt for this
+time."""
 CACHE_MAX: Final = 10_000
 """Largest number of keys that a process caches."""
 ENDING: Final = ".key"
 MAKE_ONE: Final = ": make one, saga keys new"
 LOCK_RETRY_S: Final = 0.01
-"""Seconds between two attempts to lock the folder."""
+"""Pause between two attempts to lock the folder, in seconds."""
 LOCK_ATTEMPTS_MAX: Final = 1000
-"""Attempts to lock the folder, before an error reports that another process does not release it."""
+"""Largest number of attempts to lock the folder, before an error reports that another process does not release it."""
 
 
 class KeyFolder:
@@ -112,7 +115,7 @@ class KeyFolder:
     def _load_key(self, name: str) -> SubjectKey | None:
         """Return a key, or `None` if its subject was forgotten.
 
-        Raises `FileNotFoundError` without a secret or the mark of an erasure, and `KeysUnavailable`.
+        Raises `FileNotFoundError` if there is neither a secret nor the mark of an erasure, and `KeysUnavailable`.
         """
         content = self._load_content(name)
         while "erased" not in content:
@@ -120,7 +123,7 @@ class KeyFolder:
                 return SubjectKey(name, self._secret(name, content))
             except KeysUnavailable:
                 before, content = content, self._load_content(name)
-                if content == before:  # else it was rewrapped meanwhile, and the older key was removed
+                if content == before:  # otherwise it was rewrapped meanwhile, and the older key was removed
                     raise
         return None
 
@@ -209,13 +212,13 @@ class KeyFolder:
         return name if name > newest else f"{stem}_{now}{ENDING}"
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
-        """Wrap all secrets with the newest key. Return how many were rewrapped, and the keys that are no longer
-        needed."""
+        """Wrap all secrets with the newest key. Return the number of rewrapped secrets, and the wrapping keys that are
+        no longer needed."""
         count = 0
         with self._translate_errors(self.folder, "wrapped"):
             while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
                 for name in found:
-                    with self._hold_lock():  # else the mark of a concurrent erasure would be replaced
+                    with self._hold_lock():  # otherwise the mark of a concurrent erasure would be replaced
                         count += self._wrap_again(name)
             self.append_audit_line("rewrap", self._newest(), who, why)
             with self._hold_lock():  # under the lock no key or secret is created, so this second search is complete
@@ -226,11 +229,12 @@ class KeyFolder:
                 return count + sum(map(self._wrap_again, names)), self._find_unneeded()
 
     def _is_older(self, content: Mapping[str, Any]) -> bool:
-        """Return whether the content is a secret that is wrapped with another key than the newest."""
+        """Return whether the content is a secret that is wrapped with a key other than the newest."""
         return "erased" not in content and content.get("by") != self._newest()
 
     def _wrap_again(self, name: str) -> bool:
-        """Wrap a secret with the newest key. Return whether it had another one. The lock must be held."""
+        """Wrap a secret with the newest key. Return whether it was wrapped with another key before. The lock must be
+        held."""
         content = self._load_content(name)
         if not self._is_older(content):
             return False
@@ -239,7 +243,7 @@ class KeyFolder:
     def _find_unneeded(self) -> list[str]:
         """Return the wrapping keys that no secret needs or will need. The lock must be held.
 
-        Raises `KeysUnavailable` if a secret cannot be read: its copy in a backup may need any key.
+        Raises `KeysUnavailable` if a secret cannot be read, because a backup copy of it may need any of the keys.
         """
         for trouble in self._find_lost():
             raise KeysUnavailable(f"which keys are needed cannot be told: {trouble}")
@@ -248,7 +252,7 @@ class KeyFolder:
         return sorted(set(self._list_wrapping_keys()) - used - {self._newest()})
 
     def _find_lost(self) -> Iterator[str]:
-        """Yield a problem for each secret that was created and is missing."""
+        """Yield a problem for each secret that was created and is now missing."""
         with self._translate_errors(self.folder / "made", "read"):
             made = self._made_names.all()  # read before the secrets: one that is created meanwhile is not lost
         for name in sorted(made - set(self._subjects())):
@@ -298,7 +302,7 @@ class KeyFolder:
             raise KeysUnavailable(f"the audit log of {self.folder} cannot be read: {why}") from why
 
     def summarize(self) -> KeyState:
-        """Read all keys and summarise them. Raises `KeysUnavailable` without a folder."""
+        """Read all keys and summarise them. Raises `KeysUnavailable` if the folder is missing."""
         subjects, erased, troubles = 0, 0, list(self._find_lost())
         for name in self._subjects():
             try:
@@ -352,7 +356,7 @@ class KeyFolder:
 
     @contextmanager
     def _translate_errors(self, place: Path, what: str) -> Iterator[None]:
-        """Raise `KeysUnavailable` for an `OSError`."""
+        """Convert an `OSError` to `KeysUnavailable`."""
         try:
             yield
         except OSError as why:
@@ -367,8 +371,8 @@ class KeyFolder:
     def _write(self, name: str, content: Mapping[str, str], *, replaces: bool) -> bool:
         """Write a secret, or the mark of an erasure. Return whether it was written or exists.
 
-        Without `replaces`, existing content stays, and nothing is written (false) if the secret's wrapping key is no
-        longer the newest. With `replaces`, the lock must be held.
+        Without `replaces`, existing content stays; if the secret's wrapping key is no longer the newest, nothing is
+        written, and the result is false. With `replaces`, the lock must be held.
         """
         place = self._place(name)
         with self._write_beside(place, msgspec.json.encode(content)) as file:
@@ -386,8 +390,8 @@ class KeyFolder:
 
     @contextmanager
     def _write_beside(self, place: Path, content: bytes) -> Iterator[Path]:
-        """Write a file durably beside its place; inside the block the caller moves it there. Raises
-        `KeysUnavailable`."""
+        """Write a file durably in the same folder, under a temporary name. The caller moves it to its final name inside
+        the block. Raises `KeysUnavailable`."""
         beside = place.parent / f".{place.name}.{secrets.token_hex(8)}"
         with self._translate_errors(place, "written"):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -435,7 +439,7 @@ class MadeNames:
             os.close(file)
 
     def add_all(self, names: Iterable[str]) -> None:
-        """Add those of these names that are missing."""
+        """Add those of these names that are not listed yet."""
         for name in sorted(set(names) - self.all()):
             self.add(name)
 

@@ -1,8 +1,8 @@
-"""Keys of subjects, with which values are encrypted. A subject is a person or a saga that may be forgotten.
+"""Keys of subjects, with which values are encrypted. A subject is a person or a saga whose data may have to be erased.
 
-The encryption is deterministic (AES-SIV, RFC 5297): equal values of one subject in one place give equal texts. So a
-message that is published again is the same message, and a rerun emits the same bytes. An observer of two texts learns
-whether they are equal, and nothing else.
+The encryption is deterministic (AES-SIV, RFC 5297): equal values of one subject at the same place give equal
+ciphertexts. So a message that is published again is the same message, and a rerun emits the same bytes. An observer of
+two ciphertexts learns whether the values are equal, and nothing else.
 """
 
 import base64
@@ -34,29 +34,33 @@ class SubjectKey:
         self._mark = _derived(secret, b"saga: mark", _MARK_BYTES)
         self._mark_of_recorded = _derived(secret, b"saga: mark of a recorded value", _MARK_BYTES)
         self.digest = _derived(secret, b"saga: digest", 32)
-        """Key for digests of values that may be sensitive: without it no one can find a value by hashing guesses."""
+        """Key for digests of values that may be sensitive. Without this key nobody can find a value by hashing
+        guesses."""
 
     def encrypt(self, plain: bytes, place: str) -> str:
         """Encrypt a value.
 
-        `place`: where it belongs; it cannot be decrypted for another place.
+        `place`: where the value belongs, such as contract, field and saga. The ciphertext cannot be decrypted for
+        another place.
         """
         return self._encrypt_marked(self._mark, plain, place)
 
     def encrypt_recorded(self, plain: bytes, place: str) -> str:
-        """Encrypt a value that a service records. Its mark shows that it is bound to a place within its saga."""
+        """Encrypt a value that a service records. The ciphertext contains a mark which shows that it is bound to a
+        place within its saga."""
         return self._encrypt_marked(self._mark_of_recorded, plain, place)
 
     def _encrypt_marked(self, mark: bytes, plain: bytes, place: str) -> str:
         encrypted = mark + self._cipher.encrypt(
             b"=" + plain, [place.encode()]
-        )  # never empty, which not all versions accept
+        )  # never empty, because not all versions accept empty data
         return f"{ENCRYPTED_PREFIX}{self.name}:{base64.urlsafe_b64encode(encrypted).decode()}"
 
     def decrypt_recorded(self, text: str, place: str, place_before: str) -> bytes:
-        """Decrypt a result of `encrypt_recorded`. Raises as `decrypt`.
+        """Decrypt a ciphertext made by `encrypt_recorded`. Raises the same errors as `decrypt`.
 
-        `place_before`: its place for releases that did not distinguish the places within a saga.
+        `place_before`: the place to which earlier releases bound the value; they did not distinguish places within a
+        saga.
         """
         try:
             encrypted = _bytes_in(text)
@@ -67,9 +71,10 @@ class SubjectKey:
             raise DecryptionFailed from why
 
     def decrypt(self, text: str, place: str, place_before: str | None = None) -> bytes:
-        """Decrypt a value. Raises `DecryptionFailed`, and `WrongSecret`.
+        """Decrypt a value. Raises `DecryptionFailed` and `WrongSecret`.
 
-        `place_before`: its place for releases that did not distinguish all places, nor marked the secret.
+        `place_before`: the place to which earlier releases bound the value; they did not distinguish all places, and
+        did not mark the secret.
         """
         try:
             encrypted = _bytes_in(text)

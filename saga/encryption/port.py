@@ -1,8 +1,10 @@
 """Port of the key provider: encryption keys of subjects. A subject is a person or a saga.
 
-Promised: a subject has one key for its whole life; a forgotten subject never gets a key again.
+Promised: a subject has the same key for ever; a subject whose key was erased (a forgotten subject) never gets a key
+again.
 
-Not promised: that keys can be read now. Then `KeysUnavailable` is raised, and the caller tries again.
+Not promised: that keys can always be read. If they cannot, `KeysUnavailable` is raised, and the caller tries again
+later.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -19,11 +21,11 @@ class KeyState(NamedTuple):
     erased: int
     """Number of forgotten subjects."""
     troubles: list[str]
-    """Problems with secrets, each with its place."""
+    """Problems with secrets, each with the place of the secret."""
     unneeded: list[str]
-    """Older wrapping keys that no secret needs any more."""
+    """Older wrapping keys that no secret uses any more."""
     unwritable: str
-    """A place that this user may not write; empty if there is none."""
+    """Path that this user may not write; empty if there is none."""
 
 
 class Keys(Protocol):
@@ -33,8 +35,8 @@ class Keys(Protocol):
         """Return the key of a subject, created if it has none; `None` if the subject was forgotten."""
 
     async def get_key(self, name: str) -> "SubjectKey | None":
-        """Return the key with this name; `None` if its subject was forgotten. Raises `KeyMissing` if only this key is
-        missing."""
+        """Return the key with this name; `None` if its subject was forgotten. Raises `KeyMissing` if this key is
+        missing but others can be read."""
 
 
 class KeyRing(Keys, Protocol):
@@ -50,8 +52,8 @@ class KeyRing(Keys, Protocol):
         """Create a wrapping key, which wraps new secrets from now on, and return its name."""
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
-        """Wrap all secrets with the newest key. Return how many were wrapped, and the keys that are no longer
-        needed."""
+        """Wrap all secrets with the newest key. Return the number of rewrapped secrets, and the wrapping keys that are
+        no longer needed."""
 
     def forget(self, subject: str, who: str, why: str) -> bool:
         """Erase the secret of a subject for good. Return whether it had one."""

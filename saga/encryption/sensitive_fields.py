@@ -1,7 +1,7 @@
-"""Marks of sensitive values, `Annotated[str, sensitive]` in classes of a service: how such values are recorded, shown,
-redacted in texts, and recognised when they are encrypted.
+"""Sensitive values that a service marks in its classes with `Annotated[str, sensitive]`: how they are recorded, hidden
+from people, redacted in texts, and recognised when they are encrypted.
 
-Recorded, a marked value stands in an object of its own, `{"_sensitive": ...}`, in whatever JSON it is. So everything
+A marked value is recorded inside an object of its own, `{"_sensitive": ...}`, wherever it occurs in JSON. So all code
 that shows recorded values can hide them without knowing the service's classes.
 """
 
@@ -27,13 +27,15 @@ HIDDEN: Final = "***"
 MARK: Final = "_sensitive"
 """Field of a recorded object that holds a sensitive value."""
 WHOLE_MIN = 4
-"""Length from which a sensitive value is also found inside words; a shorter one is found only as a whole word."""
+"""Smallest length with which a sensitive value is also found inside words. A shorter value is found only as a whole
+word."""
 GROUPED_MIN = 6
-"""Length from which a number, such as that of a card, is also found when written in groups: 4111 1111."""
+"""Smallest length with which a number, such as that of a card, is also found when it is written in groups: 4111
+1111."""
 TEXT_MAX = 20_000
-"""Characters of a text that are searched; the rest is cut off."""
+"""Largest number of characters of a text that are searched. The rest of the text is cut off."""
 _SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
-"""Separator between the groups of a number."""
+"""Pattern of a separator between the groups of a number."""
 
 
 class Sensitive:
@@ -46,20 +48,20 @@ class Sensitive:
 
 
 sensitive: Final = Sensitive()
-"""Mark of a sensitive value: `Annotated[str, sensitive]`, for a field of a state or a document, a result of a step, or
+"""Marker for a sensitive value, `Annotated[str, sensitive]`: a field of a state or a document, a result of a step, or
 an argument of `on_abort`.
 
-People see `***` instead.
+People see `***` instead of the value.
 """
 
 Change: TypeAlias = Callable[[Any], Any]
 """Function from a sensitive value, as JSON, to its replacement."""
 _Walk: TypeAlias = Callable[[Any, Any, Change], Any]
-"""Function of a value, its JSON and a change that returns the JSON with all sensitive parts changed."""
+"""Function that takes a value, its JSON and a change, and returns the JSON with all sensitive parts changed."""
 
 
 class SensitiveMarks:
-    """The sensitive parts of one type."""
+    """The sensitive parts of one type, with functions to change and to find them."""
 
     __slots__ = ("_walk",)
 
@@ -69,11 +71,11 @@ class SensitiveMarks:
     def change(self, value: object, plain: Any, change: Change) -> Any:
         """Return the JSON of a value with each sensitive part changed.
 
-        `plain`: the value as JSON; of an object it may have only some of the fields.
+        `plain`: the value as JSON. If it is an object, some fields may be missing.
         """
         try:
             return self._walk(value, plain, change)
-        except _UNREAD:  # it is not of its type, so any part of it may be sensitive
+        except _UNREAD:  # the value is not of its type, so any part of it may be sensitive
             return change(plain)
 
     def texts(self, value: object) -> list[str]:
@@ -93,7 +95,7 @@ _UNREAD = (TypeError, ValueError, OverflowError, RecursionError, AttributeError,
 
 
 def mark(plain: Any) -> dict[str, Any]:
-    """Return a value in the object that marks it."""
+    """Return an object that contains a value and marks it as sensitive."""
     return {MARK: plain}
 
 
@@ -101,7 +103,7 @@ def find_marks(hint: Any) -> SensitiveMarks | None:
     """Return the sensitive parts of a type; `None` if it has none."""
     try:
         return _marks_of(hint)
-    except TypeError:  # an unhashable hint is no type of ours
+    except TypeError:  # an unhashable annotation is none of the toolkit's types
         return None
 
 
@@ -120,7 +122,7 @@ def hide_marked(recorded: Any) -> Any:
 
 
 def unwrap_marked(recorded: Any) -> Any:
-    """Replace the objects that mark values by these values.
+    """Replace each object that marks a value by the value itself.
 
     >>> unwrap_marked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '4242'}
@@ -141,7 +143,7 @@ def replace_marked(recorded: Any, change: Change) -> Any:
 
 
 def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
-    """Replace each marked part as `replace_marked`, but pass its path to `change`, too.
+    """Replace each marked part as `replace_marked` does, but also pass the path of the part to `change`.
 
     >>> replace_marked_at({"cards": [{"_sensitive": "4242"}]}, lambda path, value: f"{value} at {path}")
     {'cards': ["4242 at ['cards'][0]"]}
@@ -159,7 +161,7 @@ def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: st
 
 
 def collect_texts(plain: Any) -> Iterator[str]:
-    """Yield the text of every part of a value, as JSON or Python writes it."""
+    """Yield the texts of all parts of a value, as JSON and Python write them."""
     match plain:
         case str():
             yield plain
@@ -178,7 +180,7 @@ def collect_texts(plain: Any) -> Iterator[str]:
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
-    """Replace every occurrence of these secrets in a text by `***`, in upper or lower case, quoted or encoded.
+    """Replace every occurrence of these secrets in a text by `***`, even in other case, quoted or encoded.
 
     >>> redact_text("card 4111-1111 of 1 declined", ["4111-1111", "1"])
     'card *** of *** declined'
@@ -189,7 +191,7 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
     forms = {form for secret in set(secrets) if 0 < len(secret) <= 2 * length for form in _forms(secret)}
     if not forms:
         return text
-    if length > TEXT_MAX:  # a secret may be cut in two at the end
+    if length > TEXT_MAX:  # a secret may have been cut in two at the end
         text = text[: max(0, TEXT_MAX - max(map(len, forms)))]
     lower = text.lower()
     bare = re.sub(_SEPARATOR, "", lower)
@@ -207,7 +209,8 @@ def _join_groups(form: str) -> str | None:
 
 
 def _pattern(form: str) -> str:
-    """Return the pattern that finds a form: a short one only as a whole word, a number also in groups."""
+    """Return the pattern that finds one form of a secret. A short form is found only as a whole word, a number also in
+    groups."""
     bare = _join_groups(form)
     if bare is not None:
         return f"{_SEPARATOR}*".join(map(re.escape, bare))
@@ -217,7 +220,7 @@ def _pattern(form: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield the forms of a text: plain, quoted and encoded, for each way to compose its characters in Unicode."""
+    """Yield the forms in which a text may occur: plain, quoted and encoded, each in all Unicode normalization forms."""
     composed = [text] if text.isascii() else [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
     for each in composed:
         cased = [each] if each.isascii() else [each, each.upper(), each.lower(), each.casefold()]
@@ -229,7 +232,7 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """Yield a text as it is, and as Python, JSON, URLs and markup write it."""
+    """Yield a text unchanged, and in the forms in which Python, JSON, URLs and markup write it."""
     yield text
     for quote in (repr, ascii, json.dumps, lambda each: json.dumps(each, ensure_ascii=False)):
         yield (once := quote(text)[1:-1])
@@ -241,15 +244,15 @@ def _quoted(text: str) -> Iterator[str]:
     yield html.escape(text)
     yield text.encode("ascii", "xmlcharrefreplace").decode()
     yield repr(content)[2:-1]
-    for wrongly in ("latin-1", "cp1252"):  # as it looks when decoded with the wrong encoding
+    for wrongly in ("latin-1", "cp1252"):  # as the text looks when it was decoded with the wrong encoding
         yield content.decode(wrongly, "replace")
     if not text.isascii() and sum(map(str.isascii, text)) >= WHOLE_MIN:
         yield text.encode("ascii", "replace").decode()
 
 
 def _encodings_of(content: bytes) -> Iterator[str]:
-    """Yield bytes as hexadecimal digits and as base64, also within longer base64, without the characters at both ends
-    that depend on the neighbours."""
+    """Yield bytes as hexadecimal digits and as base64. To find them within longer base64, too, the characters at both
+    ends, which depend on neighbouring bytes, are left out."""
     yield content.hex()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for at in range(3):
@@ -257,7 +260,7 @@ def _encodings_of(content: bytes) -> Iterator[str]:
 
 
 def _as_times(text: str) -> Iterator[str]:
-    """Yield a date or a time as Python and people write it."""
+    """Yield a date or a time in the forms in which Python and people write it."""
     with suppress(ValueError):
         day = date.fromisoformat(text)
         yield repr(day)
@@ -275,7 +278,7 @@ def _as_times(text: str) -> Iterator[str]:
 
 
 def _is_marked(hint: Any, seen: set[Any]) -> bool:
-    """Return whether a type has a sensitive part anywhere."""
+    """Return whether a type has a sensitive part at any depth."""
     hint, is_sensitive = _bare(hint)
     if is_sensitive:
         return True
@@ -288,7 +291,7 @@ def _is_marked(hint: Any, seen: set[Any]) -> bool:
 
 
 def _bare(hint: Any) -> tuple[Any, bool]:
-    """Return a type without its annotations, and whether these mark it."""
+    """Return a type without its annotations, and whether these annotations mark it as sensitive."""
     is_sensitive = False
     while True:
         if isinstance(hint, TypeAliasType):
@@ -311,14 +314,14 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
         AttributeError,
         TypeError,
         SyntaxError,
-    ):  # one of the toolkit's own, or one that no record can have
+    ):  # one of the toolkit's own types, or one that no record can contain
         return {}
 
 
 def _walk(hint: Any) -> _Walk:
     """Return the function that changes values of a type that has a sensitive part.
 
-    A part that it cannot look into is sensitive as a whole.
+    A part whose inside is not known is treated as sensitive as a whole.
     """
     hint, is_sensitive = _bare(hint)
     origin, args = get_origin(hint), get_args(hint)
@@ -404,17 +407,18 @@ _KEY_NAMES = re.compile(rb"sealed:1:([0-9a-f]{32}):")
 
 
 class DecryptionFailed(Exception):
-    """The value was encrypted with another key, copied from another place, or changed."""
+    """Error for a value that was encrypted with another key, copied from another place, or changed."""
 
 
 class WrongSecret(DecryptionFailed):
-    """The value was encrypted for this subject, but with another secret than the current one."""
+    """Error for a value that was encrypted for this subject, but with another secret than the current one."""
 
 
 def find_key_names(*contents: bytes) -> set[str]:
     """Return the names of the keys of all encrypted values in these bytes.
 
-    This includes text that only looks like an encrypted value, which any sender may put into an unencrypted field.
+    The result includes names in text that only looks like an encrypted value, because any sender may write such text
+    into an unencrypted field.
 
     >>> find_key_names(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
     {'0123456789abcdef0123456789abcdef'}
@@ -438,7 +442,7 @@ def recorded_place(service: str, saga: str, what: str, path: str = "") -> str:
     Args:
         service: The service.
         saga: The saga id.
-        what: The state, or a step of a run.
-        path: The path of the value in it.
+        what: Name of what contains the value: the state, or a step of a run.
+        path: The path of the value inside of the state or the step's answer.
     """
     return f"{service}|{saga}|{what}|{path}"

@@ -1,8 +1,9 @@
-"""Broker in front of another one, which translates values to and from the wire format of a schema registry.
+"""A broker that wraps another broker, and translates values to and from the wire format of a schema registry.
 
-Outgoing values get the ids of their schemas, incoming records the schemas of their ids; everything else is passed on.
-While the registry does not answer, publishing waits as for a broker that does not acknowledge, and a partition whose
-next record needs an unknown id is stalled: nothing is skipped, and nothing counts as an attempt.
+Outgoing values get the ids of their schemas, and incoming records get the schemas of their ids; everything else is
+passed on unchanged. While the registry does not answer, publishing waits as for a broker that does not acknowledge, and
+a partition whose next record has an unknown schema id is stalled. No record is skipped, and waiting does not count as
+an attempt.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from saga.registry.port import RegistryOptions, SchemaIncomplete, SchemaRegistry
 from saga.support.clock import Clock
 
 AGAIN_S = 0.5
-"""Pause before a request is repeated that the registry did not answer."""
+"""Pause before a request is repeated that the registry did not answer, in seconds."""
 UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
 
 MISSING_S = 30.0
-"""Time after which an id is requested again that the registry did not have."""
+"""Time after which an id that the registry did not have is requested again, in seconds."""
 IDS_MAX = 10_000
 """Largest number of cached ids. When it is reached, the cache is cleared."""
 
@@ -56,7 +57,7 @@ class RegistryBroker:
             await self._registry.__aexit__(None, None, None)
 
     async def unregistered(self, versions: Iterable[tuple[Contract, Version]]) -> list[str]:
-        """Return which of these versions the registry does not have, each in a line. Raises `RegistryUnavailable`."""
+        """Return a line for each of these versions that is not registered. Raises `RegistryUnavailable`."""
         return [
             f"{version.path} is not registered as {contract.subject} in the schema registry at {self._registry.address}"
             for contract, version in versions
@@ -64,7 +65,7 @@ class RegistryBroker:
         ]
 
     async def writer(self, id_: int) -> Writer:
-        """Request an id from the registry now, even if it is cached. Raises `RegistryUnavailable`."""
+        """Request the schema of an id from the registry now, even if it is cached. Raises `RegistryUnavailable`."""
         return await self.known.ask(id_)
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
@@ -111,7 +112,8 @@ class RegistryBroker:
 
 
 class RegistryAdministration(RegistryBroker):
-    """A broker for tools with a schema registry. It passes on all that it does not translate."""
+    """A broker for tools with a schema registry. Everything that it does not translate is passed on to the wrapped
+    broker."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._broker, name)
@@ -131,10 +133,10 @@ class _RegistryReader:
     def __init__(self, reading: PartitionReader, known: "RegistryCache") -> None:
         self._reading, self._known = reading, known
         self._taken: Sequence[Record] = ()
-        """Records that were read and wait for the registry."""
+        """Records that were read and wait for an answer of the registry."""
 
     async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Poll as the port promises. Raises `RegistryUnavailable` while the registry does not answer: nothing is
+        """Poll as the port promises. Raises `RegistryUnavailable` while the registry does not answer; no record is
         lost."""
         self._taken = self._taken or await self._reading.poll(records_max=records_max, timeout_s=timeout_s)
         for record in self._taken:
@@ -157,7 +159,8 @@ class _RegistryReader:
 async def problems_of(
     broker: Broker, written: Collection[tuple[Contract, Version]], read: Collection[Contract] = ()
 ) -> list[str]:
-    """Return what prevents events from being published or read as their topics require, each in a line.
+    """Return a line for each problem that prevents events from being published or read in the wire format of their
+    topic.
 
     `written`: versions that are published; `read`: contracts that are consumed. Raises `RegistryUnavailable`.
     """
@@ -169,19 +172,20 @@ async def problems_of(
 
 
 class BlockedPartitions:
-    """Records that the broker has delivered and that wait for the registry, by partition and in order."""
+    """Records that the broker has delivered and that wait for an answer of the registry, by partition and in order."""
 
     def __init__(self, known: "RegistryCache", clock: Clock) -> None:
         self._known, self._clock = known, clock
         self.records: dict[Partition, list[Record]] = {}
         self.trouble: dict[int, str] = {}
-        """Ids for which the registry did not answer, with the reason."""
+        """Ids for which the registry did not answer, each with the reason."""
         self._has_requests = asyncio.Event()
 
     def pass_ready(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return the records that need no request, and keep the others and all later ones of their partitions."""
+        """Return the records that need no request. The first record of a partition that needs one is kept, with all
+        later records of the partition."""
         if not self.records and not any(record.value and record.value[0] == 0 for record in records):
-            return records  # nearly always
+            return records  # nearly always the case
         passed: list[Record] = []
         for record in records:
             partition = Partition(*record[:2])
@@ -209,7 +213,7 @@ class BlockedPartitions:
         return released
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop the kept records of these partitions: the next owner gets them again."""
+        """Drop the kept records of these partitions. The next owner receives them again."""
         for partition in partitions:
             self.records.pop(partition, None)
 
@@ -223,9 +227,9 @@ class BlockedPartitions:
         return found
 
     async def ask(self, wake: Callable[[], None]) -> None:
-        """Request the ids of kept records, until cancelled.
+        """Request the schemas of kept records, until cancelled.
 
-        `wake`: called whenever a poll may return something else.
+        `wake`: function that is called whenever a poll may return other records than before.
         """
         while True:
             await self._has_requests.wait()
@@ -284,7 +288,7 @@ class _Member:
         self._membership, self._blocked, self._clock = membership, blocked, clock
         self._woken = False
         self._reported: Sequence[StalledPartition] = []
-        """Stalled partitions when a poll last returned."""
+        """Stalled partitions as they were when a poll last returned."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
         blocked, until_s = self._blocked, self._clock.monotonic_s() + timeout_s
@@ -297,7 +301,7 @@ class _Member:
             records = await self._membership.poll(open_, records_max=records_max, timeout_s=timeout_s)
             if passed := blocked.pass_ready(records):
                 return passed
-            # All records are kept, or the poll was woken, by us when the registry answered.
+            # All records are kept, or the poll was woken, for example by this member when the registry answered.
             timeout_s = until_s - self._clock.monotonic_s()
             stalled = self.stalled_partitions()
             if self._woken or stalled != self._reported or timeout_s <= 0:
@@ -350,7 +354,7 @@ class _Member:
 
 
 def create_registry(options: RegistryOptions) -> SchemaRegistry | None:
-    """Return the registry of these options; `None` if they name none.
+    """Return the registry that these options configure; `None` if they configure none.
 
     Raises `ConfigurationError` if its client is not installed.
     """
@@ -365,7 +369,8 @@ def create_registry(options: RegistryOptions) -> SchemaRegistry | None:
 
 
 def tools_with_registry(broker: Administration, options: RegistryOptions, clock: Clock) -> Administration:
-    """Return the broker for tools with the schema registry of these options, or unchanged if they name none.
+    """Wrap the broker for tools with the schema registry that these options configure. If they configure none, return
+    the broker unchanged.
 
     Raises `ConfigurationError`.
     """
@@ -374,7 +379,8 @@ def tools_with_registry(broker: Administration, options: RegistryOptions, clock:
 
 
 def with_registry(broker: Broker, options: RegistryOptions, clock: Clock) -> Broker:
-    """Return the broker with the schema registry of these options, or unchanged if they name none.
+    """Wrap the broker with the schema registry that these options configure. If they configure none, return the broker
+    unchanged.
 
     Raises `ConfigurationError`.
     """
@@ -392,35 +398,37 @@ class RegistryCache:
     registry: SchemaRegistry
     clock: Clock
     _writers: dict[int, tuple[Writer, float | None]] = field(default_factory=dict)
-    """By id: the schema; and for an id that the registry does not have, until when that is cached."""
+    """Schemas by id. For an id that the registry does not have, the entry also says until when this is cached."""
     _ids: dict[tuple[str, bytes], int] = field(default_factory=dict)
-    """Ids of the schemas that we publish, by subject and fingerprint."""
+    """Ids of the schemas that this process publishes, by subject and fingerprint."""
     _versions: dict[tuple[str, bytes], Version] = field(default_factory=dict)
-    """All versions of the known contracts: a published event may have an older one."""
+    """All versions of the known contracts, because a published event may have an older version."""
 
     # ---------------------------------------------------------------- reading
 
     def missing_id(self, record: Record) -> int | None:
-        """Return the id that must be requested before a record can be returned; `None` if none."""
+        """Return the schema id that must be requested before a record can be returned; `None` if no request is
+        needed."""
         id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
             return None
         return id_ if self._writer(id_) is None else None
 
     def resolve(self, record: Record) -> Record:
-        """Return the record with the schema of its value, if it is in the wire format and its id is cached."""
+        """Return the record with the schema of its value, if the value is in the wire format and its id is cached;
+        otherwise unchanged."""
         id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
             return record
         return record._replace(writer=self._writer(id_))
 
     async def learn(self, id_: int) -> None:
-        """Request an id, unless it is cached. Raises `RegistryUnavailable`."""
+        """Request the schema of an id, unless it is cached. Raises `RegistryUnavailable`."""
         if self._writer(id_) is None:
             await self.ask(id_)
 
     async def ask(self, id_: int) -> Writer:
-        """Request an id. Raises `RegistryUnavailable`."""
+        """Request the schema of an id. Raises `RegistryUnavailable`."""
         try:
             writer = Writer(id_, await self.registry.schema(id_), self.registry.address)
         except SchemaIncomplete as why:
@@ -446,8 +454,8 @@ class RegistryCache:
     async def to_wire_format(self, message: Outgoing) -> Outgoing:
         """Return the message in the registry's wire format.
 
-        Raises `RegistryUnavailable` while its id is unknown, also if it is not registered: it is never published in
-        another format.
+        Raises `RegistryUnavailable` while the id of its schema is unknown, even if the schema is not registered: the
+        message is never published in another format.
         """
         value = message.value
         if not message.subject or value is None or not value.startswith(MARKER):

@@ -17,14 +17,14 @@ from saga.support.printable import printable, quote_text, shorten
 from saga.support.settings import load_certificate, path_of, read_secret, secret_reader
 
 ANSWER_S_MAX = 10.0
-"""Longest wait for one answer."""
+"""Longest wait for an answer, in seconds."""
 ANSWER_BYTES_MAX = 2 * SCHEMA_BYTES_MAX
 SAID_BYTES_MAX = 300
 NONE_THERE = (40401, 40402, 40403)
-"""Error codes of a registry for a missing subject, version or schema. A server that answers 404 without one is no
-registry."""
+"""Error codes with which a registry reports a missing subject, version or schema. A server that answers 404 without
+such a code is no registry."""
 REFERENCES_MAX = 100
-"""Largest number of schemas that one may refer to, directly or indirectly."""
+"""Largest number of schemas to which a schema may refer, directly or indirectly."""
 ID_MAX = (1 << 32) - 1
 
 
@@ -75,7 +75,7 @@ class HttpRegistry:
         return self._id(answer)
 
     async def _whole(self, answer: Any, what: str) -> str:
-        """Return the text of a schema, with all schemas that it refers to inside. Raises `SchemaIncomplete`."""
+        """Return the text of a schema, including all schemas to which it refers. Raises `SchemaIncomplete`."""
         text, found = self._text(answer, "schema"), dict[str, str]()
         open_ = _references(answer)
         while open_:
@@ -102,7 +102,7 @@ class HttpRegistry:
         """
         assert self._session is not None, "only called inside the block"
         try:
-            # No redirect is followed: the password would be sent to its target.
+            # Redirects are not followed, because the password would be sent to their target.
             async with self._session.request(
                 method, self.address + path, json=body, headers=self._headers(), allow_redirects=False
             ) as answer:
@@ -168,7 +168,7 @@ class HttpRegistry:
 
 
 def _references(answer: Any) -> list[tuple[str, str, int]]:
-    """Return the schemas that one refers to: name, subject and version of each."""
+    """Return the schemas to which a schema refers: name, subject and version of each."""
     found = []
     references = answer.get("references")
     for each in references if isinstance(references, list) else ():
@@ -182,7 +182,7 @@ def _references(answer: Any) -> list[tuple[str, str, int]]:
 def _context(options: RegistryOptions) -> ssl.SSLContext:
     """Return a TLS context. Raises `ConfigurationError`.
 
-    With a CA file of our own the system's authorities are not trusted.
+    If a CA file is configured, the authorities of the system are not trusted.
     """
     ca, cert, key = map(path_of, (options.registry_ca_file, options.registry_cert_file, options.registry_key_file))
     context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -192,7 +192,7 @@ def _context(options: RegistryOptions) -> ssl.SSLContext:
         if cert is not None:
             password = secret_reader("", options.registry_key_password_file)
             load_certificate(context, cert, key, password, "SAGA_REGISTRY_KEY_PASSWORD_FILE")
-    except (OSError, ValueError) as why:  # an SSLError is an OSError
+    except (OSError, ValueError) as why:  # an SSLError is an OSError, too
         files: list[Path] = [file for file in (ca, cert, key) if file is not None]
         raise ConfigurationError(
             "the certificates for the schema registry cannot be used:", [f"{', '.join(map(str, files))}: {why}"]

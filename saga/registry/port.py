@@ -1,6 +1,6 @@
 """Port of a schema registry.
 
-Promised: an id means the same schema for ever; a schema registered under a subject keeps its id for ever; only
+Promised: an id refers to the same schema for ever; a schema registered under a subject keeps its id for ever; only
 `register` changes anything.
 
 Not promised: that the registry can be reached.
@@ -26,15 +26,15 @@ class RegisteredSchema(NamedTuple):
 
 
 class RegistryRefused(SagaError):
-    """The registry refuses a schema: it is invalid, or incompatible with the registered ones."""
+    """Error for a schema that the registry refuses: it is invalid, or incompatible with the registered ones."""
 
 
 class SchemaIncomplete(SagaError):
-    """A schema refers to another one that the registry does not have."""
+    """Error for a schema that refers to another one which the registry does not have."""
 
 
 class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
-    """A schema registry. Every method raises `RegistryUnavailable` without an answer, or for an invalid one."""
+    """A schema registry. Every method raises `RegistryUnavailable` if there is no answer, or an invalid one."""
 
     address: str
     """Address of the registry, for messages."""
@@ -43,17 +43,18 @@ class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
         """Prepare a session without a request. Raises `ConfigurationError` for certificates that cannot be used."""
 
     async def schema(self, id_: int) -> str:
-        """Return the schema with this id, its references resolved; empty if there is none. Raises
+        """Return the schema with this id, with its references inlined; an empty text if there is none. Raises
         `SchemaIncomplete`."""
 
     async def versions(self, subject: str) -> Sequence[int]:
         """Return the version numbers under a subject, oldest first; empty for an unknown subject."""
 
     async def version(self, subject: str, number: int) -> RegisteredSchema:
-        """Return one version, its references resolved. Raises `SchemaIncomplete`."""
+        """Return one version, with its references inlined. Raises `SchemaIncomplete`."""
 
     async def register(self, subject: str, schema: str) -> int:
-        """Register a schema and return its id, which is the same for the same schema. Raises `RegistryRefused`."""
+        """Register a schema and return its id. Registering the same schema again returns the same id. Raises
+        `RegistryRefused`."""
 
 
 # -------------------------------------------------------------------- settings

@@ -1,4 +1,5 @@
-"""Description of SQLite as a store: an address is a file for each service, or one for all. Loads no driver."""
+"""Description of SQLite as a store: an address refers to a file for each service, or to one file for all. Loads no
+driver."""
 
 import re
 import string
@@ -54,7 +55,8 @@ SQLITE = SqliteAdapter()
 
 
 def files_of(address: str) -> list[tuple[Path, str | None]]:
-    """Return the files that match an address, each with its service; `None` if only the content tells the service.
+    """Return the files that match an address, each with its service; the service is `None` if only the file's content
+    shows it.
 
     Raises `NoStore` if there are none, and `ValueError`.
     """

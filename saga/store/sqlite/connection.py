@@ -12,18 +12,18 @@ from saga.store.sqlite.errors import Damage, StateFileSpec, primary_code
 
 PAGE_BYTES = 4096
 CHECKED_BYTES_MAX = 32 << 20
-"""Largest file that is checked completely when it is opened, which takes about 0.1 s."""
+"""Size of the largest file that is checked completely when it is opened, in bytes. This check takes about 0.1 s."""
 CHECKPOINT_PAGES = 1000
-"""Pages (4 MB) after which the log is copied into the file: rarely enough to cost little, often enough to block the
-event loop only for a few milliseconds."""
+"""Number of pages (4 MB) after which the write-ahead log is copied into the file. This is rare enough to cost little,
+and frequent enough to block the event loop only for a few milliseconds."""
 CACHE_KIB = 8 * 1024
-"""Memory for cached pages per file. It is used up after some thousand sagas, and does not grow further."""
+"""Memory for cached pages per file, in KiB. It is in full use after some thousand sagas, and does not grow further."""
 STATEMENTS_KEPT = 1024
-"""Number of cached compiled statements. The broker has two per partition, and compiling one costs more than running
-it."""
+"""Number of compiled statements that are cached. The broker has two per partition, and compiling a statement takes
+longer than running it."""
 BUSY_S = 0.02
-"""Longest time that SQLite itself may block the event loop. Only recovery after a crash, and other programs, hold its
-locks without holding ours."""
+"""Longest time for which SQLite itself may block the event loop, in seconds. Only recovery after a crash, and other
+programs, hold SQLite's locks without holding the toolkit's lock."""
 
 
 def open_to_write(
@@ -32,8 +32,8 @@ def open_to_write(
     """Open a connection and verify that the file can be written. The file must exist, possibly empty, and its lock must
     be held.
 
-    Raises the owner's errors for a file of another program, of another format or in an unsuitable place, `OSError`, and
-    `sqlite3.Error` for the rest.
+    Raises the owner's errors for a file of another program, of another format or in an unsuitable place; `OSError`; and
+    `sqlite3.Error` for any other failure.
     """
     with _refuse_other_files(path, purpose):
         connection = connect(path, purpose, factory, bytes_max)
@@ -74,17 +74,17 @@ def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Conne
 def connect(
     path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection], bytes_max: int | None
 ) -> sqlite3.Connection:
-    """Open a connection with our settings. Raises `sqlite3.Error`."""
+    """Open a connection with the settings of state files. Raises `sqlite3.Error`."""
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_S, factory=factory, cached_statements=STATEMENTS_KEPT
     )
     with _close_on_error(connection):
         for pragma in (
             f"page_size = {PAGE_BYTES}",
-            "auto_vacuum = INCREMENTAL",  # so that a file can shrink; no effect on a file that has tables
+            "auto_vacuum = INCREMENTAL",  # lets a file shrink; has no effect on a file that has tables
             "synchronous = FULL",
             "fullfsync = ON",  # macOS: a plain fsync does not reach the medium
-            "cell_size_check = ON",  # a damaged page is found when it is read
+            "cell_size_check = ON",  # finds a damaged page when it is read
             f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
             f"cache_size = -{CACHE_KIB}",
             *(() if bytes_max is None else (f"max_page_count = {max(1, bytes_max // PAGE_BYTES)}",)),
@@ -102,8 +102,8 @@ def check_integrity(connection: sqlite3.Connection, purpose: StateFileSpec) -> N
 
 
 def _is_ours(connection: sqlite3.Connection, path: Path, purpose: StateFileSpec) -> bool:
-    """Return true for a file of this purpose and format, false for an empty one. Raises the owner's error for any
-    other."""
+    """Return true for a file of this purpose and format, and false for an empty file. Raises the owner's error for any
+    other file."""
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
@@ -149,7 +149,8 @@ def _close_on_error(connection: sqlite3.Connection) -> Iterator[None]:
 
 FORMAT_BITS = 8
 GENERATION_MAX = (1 << 31 - FORMAT_BITS) - 1
-"""Highest generation: at four megabytes of log each, thirty terabytes. It stays there."""
+"""Highest generation; the number does not grow beyond it. With four megabytes of log for each generation, thirty
+terabytes have been written until then."""
 
 
 def format_of(user_version: int) -> int:
@@ -195,7 +196,8 @@ def make_file(path: Path) -> None:
 
 
 FREE_PAGES_MIN = 1024
-"""Free pages (4 MB) that a file always keeps: they are reused, and growing costs more than keeping them."""
+"""Number of free pages (4 MB) that a file always keeps. They are reused, and keeping them costs less than growing the
+file again."""
 FREE_SHARE = 4
 """Share of a file that may be free before it shrinks: one page of this many."""
 PAGES_MAX = 64
@@ -203,8 +205,8 @@ PAGES_MAX = 64
 
 
 def shrink(connection: sqlite3.Connection) -> bool:
-    """Free some unused pages, inside a transaction, if too much of the file is unused. Return whether there may be
-    more."""
+    """Free some unused pages, inside a transaction, if too large a part of the file is unused. Return whether there may
+    be more to free."""
     free = _free(connection)
     if free <= max(FREE_PAGES_MIN, connection.execute("PRAGMA page_count").fetchone()[0] // FREE_SHARE):
         return False
@@ -222,10 +224,10 @@ def _free(connection: sqlite3.Connection) -> int:
 
 
 as_blob = bytearray
-"""A copy of bytes that the driver binds directly. For `bytes` the driver looks for an adapter each time, which takes
-longer than writing a short value."""
+"""Function that copies bytes into a type that the driver binds directly. For `bytes` the driver would search for an
+adapter each time, which takes longer than writing a short value."""
 
 
 def as_blobs(values: Sequence[Any]) -> Iterable[bytearray | None]:
-    """Return such copies of a column's values, some of which may be null."""
+    """Return the values of a column as `as_blob` copies; values that are `None` stay so."""
     return [None if value is None else as_blob(value) for value in values] if None in values else map(as_blob, values)

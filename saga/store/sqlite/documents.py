@@ -1,13 +1,16 @@
-"""Documents in the SQLite store's file: its tables, and inside transactions each write, and purging what has expired.
+"""Documents in the file of the SQLite store: its tables, the writes inside a transaction, and purging of expired
+documents.
 
-Each row has a checksum of its key and content, which SQLite lacks: a disk that gives back other bytes than it was given
-is told, and no saga goes on with them. What other programs write has none (`saga.store.sqlite.documents`).
+Each row has a checksum of its key and content, because SQLite has none. So if a disk returns other bytes than were
+written, this is noticed, and no saga continues with them. Documents that other programs write have no checksum
+(`UNSUMMED`).
 
-Versions: a replacement raises a document's `cas` by one, and an insertion begins above every `cas` that was ever
-removed from this file (table `removed`, one row). So a `cas` never comes again for a key, and only removals pay for it.
+Versions: a replacement raises a document's `cas` by one. An insertion begins above every `cas` that was ever removed
+from this file (table `removed`, one row). So a `cas` is never reused for a key, and only removals need an additional
+write.
 
-A plain table with an index: 40 % faster than one WITHOUT ROWID, whose rows may fill only a quarter of a page before
-they spill. The content comes last in the row, so that nothing else has to be looked for behind it.
+The table is a plain table with an index. It is 40 % faster than a table WITHOUT ROWID, whose rows overflow when they
+fill a quarter of a page. The content is the last column, so that other columns are found without reading it.
 """
 
 import sqlite3
@@ -25,13 +28,13 @@ from saga.support.clock import Clock
 
 # ---------------------------------------------------------------- changes
 #
-# Change data capture: triggers record changes in the transaction of the program that writes. `read_watched` lists which
-# collections are recorded for which service. `read_changes` gives them until that service has published them. Documents
-# of the toolkit itself are never recorded.
+# Change data capture: triggers record changes in the transaction of the program that writes. `read_watched` returns the
+# collections that are recorded for a service. `read_changes` returns their changes until the service has published
+# them. Documents of the toolkit itself are never recorded.
 #
-# `business_documents` is the way in for programs without a library of ours: a view that can be written to. It takes
-# JSON objects alone, raises versions as the store does, and keeps the toolkit's marks in a document. A checksum it
-# cannot compute: such rows have none (`UNSUMMED`).
+# `business_documents` is a view to which programs without a library of the toolkit can write. It accepts only
+# JSON objects, raises versions as the store does, and keeps the toolkit's markers in a document. It cannot compute a
+# checksum, so such rows have none (`UNSUMMED`).
 #
 # SQLite lets the conflict clause of a statement on a view override those inside the view's trigger: under INSERT OR
 # REPLACE every INSERT in there removes the row that is in its way, without running the trigger that records a removal.
@@ -41,7 +44,7 @@ from saga.support.clock import Clock
 
 
 UNSUMMED = -1
-"""Checksum of a document that another program wrote; ours are never negative."""
+"""Value instead of a checksum, for a document that another program wrote. Real checksums are never negative."""
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _OTHERS = "{row}.collection NOT IN ('saga', 'saga-archive')"
 _NOTE = (
@@ -64,8 +67,8 @@ _IS_UTF8 = """NOT EXISTS (
         WITH RECURSIVE places (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM places WHERE i < length({text}))
         SELECT 1 FROM places WHERE char(unicode(substr({text}, i, 1))) <> substr({text}, i, 1)
            AND hex(substr({text}, i, 1)) NOT IN ('EFBFBE', 'EFBFBF'))"""
-"""Condition that a text, up to its first NUL, is UTF-8: a driver may pass any bytes as text. The two characters listed
-are those that SQLite's `unicode` does not return unchanged."""
+"""Condition that a text, up to its first NUL, is valid UTF-8. It is needed because a driver may pass any bytes as text.
+The two listed characters are those that SQLite's `unicode` function does not return unchanged."""
 _NAMED = f"""
     SELECT RAISE(ABORT, 'collection and key are texts that are not empty, and collection is none of the toolkit''s')
      WHERE coalesce(NEW.collection, '') = '' OR coalesce(NEW.key, '') = ''
@@ -137,7 +140,7 @@ CHANGE_TABLES = (
 """Tables of recorded changes, the triggers that record them, and the view for other programs."""
 
 NOTED = (
-    # An older row may contain anything, and a text that is not UTF-8 would fail the whole query.
+    # An older row may contain anything, and a text that is not UTF-8 would make the whole query fail.
     "SELECT n, CAST(collection AS BLOB), CAST(key AS BLOB), kind, cas, time_ms, CAST(before AS BLOB),"
     " CAST(after AS BLOB) FROM changes WHERE service = ? ORDER BY n LIMIT ?"
 )
@@ -154,7 +157,8 @@ EXISTING = (
 
 
 def watch(connection: sqlite3.Connection, service: str, collections: Collection[str], from_beginning: bool) -> None:
-    """Start to record changes of these collections for a service, inside a transaction. Earlier ones stay recorded."""
+    """Start to record changes of these collections for a service, inside a transaction. Collections that are watched
+    already stay so."""
     for collection in sorted(set(collections) - read_watched(connection, service)):
         connection.execute(WATCH, (service, collection))
         if from_beginning:
@@ -162,24 +166,25 @@ def watch(connection: sqlite3.Connection, service: str, collections: Collection[
 
 
 def unwatch(connection: sqlite3.Connection, service: str, collections: Collection[str]) -> None:
-    """Stop recording changes of these collections for a service, and remove the recorded ones, inside a transaction."""
+    """Stop recording changes of these collections for a service, and remove the recorded changes, inside a
+    transaction."""
     for collection in collections:
         for statement in NO_LONGER:
             connection.execute(statement, (service, collection))
 
 
 def read_watched(connection: sqlite3.Connection, service: str) -> set[str]:
-    """Return the collections of which changes are recorded for a service."""
+    """Return the collections whose changes are recorded for a service."""
     return {row[0] for row in connection.execute(WATCHED, (service,))}
 
 
 def forget(connection: sqlite3.Connection, service: str, number: int) -> None:
-    """Remove the changes for a service up to this number, inside a transaction."""
+    """Remove the recorded changes for a service up to this number, inside a transaction."""
     connection.execute(FORGET, (service, number))
 
 
 def read_changes(connection: sqlite3.Connection, service: str, count_max: int) -> list[RecordedChange]:
-    """Read the oldest changes for a service."""
+    """Read the oldest recorded changes for a service."""
     return [_to_change(row) for row in connection.execute(NOTED, (service, count_max))]
 
 
@@ -200,7 +205,7 @@ def _to_change(row: tuple[Any, ...]) -> RecordedChange:
 
 
 HOUR_MS = 3_600_000
-"""Unit in which expired documents are searched for purging. Whether a document is expired is decided by the
+"""Unit of time by which expired documents are found for purging. Whether a document has expired is decided to the
 millisecond."""
 TABLES = (
     """CREATE TABLE documents (
@@ -252,7 +257,7 @@ def read_cas_removed(connection: sqlite3.Connection) -> int:
 
 
 def record_removed(connection: sqlite3.Connection, cas: int) -> None:
-    """Record a removed version: later insertions start above `cas`."""
+    """Record the version of a removed document: later insertions start above `cas`."""
     connection.execute("UPDATE removed SET cas_max = ? WHERE cas_max < ?", (cas, cas))
 
 
@@ -264,26 +269,28 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
 
 
 JUMP_MS = 60_000
-"""Largest difference, between two readings, between the time of day and the monotonic clock."""
+"""Largest difference between the time of day and the monotonic clock, from one reading to the next, that is not a
+jump."""
 BELIEVED_AFTER_S = 3600.0
-"""How long a changed time of day must stay consistent until it is accepted."""
+"""Time for which a changed time of day must stay consistent until it is accepted, in seconds."""
 
 
 class TimeBounds(NamedTuple):
-    """Earliest and latest time that it may be now."""
+    """Earliest and latest possible current time."""
 
     earliest_ms: int
     latest_ms: int
 
 
 class SteadyTime:
-    """Time by a clock that may be set: after a jump the old and the new time are both possible for a while."""
+    """Time by a clock that people may set. After a jump of the clock, the old and the new time are both considered
+    possible for a while."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at_ms, self._at_s = clock.now_ms(), clock.monotonic_s()
         self._new_ms, self._new_s = 0, 0.0
-        """Time to which the clock jumped, and when; 0 without a jump."""
+        """Time to which the clock jumped, and when it did; 0 if it did not jump."""
 
     def look(self) -> TimeBounds:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
@@ -302,7 +309,7 @@ class SteadyTime:
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 """Longest expiry, 1000 years."""
 PURGE_EVERY_MS = 60_000
-"""Pause between two searches of transactions for expired documents, when the last one found them all."""
+"""Pause between two searches for expired documents by transactions, if the last search found all of them."""
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
     " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, key) DO NOTHING"
@@ -320,9 +327,9 @@ CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 
 
 class DocumentWriter:
-    """Writes documents, one group commit at a time: see `saga.store.sqlite.writer.TransactionHooks`.
+    """Writer of documents, for one group commit at a time: see `saga.store.sqlite.writer.TransactionHooks`.
 
-    Writes raise the errors that the store's callers get.
+    The writes raise the errors that the store's callers receive.
     """
 
     __slots__ = (
@@ -345,16 +352,17 @@ class DocumentWriter:
     def begin(self, connection: sqlite3.Connection) -> None:
         self._connection, self._moment = connection, self._time.look()
         self._execute = connection.cursor().execute
-        """Runs statements of this transaction. A cursor for each would cost as much as the statement."""
+        """Function that runs statements of this transaction. Creating a cursor for each statement would take as long as
+        the statement."""
         self._cas_removed: int | None = None
-        """Highest removed version in the file, once it has been read."""
+        """Highest `cas` of a removed document in the file, once it has been read."""
         self._last: tuple[str, str, int, bool] | None = None
         """Collection and key of the last write, the version that it wrote or removed, and whether it was a removal."""
 
     def finish(self, changes: int) -> None:
         """Remove some expired documents, at most twice as many as there were writes.
 
-        So they can neither pile up nor cost much. When none are left, shrink the file.
+        So expired documents neither accumulate nor cost much. When none are left, the file is shrunk.
         """
         now_ms = self._moment.earliest_ms
         if now_ms >= self._purge_at_ms and self._purge(2 * changes) and not shrink(self._connection):
@@ -367,10 +375,10 @@ class DocumentWriter:
         return f"{cas} {removed:d} {collection}\0{key}".encode()
 
     def on_rollback(self) -> None:
-        """Do nothing: no state is kept between transactions."""
+        """Do nothing, because no state is kept between transactions."""
 
     def announce(self) -> None:
-        """Do nothing: no one waits for documents."""
+        """Do nothing, because nobody waits for new documents."""
 
     # ---------------------------------------------------------------- writes
 
@@ -394,7 +402,7 @@ class DocumentWriter:
     def replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
         expires_at_ms, hour = (None, None) if expiry_s is None else self._expiry(expiry_s)
         blob, sum_, now_ms = as_blob(content), checksum(collection, key, content), self._moment.earliest_ms
-        # Changing the hour changes its index, which costs another page; in most writes the hour stays the same.
+        # Changing the hour changes its index, which writes another page; in most writes the hour stays the same.
         in_hour = (blob, sum_, cas + 1, expires_at_ms, collection, key, cas, now_ms, hour)
         if not self._execute(REPLACE_IN_HOUR, in_hour).rowcount:
             row = (blob, sum_, cas + 1, expires_at_ms, hour, collection, key, cas, now_ms)
@@ -421,7 +429,7 @@ class DocumentWriter:
         raise self._conflict("removed", collection, key, cas)
 
     def _purge(self, count_max: int) -> bool:
-        """Remove some expired documents. Return whether these were all."""
+        """Remove some expired documents. Return whether no more are left."""
         hour = self._moment.earliest_ms // HOUR_MS
         expired = self._execute(EXPIRED, (hour, count_max)).fetchall()
         if expired:
@@ -443,9 +451,9 @@ class DocumentWriter:
 
 
 def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
-    """Return which acknowledged write is missing from the file; `None` if none is.
+    """Describe the acknowledged write that is missing from the file; return `None` if none is missing.
 
-    Versions only grow, and those of removed documents are recorded, so the mark of the last write is enough.
+    Versions only grow, and versions of removed documents are recorded, so it is enough to know the last write.
     """
     version, removed, where = mark.decode().split(" ", 2)
     collection, _, key = where.partition("\0")
@@ -455,7 +463,7 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
 
 
 def checksum(collection: str, key: str, content: bytes) -> int:
-    """Return the checksum of a document with its key: SQLite has none."""
+    """Return the checksum of a document with its key, because SQLite has no checksums."""
     return zlib.crc32(f"{collection}\0{key}".encode() + content)
 
 

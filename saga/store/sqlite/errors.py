@@ -1,14 +1,14 @@
-"""Meaning of SQLite's errors for whoever owns the file: one table, and the reasons.
+"""Meaning of SQLite's errors for the owner of a state file, which is the store or the broker: one table, with reasons.
 
-A file that is damaged, or no SQLite file any more, is broken: the service ends, for waiting mends nothing.
+A file that is damaged, or no longer an SQLite file, is broken: the service ends, because waiting does not repair it.
 
-Before COMMIT is called nothing can have happened: the transaction is rolled back, and a log without a commit frame is
-ignored by everybody. So every other error there says that nothing was written.
+Before COMMIT is called nothing can have been written: the transaction is rolled back, and all processes ignore log
+frames that no commit frame follows. So every other error before COMMIT means that nothing was written.
 
-COMMIT appends the pages to the log, the commit frame last, and syncs it. An error after the commit frame was written
-(the sync failed, say) takes the transaction back in memory only: the frames stay in the log until the next writer puts
-others in their place, and if all processes die before, recovery finds them and they count. So an error of COMMIT is
-ambiguous, save those that SQLite gives before the commit frame is complete.
+COMMIT appends the pages to the log, with the commit frame last, and syncs the log. An error after the commit frame was
+written (for example because the sync failed) rolls the transaction back in memory only. The frames stay in the log
+until the next writer overwrites them. If all processes die before that, recovery finds the frames and applies them. So
+an error of COMMIT is ambiguous, except for errors that SQLite raises before the commit frame is complete.
 """
 
 import enum
@@ -23,23 +23,23 @@ from saga.errors import Broken, SagaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerErrors:
-    """Error classes of the file's owner, by how its callers must react; each is created from its text."""
+    """Error classes of a file's owner, one for each way in which callers must react. Each is created from its text."""
 
     broken: type[Broken]
-    """Error of a file that waiting does not repair: the service ends."""
+    """Error for a file that waiting does not repair, so the service ends."""
     unavailable: Callable[[str], SagaError]
-    """Error of a write that certainly has not happened: wait and retry."""
+    """Error for a write that certainly has not happened: wait and retry."""
     ambiguous: Callable[[str], SagaError]
-    """Error of a COMMIT that failed and may have written."""
+    """Error for a COMMIT that failed and may have written."""
     defect: Callable[[str], SagaError]
-    """Error of an invalid statement, or of tables that another program has changed."""
+    """Error for an invalid statement, or for tables that another program has changed."""
     too_large: Callable[[str], SagaError]
     unfit: Callable[[str], SagaError]
-    """Error of a file that is ours, but cannot be used by this version or in this place."""
+    """Error for a file of the owner that cannot be used by this version or in this place."""
     foreign: Callable[[str], SagaError]
-    """Error of a file that another program created."""
+    """Error for a file that another program created."""
     closed_to_us: Callable[[str], SagaError]
-    """Error of a file or folder that cannot be created or opened."""
+    """Error for a file or folder that cannot be created or opened."""
 
 
 def check_nothing(_: sqlite3.Connection) -> None:
@@ -51,21 +51,22 @@ class StateFileSpec:
     """Description of a state file by its owner."""
 
     name: str
-    """Name in messages: `the store /data/payment.db ...`."""
+    """Name of the file in messages: `the store /data/payment.db ...`."""
     setting: str
-    """Environment variable that says where the file is."""
+    """Environment variable that contains the path of the file."""
     application: int
     """Number that marks a file of this purpose: `PRAGMA application_id`."""
     format: int
     """Number of the format, raised with every change of the tables; the lowest byte of `PRAGMA user_version`."""
     tables: Sequence[str]
-    """Statements that turn an empty file into one of this purpose."""
+    """Statements that create the tables in an empty file."""
     tables_are_all: bool
-    """True if no table is ever created later: then one more shows that the file is a copy."""
+    """True if no table is ever created later. An additional table then shows that the file is a copy."""
     probe: Sequence[str] = ()
     """Statements that use some space and free it, so that a full disk is found when the file is opened."""
     check: Callable[[sqlite3.Connection], None] = check_nothing
-    """Function that finds damage which SQLite's own check does not see. Raises `saga.store.sqlite.errors.Damage`."""
+    """Function that finds damage which SQLite's own check does not detect. It raises
+    `saga.store.sqlite.errors.Damage`."""
     errors: OwnerErrors
 
 
@@ -83,7 +84,7 @@ class SqliteErrorMeaning(NamedTuple):
     what: str
     remedy: str
     undone: bool = False
-    """True if nothing was written even if COMMIT raised it."""
+    """True if nothing was written, even if COMMIT raised the error."""
 
 
 _DEFECT = "if no other program has changed it, this is a defect of saga or of SQLite: report it with this message"
@@ -99,7 +100,7 @@ MEANINGS = {
     sqlite3.SQLITE_BUSY: _HELD,
     sqlite3.SQLITE_LOCKED: _HELD,
     sqlite3.SQLITE_PROTOCOL: _HELD,
-    # The frame that did not fit is not complete, and the commit frame is the last one.
+    # The frame that did not fit is not complete, and the commit frame is always the last one.
     sqlite3.SQLITE_FULL: SqliteErrorMeaning("is full", "make room on its disk", True),
     sqlite3.SQLITE_READONLY: _READONLY,
     sqlite3.SQLITE_PERM: _READONLY,
@@ -130,17 +131,18 @@ MEANINGS = {
 }
 """Meanings by primary result code. A test compares them with the codes that `sqlite3` knows."""
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
-"""Codes of errors that waiting does not repair: a person has to act."""
+"""Codes of errors that waiting does not resolve, so a person has to act."""
 
 
 class Damage(sqlite3.DatabaseError):
-    """Damage that SQLite does not detect: content is missing, or differs from what was written."""
+    """Error for damage that SQLite does not detect: content is missing, or differs from what was written."""
 
     sqlite_errorcode, sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
 
 
 def to_owner_error(error: sqlite3.Error, doing: FileOperation, path: Path, purpose: StateFileSpec) -> SagaError:
-    """Create the error for the owner's callers: its class, what happened, and what to do."""
+    """Create the error for the owner's callers, of the class that calls for the right reaction, with what happened and
+    what to do."""
     code, errors = primary_code(error), purpose.errors
     known = MEANINGS.get(code, _FAILS)
     said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
@@ -162,6 +164,6 @@ def is_busy(error: BaseException) -> bool:
 def primary_code(error: sqlite3.Error) -> int:
     """Return the lowest byte of SQLite's error code; -1 for errors of the Python module itself, which have none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    if code is None and str(error).startswith("Could not decode"):  # text that is not UTF-8
+    if code is None and str(error).startswith("Could not decode"):  # a text that is not UTF-8
         return sqlite3.SQLITE_CORRUPT
     return -1 if code is None else code & 0xFF

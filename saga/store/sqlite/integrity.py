@@ -1,6 +1,6 @@
-"""Check that an open state file is still the file at its path, and as new as what was written to it.
+"""Check that an open state file is still the file at its path, and contains the latest write.
 
-If it is not, save what the connection still sees as a rescue copy, and raise an error that says what to do.
+If not, save the content that the connection still sees as a rescue copy, and raise an error that says what to do.
 """
 
 import os
@@ -19,10 +19,10 @@ from saga.support.clock import Clock
 
 
 def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
-    """Save what an open connection sees of a file that was removed or replaced, beside its path. Return a text about
-    it.
+    """Save the content that an open connection still sees of a file that was removed or replaced, in a file beside its
+    path. Return a text about the copy.
 
-    `execute` is the connection's. No other process sees this content, and it is gone when this process ends.
+    `execute`: method of the connection. No other process sees this content, and it is lost when this process ends.
     """
     copy = path.with_name(f"{path.name}.rescued-{os.getpid()}")
     while copy.exists():
@@ -45,8 +45,8 @@ def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -
 
 
 def find_unresolved_trouble(path: Path, lock: int) -> str | None:
-    """Return a problem that an earlier process found with this file and that a person has to resolve; `None` without
-    one.
+    """Return a problem that an earlier process found with this file and that a person has to resolve; `None` if there
+    is none.
 
     `lock`: the descriptor of `<path>.lock`. Raises `OSError`.
     """
@@ -74,26 +74,26 @@ def restore_advice(path: Path) -> str:
 def keep_open(connection: object) -> None:
     """Keep a connection to a removed or replaced file open until the process ends.
 
-    Closing it would remove the log at that path, which belongs to another file by now.
+    Closing it would remove the write-ahead log at that path, which now belongs to another file.
     """
     pythonapi.Py_IncRef(py_object(connection))
 
 
 CHECK_EVERY_S = 0.02
-"""Shortest time between two full checks by transactions. A check takes about 30 us, as much as a small write without
-its sync. What is acknowledged in between is part of the rescue copy."""
+"""Shortest time between two full checks by transactions, in seconds. A check takes about 30 us, as long as a small
+write without its sync. Writes that are acknowledged between two checks are part of the rescue copy."""
 Lacks: TypeAlias = Callable[[sqlite3.Connection, bytes], str | None]
-"""Function that says which acknowledged write is missing from the file, given the mark of that write; `None` if none
-is."""
+"""Function that describes the acknowledged write that is missing from the file, given the mark of the last acknowledged
+write; `None` if none is missing."""
 
 
 class FileGuard:
-    """Guard of one open file. After its first error for a broken file nothing is read or written any more."""
+    """Guard of one open file. After it has found the file broken, nothing is read or written any more."""
 
     def __init__(
         self, path: Path, purpose: StateFileSpec, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
     ) -> None:
-        """Check the file as it was found, with the lock held.
+        """Check the file as it was found when it was opened. The lock must be held.
 
         Raises the owner's error for a broken file, `sqlite3.Error`, `OSError`.
         """
@@ -104,7 +104,7 @@ class FileGuard:
         self.broken: str | None = None
         """Reason why the file is no longer used; `None` while it is in use."""
         self._is_new = False
-        """True from the end of one connection to the first check of the next."""
+        """True from the end of a connection until the first check of the next one."""
         self._last: bytes | None = None
         self._seen = -1
         self._check_at_s = 0.0
@@ -116,18 +116,18 @@ class FileGuard:
             )
 
     def on_disconnect(self) -> None:
-        """Handle the end of the connection. If it was the last one, SQLite removed log and index and creates new
-        ones."""
+        """Handle the end of the connection. If it was the last one, SQLite has removed the write-ahead log and its
+        index, and will create new ones."""
         self._is_new, self._seen, self._check_at_s = True, -1, 0.0
 
     def on_reconnect(self, connection: sqlite3.Connection) -> None:
-        """Use another connection from now on."""
+        """Use a new connection from now on."""
         self._connection = connection
 
     def check_names(self) -> None:
         """Check that the path still leads to the open file, and that no other process has found the file broken.
 
-        It is cheap, and needs no lock: so a process that writes nothing finds out, too. Raises the owner's error for a
+        This is cheap and needs no lock, so a process that writes nothing finds out, too. Raises the owner's error for a
         broken file, `OSError`.
         """
         self.raise_if_broken()
@@ -143,8 +143,8 @@ class FileGuard:
             self.raise_if_broken()
 
     def check(self) -> None:
-        """Run the full check inside a transaction, before anything is written. Raises as `check_names`, and
-        `sqlite3.Error`."""
+        """Run the full check inside a transaction, before anything is written. Raises the same errors as `check_names`,
+        and `sqlite3.Error`."""
         now_s = self._clock.monotonic_s()
         if now_s < self._check_at_s:
             return
@@ -171,7 +171,7 @@ class FileGuard:
     def on_commit(self, mark: bytes | None) -> None:
         """Record that a transaction is durable. The lock must be held.
 
-        `mark` identifies its last write, if it had one.
+        `mark` identifies the last write of the transaction, if it had one.
         """
         self._state.has_new_log = False
         if mark is not None:
@@ -179,12 +179,12 @@ class FileGuard:
             self._state.write_note(ACKNOWLEDGED, mark)
 
     def on_close(self) -> None:
-        """Handle that the connection was closed for good."""
+        """Record that the connection was closed for good."""
         with suppress(OSError):
             self._state.on_close()
 
     def raise_if_broken(self) -> None:
-        """Raise a new error for a broken file if an earlier check failed."""
+        """Raise the error for a broken file again if an earlier check failed."""
         if self.broken is not None:
             raise self._purpose.errors.broken(self.broken)
 
@@ -204,28 +204,28 @@ class FileGuard:
         if moved is not None:
             self.broken = f"{said}; {save_rescue_copy(self._path, self._connection.execute)}"
         else:
-            self._state.write_note(CONDEMNED, said.encode())  # no process may use it, even after a restart
+            self._state.write_note(CONDEMNED, said.encode())  # no process may use the file, even after a restart
             self.broken = f"{said}; nothing more is written: {restore_advice(self._path)}"
         self.raise_if_broken()
 
 
 # ---------------------------------------------------------------- signs of tampering
 #
-# SQLite does not check. If its file is removed or replaced, it goes on writing to a lost file; if an older copy
-# is written over it, the two are mixed. So each writer checks inside its transaction, and stops for good when something
-# is wrong (`problem`).
+# SQLite does not check this. If its file is removed or replaced, SQLite continues to write to a lost file; if an older
+# copy is written over the file, the two are mixed. So each writer checks inside its transaction, and stops for good
+# when something is wrong (`find_problem`).
 #
-# An older content of the same file is seen by `user_version`, a number in the file's first bytes that SQLite leaves to
-# its users. Its lowest byte is our format, the rest a generation. The first transaction after each restart of the
-# write-ahead log raises it (`has_new_log`, `next_generation`), so the generation in the file grows with each
-# checkpoint.
-# A lower generation means that the file was copied over; so do more changes of its tables than there were, for SQLite
-# counts one more in what `VACUUM INTO` makes. The index beside the log tells how the log ends.
+# Older content of the same file is recognised by `user_version`, a number in the file's first bytes that SQLite leaves
+# to its users. Its lowest byte is the format of the toolkit, the rest is a generation. The first transaction after each
+# restart of the write-ahead log raises the generation (`has_new_log`, `next_generation`), so it grows with each
+# checkpoint. A lower generation means that another file was copied over this one. So does a higher count of table
+# changes, because SQLite adds one to this count in a copy made by `VACUUM INTO`. The index beside the log shows how
+# the log ends.
 #
-# Everything is read through SQLite's own descriptors: closing another descriptor of the file in this process would drop
-# SQLite's locks. Where they cannot be found, only names are compared.
+# Everything is read through SQLite's own descriptors, because closing another descriptor of the file in this process
+# would drop SQLite's locks. If SQLite's descriptors cannot be found, only names are compared.
 #
-# The lock file also records what was acknowledged last (`write_note`, `last_acknowledged`): a process that opens the
+# The lock file also records the last acknowledged write (`write_note`, `last_acknowledged`): a process that opens the
 # file after a crash sees whether its log was lost or damaged. It is written after the commit and not synced, so it is
 # never ahead.
 
@@ -238,8 +238,8 @@ INDEX = struct.Struct("=16xI4xII8s8x")
 """Head of the log's index: the number of the last frame, its checksums, and the log's salts."""
 LOG_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
 MARK = struct.Struct(">8sQQII")
-"""Head of a note in the lock file: our magic, the file that it is about (device, inode), the length of the note, and
-its checksum."""
+"""Head of a note in the lock file: a magic number, the device and inode of the file to which the note belongs, the
+length of the note, and its checksum."""
 ACKNOWLEDGED, CONDEMNED = b"SAGA ack", b"SAGA bad"
 MARK_BYTES_MAX = 4096
 
@@ -249,16 +249,17 @@ class FileHeader(NamedTuple):
 
     generation: int
     tables: int
-    """Number of times that tables were created or changed."""
+    """Number of times that tables were created or changed in the file."""
     page_bytes: int
 
 
 class TamperDetector:
-    """What one process knows about one file, its log, its index and its lock file, to detect when others change
-    them."""
+    """Detector of unexpected changes of one file, its write-ahead log, the log's index and the lock file by other
+    programs. It compares them with what this process knows."""
 
     def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
-        """Record the identity of the files. The file must be open, its lock held, and its log must have been read.
+        """Record the identity of the files. The file must be open, its lock must be held, and its log must have been
+        read.
 
         `lock`: the descriptor of `<path>.lock`. `tables_max`: how often its tables were created or changed (`PRAGMA
         schema_version`), if that is final.
@@ -271,12 +272,13 @@ class TamperDetector:
         self._header: FileHeader | None = None
         self._salts = b""
         self.has_new_log = True
-        """True if the log was restarted since the last commit. Then the transaction must raise the generation."""
+        """True if the log was restarted since the last commit. Then the next transaction must raise the generation."""
         self._find_descriptors()
         self._header = self._read_header() if self._file >= 0 else None
 
     def on_reopen(self) -> None:
-        """Handle a new connection, which must have read: if the old one was the last, log and index are new files."""
+        """Handle a new connection, which must have read from the file. If the old connection was the last one, log and
+        index are new files."""
         file, _, _, lock = self._known
         log, index = (file_identity(os.stat(name)) for name in self._names[1:3])
         self._known = (file, log, index, lock)
@@ -298,12 +300,12 @@ class TamperDetector:
     def find_problem(self) -> str | None:
         """Return what is wrong with the file; `None` if nothing is. Raises `OSError`.
 
-        Called inside a transaction, before anything is written.
+        Must be called inside a transaction, before anything is written.
         """
         if (moved := self.find_moved()) is not None:
             return moved
         overwritten = self._find_overwritten()
-        if overwritten is not None:  # the descriptors may belong to a connection that is closed now
+        if overwritten is not None:  # the descriptors may belong to a connection that has been closed
             self._find_descriptors()
             overwritten = self._find_overwritten()
         return overwritten
@@ -334,7 +336,7 @@ class TamperDetector:
         return None
 
     def _ends_so(self, frame: int, checksums: bytes, salts: bytes, page_bytes: int) -> bool:
-        """Return whether the log contains the frame that the index names as its last."""
+        """Return whether the log ends with the frame that the index names as its last one."""
         at = LOG_HEAD_BYTES + (frame - 1) * (FRAME_HEAD_BYTES + page_bytes)
         return (
             os.pread(self._log, 8, 16) == salts
@@ -369,21 +371,22 @@ class TamperDetector:
     def on_close(self) -> None:
         """Handle that the connection was closed.
 
-        If it was the last, the whole log was copied into the file, and the mark of the last write is no longer needed.
+        If it was the last connection, the whole log was copied into the file, and the mark of the last write is no
+        longer needed.
         """
         if self._read_note(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
             os.ftruncate(self._lock, 0)
 
     def find_condemned(self) -> str | None:
-        """Return why a process has found this file broken; `None` if none has. Raises `OSError`."""
+        """Return the reason why a process has found this file broken; `None` if none has. Raises `OSError`."""
         note = self._read_note(CONDEMNED)
         return None if note is None else note.decode(errors="replace")
 
     def write_note(self, kind: bytes, mark: bytes) -> None:
-        """Write a note into the lock file, in the place of the last one. The lock must be held. Never raises."""
+        """Write a note into the lock file, replacing the last one. The lock must be held. Never raises."""
         if len(mark) <= MARK_BYTES_MAX:
             head = MARK.pack(kind, *self._known[0], len(mark), zlib.crc32(mark))
-            with suppress(OSError):  # the event that it records has happened anyway
+            with suppress(OSError):  # the recorded event has happened anyway
                 os.pwrite(self._lock, head + mark, 0)
 
     def _read_note(self, kind: bytes) -> bytes | None:
@@ -391,7 +394,7 @@ class TamperDetector:
 
 
 def read_note(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
-    """Read the note of this kind in a lock file, if it is about this file. Raises `OSError`."""
+    """Read the note of this kind in a lock file, if it belongs to this file. Raises `OSError`."""
     said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
     if len(said) < MARK.size:
         return None

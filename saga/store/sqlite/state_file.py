@@ -1,4 +1,4 @@
-"""An open state file: its connection, its lock, and its errors as the classes of its owner."""
+"""An open state file: its connection, its lock, and the conversion of errors to the classes of its owner."""
 
 import asyncio
 import fcntl
@@ -32,10 +32,10 @@ LOCKS = Path("/proc/locks")
 class WriteLock:
     """Lock that is held around each transaction that writes.
 
-    SQLite's own lock makes writers sleep and retry; this one is taken in one system call. Its file is never removed.
+    SQLite's own lock makes writers sleep and retry; this lock is taken with one system call. Its file is never removed.
 
-    When another process has it, a thread waits in the kernel's queue and does nothing else. With retries instead, four
-    busy processes made a third fewer commits, and starved one another for up to a second.
+    While another process has the lock, a thread waits in the kernel's queue and does nothing else. With retries
+    instead, four busy processes made a third fewer commits, and starved one another for up to a second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class WriteLock:
 
     @property
     def descriptor(self) -> int:
-        """Descriptor of the lock's file."""
+        """Return the descriptor of the lock's file."""
         return self._file
 
     def describe_holder(self) -> str:
@@ -55,16 +55,16 @@ class WriteLock:
         return describe_holder(self._path)
 
     def try_acquire(self) -> bool:
-        """Take the lock if it is free. Return whether it is ours now. Raises `OSError`."""
+        """Take the lock if it is free. Return whether this process has it now. Raises `OSError`."""
         return try_lock(self._file)
 
     def acquire(self) -> asyncio.Future[None]:
-        """Wait for the lock. The returned future is done when the lock is ours, and may fail with `OSError`.
+        """Wait for the lock. The returned future is done when this process has the lock, and may fail with `OSError`.
 
         Until then no other method of this lock may be called.
         """
         if self._thread is None:
-            # A daemon: the holder of the lock may be frozen, and must not keep this process from ending.
+            # A daemon thread: the holder of the lock may be frozen, and must not keep this process from ending.
             self._thread = threading.Thread(target=self._wait, name="state file lock", daemon=True)
             self._thread.start()
         self._waiting = asyncio.get_running_loop().create_future()
@@ -74,7 +74,8 @@ class WriteLock:
     def release(self) -> None:
         """Release the lock; never raises, because the caller has just written and must return success.
 
-        If the system refuses, the descriptor is replaced by a new one, which releases the lock with the old one.
+        If the system refuses to release it, the descriptor is replaced by a new one, and closing the old one releases
+        the lock.
         """
         try:
             fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -102,13 +103,14 @@ class WriteLock:
                 failure = why
             try:
                 turn.get_loop().call_soon_threadsafe(_resolve, turn, failure)
-            except RuntimeError:  # the loop has ended without closing us
+            except RuntimeError:  # the event loop has ended without closing the lock
                 break
         os.close(self._file)
 
 
 def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock without waiting. Return false if another process has it. Raises `OSError` if locking itself fails."""
+    """Take a lock without waiting. Return false if another process has the lock. Raises `OSError` if locking itself
+    fails."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -147,7 +149,7 @@ def _resolve(turn: asyncio.Future[None], failure: OSError | None) -> None:
 
 
 class StateFile:
-    """State file of one owner. Its methods raise the owner's error classes, unless they say otherwise."""
+    """State file of one owner. Its methods raise the owner's error classes, unless their docstring says otherwise."""
 
     guard: FileGuard
     lock: WriteLock
@@ -164,8 +166,8 @@ class StateFile:
     ) -> None:
         """Store the parameters; nothing is opened yet.
 
-        `lock_s`: seconds to wait for another process. `bytes_max`: a bound on the file's size; reaching it is like a
-        full disk. `factory`: the class of the connection, for tests.
+        `lock_s`: longest wait for the lock of another process, in seconds. `bytes_max`: maximum size of the file;
+        reaching it has the effect of a full disk. `factory`: class of the connection, for tests.
         """
         self.path, self.purpose, self.lock_s, self.clock = path, purpose, lock_s, clock
         self._bytes_max, self._factory = bytes_max, factory
@@ -173,7 +175,7 @@ class StateFile:
 
     async def open(self, lacks: Lacks) -> None:
         """Open the file, and create it if it is missing. The lock is held meanwhile, so no other process writes,
-        creates or closes it."""
+        creates or closes the file."""
         try:
             make_folder(self.path.parent)
             make_file(self.path)
@@ -189,7 +191,7 @@ class StateFile:
                 if self.clock.monotonic_s() >= deadline_s:
                     raise self.make_locked_error()
                 await self.clock.sleep(LOOK_EVERY_S)
-        except BaseException:  # a cancelled start, too, must not keep the lock
+        except BaseException:  # even a cancelled start must release the lock
             self.lock.close()
             raise
 
@@ -203,7 +205,7 @@ class StateFile:
         finally:
             if (
                 self.guard.broken is None
-            ):  # closing a broken file would remove the log of the file that is at its path now
+            ):  # closing a broken file would remove the log of the file that is now at its path
                 if self._connection is not None:
                     self._connection.close()
                 self.guard.on_close()
@@ -252,10 +254,10 @@ class StateFile:
     def make_error(self, why: sqlite3.Error, doing: FileOperation) -> SagaError:
         """Create the owner's error for one of SQLite's.
 
-        A file that was removed or replaced explains most errors, so this is checked first.
+        Most errors are caused by a file that was removed or replaced, so this is checked first.
         """
         try:
-            with suppress(OSError):  # then SQLite's error is reported
+            with suppress(OSError):  # in this case SQLite's error is reported
                 self.guard.check_names()
         except Broken as also:
             return also
@@ -283,7 +285,7 @@ class StateFile:
         )
 
     def _try_open(self, lacks: Lacks) -> bool:
-        """Try once to open the file, with the lock held. Return false while another process or program uses it."""
+        """Try once to open the file, with the lock held. Return false if another process or program uses the file."""
         path, purpose, lock = self.path, self.purpose, self.lock
         try:
             if not lock.try_acquire():

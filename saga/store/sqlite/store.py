@@ -1,4 +1,4 @@
-"""Store on one SQLite file: the default store of a service. Several processes may use it at once.
+"""Store on one SQLite file: the default store of a service. Several processes may use one file at the same time.
 
 Statements run where they are called, on the event loop's thread: a `get` takes microseconds, and handing it to a worker
 thread takes up to 5 ms under load. Writes share transactions: see `saga.store.sqlite.writer`.
@@ -31,16 +31,17 @@ from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 WRITES_MAX = 256
-"""Largest number of writes in one transaction: more would block the event loop for more than about 5 ms."""
+"""Largest number of writes in one transaction. More would block the event loop for longer than about 5 ms."""
 LOOK_EVERY_S = 1.0
 """Shortest time between two checks by reads that the path still leads to the open file; a write always checks."""
 LOCK_WAIT_S = 10.0
-"""Longest time that a write waits for other processes before it is refused."""
+"""Longest time for which a write waits for other processes before it is refused, in seconds."""
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
-"""Largest document. SQLite's default limit of a row is 1,000,000,000 bytes; this leaves room for key and collection."""
+"""Largest size of a document, in bytes. SQLite's default limit of a row is 1,000,000,000 bytes; the difference is room
+for key and collection."""
 REFUSALS = (StoreError, sqlite3.DataError, ValueError, TypeError, OverflowError)
-"""Errors of a write that changed nothing: it was refused, or SQLite cannot take its values. Only its caller gets the
-error."""
+"""Errors of a write that changed nothing, because it was refused or SQLite cannot store its values. Only the caller of
+that write gets the error."""
 
 GET = "SELECT content, sum, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
 PAGE_KEYS = 200
@@ -55,8 +56,8 @@ SCAN = (
 WHATEVER_IT_IS = (
     "key, CAST(content AS BLOB), CAST(cas AS INTEGER), CASE typeof(expires_at_ms) WHEN 'integer' THEN expires_at_ms END"
 )
-"""Columns of a document for listing. The casts are for damaged or manually edited rows: a text that is not UTF-8 would
-fail the whole query."""
+"""Columns of a document for listing. The casts are needed for damaged or manually edited rows: a text that is not UTF-8
+would make the whole query fail."""
 NEXT = "SELECT key FROM documents WHERE collection = ? AND key > ? ORDER BY key LIMIT 1"
 NEWEST = (
     # In order of the row ids, which grow: `+` keeps SQLite from using the index of keys and sorting everything.
@@ -70,16 +71,17 @@ KEPT = (
 )
 FEW = "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ? LIMIT ?"
 FEW_MAX = 1000
-"""Largest number of documents with a prefix that are found by their keys instead of by reading along all rows."""
+"""Largest number of documents with a prefix that are found by their keys; with more documents all rows are read in
+order."""
 ONE = f"SELECT {WHATEVER_IT_IS} FROM documents WHERE id = ?"
 
 
 class SqliteStore:
     """Store of documents in one SQLite file. See `saga.store.port.Store` for the promises.
 
-    `readonly` is for tools: nothing is created or changed, and writes raise `StoreUnavailable`. `bytes_max` bounds the
-    file: beyond it writes raise `StoreUnavailable`. `document_bytes_max` bounds each document. `connection` is the
-    class of the connection, for tests.
+    `readonly`: true for tools; nothing is created or changed, and writes raise `StoreUnavailable`. `bytes_max`: maximum
+    size of the file; when it is reached, writes raise `StoreUnavailable`. `document_bytes_max`: maximum size of a
+    document. `connection`: class of the connection, for tests.
     """
 
     def __init__(
@@ -98,18 +100,18 @@ class SqliteStore:
         self._time = SteadyTime(clock)
         self._reading: sqlite3.Connection | None = None
         self._file: StateFile | None = None
-        """State file of a store that is open for writing; only such a store has the two attributes below."""
+        """State file, if the store is open for writing. The next two attributes are also set only then."""
         self._documents: DocumentWriter
         self._writer: GroupCommitter
         self._look_at_s = 0.0
         self._leading: dict[str, WriteLock] = {}
-        """Locks by service: the process that holds one publishes the recorded changes of the service."""
+        """Locks by service. The process that holds a service's lock publishes the recorded changes of the service."""
 
     async def __aenter__(self) -> Self:
         """Open the file, and create it if it is missing.
 
-        Raises `ConfigurationError` for a file that cannot be the store's, `StoreUnavailable` for one that cannot be
-        written now.
+        Raises `ConfigurationError` for a file that cannot be the store's file, and `StoreUnavailable` for a file that
+        cannot be written at present.
         """
         if self._readonly:
             try:
@@ -128,8 +130,8 @@ class SqliteStore:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close. Raises `StoreBroken` if the file was removed or replaced since the last write and no caller has got
-        that error yet."""
+        """Close the store. Raises `StoreBroken` if the file was removed or replaced since the last write, unless a
+        caller has received that error already."""
         for lock in self._leading.values():
             lock.release()
             lock.close()
@@ -177,7 +179,7 @@ class SqliteStore:
         return file.connection()
 
     def _error(self, why: sqlite3.Error) -> Exception:
-        """Create our error for an error of SQLite in a read."""
+        """Create the store's error for an error of SQLite in a read."""
         return (
             self._file.make_error(why, FileOperation.READ)
             if self._file
@@ -185,7 +187,7 @@ class SqliteStore:
         )
 
     def _is_past(self, at_ms: int) -> bool:
-        """Return whether an expiry has passed. The second comparison costs more, and most documents have not
+        """Return whether an expiry has passed. The cheaper comparison comes first, because most documents have not
         expired."""
         return at_ms <= self._clock.now_ms() and at_ms <= self._time.look().earliest_ms
 
@@ -308,7 +310,7 @@ class SqliteStore:
             raise self._error(why) from why
 
     def _writer_of(self, content: bytes) -> GroupCommitter:
-        """Return the writer, after checking that the store is open for writing and can take this content."""
+        """Return the writer, after checking that the store is open for writing and can store this content."""
         if len(content) > self.document_bytes_max:
             raise TooLarge(
                 f"the store {self.path} cannot take a document of {len(content)} bytes: it takes "

@@ -1,4 +1,4 @@
-"""Group commit: changes that are queued while the event loop is busy share one transaction, with one fsync.
+"""Group commit: changes that are queued while the event loop is busy share one transaction with one fsync.
 
 Statements run on the loop's own thread: an append takes microseconds and an fsync of a local disk a fraction of a
 millisecond, while handing work to a thread and back takes up to five milliseconds when the loop is busy. Waiting for
@@ -20,47 +20,49 @@ from saga.store.sqlite.state_file import StateFile
 T = TypeVar("T")
 
 BUSY_S = 0.00025
-"""Shortest turn of the event loop that counts as busy: others may add more changes, and a commit costs as much as a
-dozen of them. A turn of an idle loop takes a tenth of it, and then nothing waits."""
+"""Shortest turn of the event loop, in seconds, that counts as busy. During a busy turn more changes may be added, and a
+commit takes as long as a dozen changes. A turn of an idle loop takes a tenth of this time; then the transaction is
+written at once."""
 WAIT_S_MAX = 0.04
-"""Longest time that a transaction waits while the event loop is busy: a fraction of the delay that the loop has by
-then."""
+"""Longest time for which a transaction waits while the event loop is busy, in seconds. It is a fraction of the delay
+that the busy loop has at that point."""
 PAUSE_S = 0.02
 """Pause between two attempts while another program, for example a shell, is inside a transaction."""
 LOOK_EVERY_S = 0.05
-"""Pause between checks of the deadline while waiting for the lock. It is measured by the event loop's timer, not by our
-clock, because other processes run in real time."""
+"""Pause between checks of the deadline while waiting for the lock, in seconds. It is measured by the event loop's
+timer, not by the toolkit's `Clock`, because other processes run in real time."""
 
 Change: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], int]
-"""Function to run inside the transaction, the future of its result, and how much of the transaction's room it takes."""
+"""A queued change: function to run inside the transaction, future of its result, and share of the transaction's `room`
+that it takes."""
 _takes = itemgetter(2)
 
 
 class TransactionHooks(Protocol):
-    """What the owner of the file does in each transaction. Called inside the transaction, unless a method says
-    otherwise."""
+    """Callbacks with which the owner of the file takes part in each transaction. They are called inside the
+    transaction, unless their docstring says otherwise."""
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Begin a transaction on this connection, before the first change."""
+        """Called at the beginning of a transaction on this connection, before the first change."""
 
     def finish(self, changes: int) -> None:
-        """Finish a transaction, after the last of this many changes."""
+        """Called at the end of a transaction, after the last of this many changes."""
 
     def on_commit(self) -> bytes | None:
-        """Handle that the transaction is durable, with the lock still held.
+        """Called when the transaction is durable, with the lock still held.
 
-        Return the mark of its last write, if it had one: see `saga.store.sqlite.integrity`.
+        Return the mark of the transaction's last write, if it had one: see `saga.store.sqlite.integrity`.
         """
 
     def on_rollback(self) -> None:
-        """Handle that nothing of the transaction was written."""
+        """Called when nothing of the transaction was written."""
 
     def announce(self) -> None:
-        """Notify those who wait for what was written: after a commit, with the lock released."""
+        """Called after a commit, with the lock released, to notify tasks that wait for the written content."""
 
 
 class GroupCommitter:
-    """Commits queued changes to the file in groups; each process has one."""
+    """Writer that commits queued changes to the file in groups. Each process has one for a file."""
 
     def __init__(
         self,
@@ -73,9 +75,10 @@ class GroupCommitter:
     ) -> None:
         """Start with an empty queue.
 
-        `room`: how much one transaction takes, so that it blocks the event loop for a bounded time; the rest goes into
-        the next. `refusals`: errors that a change may raise, before it has written anything, to fail alone; any other
-        error fails the whole transaction. `broken` is called when nothing can be written any more.
+        `room`: how much one transaction may contain, so that it blocks the event loop for a bounded time; further
+        changes go into the next one. `refusals`: errors that a change may raise before it has written anything, so that
+        it fails alone; any other error fails the whole transaction. `broken`: function that is called when nothing can
+        be written any more.
         """
         self._file, self._contents, self._clock = file, contents, file.clock
         self._room, self._refusals, self._broken = room, refusals, broken
@@ -108,12 +111,12 @@ class GroupCommitter:
     async def close(self) -> None:
         """Wait until all queued changes have ended, and accept no more.
 
-        Raises the owner's error for a broken file if that is found only now.
+        Raises the owner's error for a broken file, if this has not been noticed before.
         """
         is_told = self._file.guard.broken is not None
         try:
-            with suppress(SagaError):  # the callers of `do` have got the same error
-                await self.do(lambda: None)  # the queue is first in, first out
+            with suppress(SagaError):  # the callers of `do` have received the same error
+                await self.do(lambda: None)  # the queue is processed in order
         finally:
             self._closed = True
             if self._waiting is not None:
@@ -132,8 +135,8 @@ class GroupCommitter:
     def _gather(self, since_s: float, turn_s: float, had: int) -> None:
         """Write now, or wait for the next turn of the event loop if this turn was busy or added changes.
 
-        `since_s`, `turn_s`: times of the loop at which the first change was queued, and at which the turn began. `had`:
-        the number of changes queued by then.
+        `since_s`, `turn_s`: times of the event loop at which the first change was queued, and at which the turn began.
+        `had`: number of changes that were queued when the turn began.
         """
         now_s, queued = self._loop.time(), len(self._queue)
         is_over = now_s - turn_s <= BUSY_S and queued <= had
@@ -154,8 +157,8 @@ class GroupCommitter:
     # ---------------------------------------------------------------- another process writes
 
     async def _wait(self) -> None:
-        """Wait until the other process has finished its transaction, then write. The queued changes fail if that takes
-        too long."""
+        """Wait until the other process has finished its transaction, then write. If that takes too long, the queued
+        changes fail."""
         deadline_s = self._clock.monotonic_s() + self._file.lock_s
         try:
             while True:
@@ -174,10 +177,10 @@ class GroupCommitter:
             self._schedule()
 
     async def _acquire_lock(self, deadline_s: float) -> None:
-        """Return with the lock held.
+        """Wait for the lock, and return when this process has it.
 
-        After a timeout the queued changes fail, but the request for the lock stays: changes that are queued later wait
-        as long again.
+        After a timeout the queued changes fail, but the request for the lock stays. Changes that are queued later wait
+        for the same time again.
         """
         turn = self._file.lock.acquire()
         while not turn.done():
@@ -214,7 +217,7 @@ class GroupCommitter:
             doing = FileOperation.COMMIT
             connection.execute("COMMIT")
             file.guard.on_commit(contents.on_commit())
-        except BaseException as why:  # an interrupt, too, must leave no open transaction and no waiting caller
+        except BaseException as why:  # even an interrupt must leave no open transaction and no waiting caller
             file.roll_back()
             contents.on_rollback()
             if is_busy(why) and not group:
@@ -226,7 +229,7 @@ class GroupCommitter:
         finally:
             file.lock.release()
         for done, result in results:
-            if not done.done():  # the caller may have been cancelled; its change was written all the same
+            if not done.done():  # the caller may have been cancelled; its change was written nevertheless
                 done.set_result(result)
         for done, refusal in refused:
             if not done.done():
@@ -249,7 +252,8 @@ class GroupCommitter:
         return group
 
     def _fail(self, group: Sequence[Change], why: BaseException, doing: FileOperation) -> None:
-        """Fail the changes of a failed transaction; all that are queued, if it failed before it took any."""
+        """Fail the changes of a failed transaction. If it failed before it took any changes, all queued changes
+        fail."""
         if isinstance(why, sqlite3.Error):
             why = self._file.make_error(why, doing)
         elif isinstance(why, OSError):
@@ -265,5 +269,5 @@ class GroupCommitter:
             group = tuple(self._queue)
             self._queue.clear()
         for _, done, _ in group:
-            if not done.done():  # one error for each caller: an exception collects tracebacks
+            if not done.done():  # one error for each caller, because an exception collects tracebacks
                 done.set_exception(type(why)(str(why)) if isinstance(why, SagaError) else why)
