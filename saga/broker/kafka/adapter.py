@@ -31,7 +31,7 @@ PORT = 9092
 EXTENSION = re.compile(r"[A-Za-z]+")
 """Form of the name of an extension of a token."""
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""Form of the id of a group member that Kafka accepts, with room for what is added to it."""
+"""Form of a group member's id that Kafka accepts, with room for the text that is appended to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def check_hook(text: str) -> None:
 
 
 def parse_extensions(text: str) -> Mapping[str, str]:
-    """Return the extensions of a token. Raises `ValueError`.
+    """Return the extensions that are sent with a token, by name. Raises `ValueError`.
 
     >>> parse_extensions("logicalCluster=lkc-1, identityPoolId=pool-2")
     {'logicalCluster': 'lkc-1', 'identityPoolId': 'pool-2'}
@@ -95,7 +95,7 @@ def parse_extensions(text: str) -> Mapping[str, str]:
 
 
 def check_instance(text: str) -> None:
-    """Check an id that says which process this is: `payment-0`. Raises `ValueError`."""
+    """Check the id that identifies a process, such as `payment-0`. Raises `ValueError`."""
     if not INSTANCE.fullmatch(text):
         raise ValueError("it must be letters, digits, '.', '_' and '-', at most 200, as in payment-0")
 
@@ -113,10 +113,12 @@ class KafkaSettings:
     client_id: str = "saga"
     tls: bool = False
     ca_file: Path | None = None
-    """Authorities that signed the brokers' certificates; no others are trusted. `None`: those of the system."""
+    """File with the authorities that signed the brokers' certificates; no others are trusted then. `None`: the
+    authorities of the system are trusted."""
     cert_file: Path | None = None
     key_file: Path | None = None
-    """Files of our certificate and its key, if the brokers require one. They are read again when they change."""
+    """Files of this process's certificate and its key, if the brokers require one. They are read again when they
+    change."""
     key_password: Callable[[], str] | None = None
     """Function that returns the password of the key, if it is encrypted."""
     sasl: SaslMechanism | None = None
@@ -129,45 +131,51 @@ class KafkaSettings:
     """Extensions that are sent with the token, as the brokers require them."""
 
     instance: str = ""
-    """Id of this process, the same after a restart. Its members keep their partitions if it is away for less than
-    `session_s`. Two processes of a service must never have the same id. Empty: a member that stops leaves its group."""
+    """Id of this process, which stays the same after a restart. Its group members keep their partitions if the process
+    is away for less than `session_s`. Two processes of a service must never have the same id. If it is empty, a member
+    that stops leaves its group."""
 
     replication_factor: int = 3
     min_insync_replicas: int = 2
-    """Replicas, and fewest in-sync replicas, of topics that `ensure_topics` creates. A single broker supports only 1
-    and 1, which must be set explicitly."""
+    """Number of replicas, and smallest number of in-sync replicas, of topics that `ensure_topics` creates. A single
+    broker supports only 1 and 1, which must be set explicitly."""
 
     session_s: float = 10
-    """Time without a heartbeat after which a member counts as dead."""
+    """Time without a heartbeat after which a member counts as dead, in seconds."""
     heartbeat_s: float = 0.5
-    """Pause between two heartbeats of a member, by which it also learns of a rebalance."""
+    """Pause between two heartbeats of a member, in seconds. Heartbeats also inform the member of a rebalance."""
     rebalance_s: float = 30
-    """Longest time that the group waits for its members in a rebalance."""
+    """Longest time that the group waits for its members in a rebalance, in seconds."""
     publish_s: float = 20
-    """Time after which a publish without acknowledgement fails."""
+    """Time after which a publish without acknowledgement fails, in seconds."""
     commit_s: float = 10
     connect_s: float = 12
-    """Longest time for connecting. It is shorter than the caller's timeout, which could not name the reason."""
+    """Longest time for connecting, in seconds. It is shorter than the caller's timeout, because an error of that
+    timeout could not name the reason."""
     fetch_wait_s: float = 0.1
-    """Longest time that a broker waits for new records before it answers a fetch with none."""
+    """Longest time that a broker waits for new records before it answers a fetch without records, in seconds."""
     linger_s: float = 0
-    """Time to wait for more records of a batch. Records that arrive while a request is under way are batched anyway."""
+    """Time to wait for more records of a batch, in seconds. Records that are published during a request are sent as a
+    batch anyway."""
     compression: Compression | None = None
     metadata_s: float = 10
-    """Longest time until a client fetches the metadata of topics and partitions again."""
+    """Longest time until a client fetches the metadata of topics and partitions again, in seconds."""
     record_bytes_max: int = RECORD_BYTES_MAX
-    """Largest record: see `Broker.record_bytes_max`. A topic may accept less: see its `max.message.bytes`."""
+    """Largest size of a record, in bytes: see `Broker.record_bytes_max`. A topic may accept less: see its
+    `max.message.bytes`."""
 
     def instance_for(self, topics: Collection[str]) -> str | None:
         """Return the static id of a member that reads these topics; `None` without an instance.
 
-        With other topics it is another member, because brokers give a known static member what it had before, and
-        nothing of a topic that it reads since then."""
+        The id depends on the topics: brokers give a known static member its previous partitions again, but none of a
+        topic that it did not read before. So a member with other topics must have another id.
+        """
         return f"{self.instance}-{zlib.crc32(','.join(sorted(topics)).encode()):08x}" if self.instance else None
 
     @property
     def request_s(self) -> float:
-        """Return the longest time of one request. Joining a group is answered only when all members are back."""
+        """Return the longest time of one request, in seconds. A broker answers a request to join a group only when all
+        members have joined again."""
         return self.rebalance_s + 5
 
 
@@ -320,10 +328,10 @@ def _identity_problems(mine: KafkaOptions) -> Iterator[Problem]:
 
 
 def _load_hook(name: str) -> Callable[[], str]:
-    """Return the function that `module:function` names. Raises `ConfigurationError`."""
+    """Load the function with the name `module:function`. Raises `ConfigurationError`."""
     module, _, function = name.partition(
         ":"
-    )  # after the colon there may be a password, if the whole value is a mistake
+    )  # after the colon there may be a password, if the value was meant for another setting
     try:
         found: Callable[[], str] = getattr(import_module(module), function)
     except Exception as why:  # a module may raise anything while it is imported

@@ -53,7 +53,8 @@ AGAIN: frozenset[type[Exception]] = frozenset(
         kafka.UnknownProducerId,
     }
 )
-"""Errors to retry: they pass by themselves or once a person acts. The interrupted request may have taken effect."""
+"""Errors after which to retry: they pass by themselves or after a person has acted. The interrupted request may have
+taken effect."""
 
 FENCED: frozenset[type[Exception]] = frozenset(
     {
@@ -65,10 +66,10 @@ FENCED: frozenset[type[Exception]] = frozenset(
         kafka.UnknownMemberIdError,
     }
 )
-"""Errors of a commit: another member owns the partitions by now, or will."""
+"""Errors of a commit which mean that another member owns the partitions, or will own them."""
 
 GUESS = "check that the brokers run and can be reached"
-"""Advice where nothing better is known: see `KafkaAccess.explain`."""
+"""Advice for errors whose cause is not known: see `KafkaAccess.explain`."""
 _PASSWORD = "check user and password, and that the brokers have this user"
 _MECHANISM = "configure the SASL mechanism of the brokers' listener"
 _VERSION = "the brokers are too old or too new for aiokafka: Kafka 2.1 to 4.3 is known to work"
@@ -138,7 +139,7 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.UnsupportedSaslMechanismError: _MECHANISM,
     kafka.UnsupportedVersionError: _VERSION,
 }
-"""Errors that waiting does not resolve, each with what a person has to do."""
+"""Errors that waiting does not resolve, each with the action that a person has to take."""
 
 RIGHTS: frozenset[type[Exception]] = frozenset(
     {
@@ -147,19 +148,20 @@ RIGHTS: frozenset[type[Exception]] = frozenset(
         kafka.TopicAuthorizationFailedError,
     }
 )
-"""Those of them that mean a missing permission: one that was withdrawn can be granted again."""
+"""Errors in `PERSON` that mean a missing permission. A running process waits for it, because a permission that was
+withdrawn can be granted again."""
 
 
 def translate_error(
     why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
 ) -> BrokerError:
-    """Translate an error of aiokafka to ours.
+    """Convert an error of aiokafka to an error of the toolkit.
 
     Args:
         why: The error.
         doing: What failed, and where.
         right: The permission on a topic that the operation needs.
-        waits: Whether a missing permission is waited for, as a running process does.
+        waits: Whether to wait for a missing permission, as a running process does.
     """
     what = f"{doing}: {type(why).__name__}: {_describe(why)}"
     for kind in type(why).__mro__:
@@ -176,7 +178,7 @@ def translate_error(
 
 
 def _describe(why: BaseException) -> str:
-    """Return the text of an error, without its name and without aiokafka's advice of many lines."""
+    """Return the text of an error, without the name of its class and without aiokafka's advice of many lines."""
     text = (
         " ".join(str(part) for part in why.args if isinstance(part, str | int | dict | tuple))
         or getattr(why, "description", "")

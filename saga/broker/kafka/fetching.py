@@ -37,16 +37,18 @@ from saga.messages import Partition, Record, StalledPartition
 from saga.support.clock import Clock
 
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
-"""First and longest pause before an unreadable partition is read again. All others continue meanwhile."""
+"""First and longest pause before an unreadable partition is read again, in seconds. All other partitions continue
+meanwhile."""
 PATIENCE_S = 2.0
-"""How long a failure has to last before it is reported: most pass by themselves, such as a change of leader."""
+"""Time for which a failure must last before it is reported, in seconds. Most failures pass by themselves, such as a
+change of leader."""
 OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
 """Errors that concern all partitions of a topic."""
 
 
 @dataclass(slots=True)
 class FetchFailure:
-    """Why a partition cannot be read."""
+    """Reason why a partition cannot be read."""
 
     offset: int
     reason: str
@@ -54,14 +56,14 @@ class FetchFailure:
     of_topic: bool = False
     since_s: float = 0.0
     again_s: float = AGAIN_S_FIRST
-    """Pause before it is read again."""
+    """Pause before the partition is read again, in seconds."""
 
 
 class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
-    """A fetcher that replaces the consumer's own one while the consumer runs."""
+    """Fetcher that replaces the consumer's own fetcher while the consumer runs."""
 
     def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, on_change: Callable[[], None]) -> None:
-        """Begin without partitions. `on_change` is called when `stalled_partitions` may have changed."""
+        """Begin without partitions. `on_change`: function that is called when `stalled_partitions` may have changed."""
         super().__init__(
             consumer._client,
             consumer._subscription,
@@ -75,7 +77,8 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             isolation_level=consumer._isolation_level,
         )
         self.out_of_range: dict[TopicPartition, int] = {}
-        """Partitions whose log does not reach our offset. They are not fetched until `resume_at` is called."""
+        """Partitions whose log does not contain the offset to read. They are not fetched until `resume_at` is
+        called."""
         self.log_ids = LogIds(clock)
         """Ids of the logs that are read."""
         self._clock, self._on_change = clock, on_change
@@ -88,7 +91,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         for timer in self._timers.values():
             timer.cancel()
         self._timers, self._standstills, self.out_of_range = {}, {}, {}
-        self._report_changes()  # otherwise a partition that stalls again would count as reported
+        self._report_changes()  # otherwise a partition that stalls again would count as reported already
 
     def stalled_partitions(self) -> list[StalledPartition]:
         """Return the stalled partitions to report, with one entry for a failure of a whole topic."""
@@ -107,7 +110,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     # ---------------------------------------------------------------- responses
 
     async def _proc_fetch_request(self, assignment: Assignment, node_id: int, request: FetchRequest) -> bool:
-        """Send one fetch request to one broker. Return whether it brought records."""
+        """Send one fetch request to one broker. Return whether the response contained records."""
         try:
             response = await self._client.send(node_id, request)
         except KafkaError:
@@ -129,7 +132,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
                 place = TopicPartition(topic, number)
                 state = assignment.state_value(place)
                 if not state.has_valid_position or state.position != requested[place] or state.paused:
-                    continue  # its position was changed during the request
+                    continue  # the position was changed during the request
                 if code != 0:
                     self._handle_error(assignment, place, state.position, for_code(code))
                     continue
@@ -175,7 +178,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             assignment.state_value(place).pause()
             self.out_of_range[place] = offset
             return
-        self._client.force_metadata_update()  # another broker may lead the partition by now
+        self._client.force_metadata_update()  # another broker may lead the partition now
         passes = kind in AGAIN and kind is not CorruptRecordException
         doing = f"{place.topic}/{place.partition} is stalled at offset {offset}"
         trouble = translate_error(kind(place.topic), doing, "Read", waits=True)
@@ -187,8 +190,8 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     ) -> None:
         """Handle a response without records for a partition that has some.
 
-        This happens to a healthy partition when others fill the whole response. So it is paused only if the response
-        had no records at all (`alone`).
+        This happens to a healthy partition if other partitions fill the whole response. So the partition is paused only
+        if the response had no records at all (`alone`).
         """
         reason = (
             f"{place.topic}/{place.partition} is stalled at offset {offset}: the brokers have records up to "
@@ -214,7 +217,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             self._report_changes()
 
     def _report_changes(self) -> None:
-        """Report a change of the stalled partitions; a repeated failure is none."""
+        """Report a change of the stalled partitions. A repeated failure of the same partition is no change."""
         now = self.stalled_partitions()
         if now != self._reported:
             self._reported = now
@@ -222,9 +225,9 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
 
 
 def isolate_partitions(consumer: AIOKafkaConsumer, clock: Clock, on_change: Callable[[], None]) -> IsolatingFetcher:
-    """Replace the fetcher of a consumer that has just started and has no partitions yet."""
+    """Give an `IsolatingFetcher` to a consumer that has just started and has no partitions yet."""
     old = consumer._fetcher
-    old._fetch_task.cancel()  # it still waits for partitions
+    old._fetch_task.cancel()  # the replaced fetcher still waits for partitions
     consumer._fetcher = fetching = IsolatingFetcher(consumer, clock, on_change)
     return fetching
 
@@ -244,28 +247,29 @@ def describe_unreadable(place: TopicPartition, offset: int, why: Exception) -> s
 
 
 GET_MS = 100
-"""Longest wait of one `getmany`; another one for other partitions can run beside it."""
+"""Longest wait of one `getmany`, in milliseconds. Another one for other partitions can run at the same time."""
 REST_S = 1.0
-"""Pause before a partition is read again for which aiokafka raised an unexpected exception."""
+"""Pause before a partition is read again for which aiokafka raised an unexpected exception, in seconds."""
 
 
 class Prefetch:
     """Buffer of records between `getmany` and `poll`.
 
-    A cancelled `getmany` would count as running for ever, and during a rebalance `getmany` waits without limit. So each
-    one runs in a task of its own. There are never two for one partition, and none for a partition with buffered
-    records, which bounds the buffer.
+    aiokafka would regard a cancelled `getmany` as running for ever, and during a rebalance `getmany` waits without
+    limit. So each call runs in a task of its own. There are never two calls for one partition, and none for a partition
+    with buffered records, which limits the size of the buffer.
 
-    A `getmany` that raises has dropped the records that it took from other partitions, whose positions have moved. So
-    all its partitions are set back to the end of the buffer, and read one by one until the failing one is found.
+    A `getmany` that raises has dropped the records that it took from other partitions, and has moved their positions.
+    So all its partitions are set back to the end of their buffered records, and are read one by one until the failing
+    one is found.
     """
 
     def __init__(self, group: str, clock: Clock, on_change: Callable[[], None]) -> None:
-        """Begin with an empty buffer. `on_change` is called when `standstills` has changed."""
+        """Begin with an empty buffer. `on_change`: function that is called when `standstills` has changed."""
         self.news = asyncio.Event()
         """Event that is set when records arrived, a fetch failed, or partitions may be requested again."""
         self.failure: BrokerError | None = None
-        """Last failure, until it is raised."""
+        """Last failure that `poll` has not raised yet."""
         self.standstills: dict[Partition, StalledPartition] = {}
         """Partitions for which aiokafka raises unexpected exceptions."""
         self._group, self._clock, self._on_change = group, clock, on_change
@@ -274,20 +278,20 @@ class Prefetch:
         self._ends: dict[Partition, int] = {}
         """Offset after the last fetched record of each partition."""
         self._apart = False
-        """True if each partition is fetched alone."""
+        """True if each partition is fetched by a separate call."""
         self._requested: set[Partition] = set()
         self._gets: set[asyncio.Task[None]] = set()
 
     def begin(self, consumer: AIOKafkaConsumer) -> None:
-        """Fetch from this consumer from now on, and drop results of the previous one."""
+        """Fetch from this consumer from now on, and drop results of the previous consumer."""
         self._consumer = consumer
         self._requested = set()
 
     def start(self, offsets: Mapping[Partition, int]) -> None:
         """Begin an assignment at these offsets.
 
-        Drops records that a `getmany` of the previous assignment still brought; they are fetched again if they are
-        ours.
+        Records that a `getmany` of the previous assignment still returned are dropped. They are fetched again if their
+        partition belongs to this member.
         """
         self.forget()
         self._ends = dict(offsets)
@@ -295,7 +299,8 @@ class Prefetch:
         self._set_standstills({})
 
     def resume_at(self, partition: Partition, offset: int) -> None:
-        """Read a partition from this offset on: a failed `getmany` must not go back to records that were removed."""
+        """Read a partition from this offset on. A failed `getmany` then does not set the position back to records that
+        were removed."""
         self._buffer.pop(partition, None)
         self._ends[partition] = offset
 
@@ -304,7 +309,8 @@ class Prefetch:
         self._buffer.clear()
 
     async def end(self) -> None:
-        """Cancel all running fetches. Call this when the consumer has stopped, so that no position is lost."""
+        """Cancel all running fetches. This must be called only after the consumer has stopped, so that no position is
+        lost."""
         self._consumer = None
         self.forget()
         for get in self._gets:
@@ -316,7 +322,8 @@ class Prefetch:
         return partition in self._buffer
 
     def list_buffered(self, partitions: Collection[Partition]) -> list[Partition]:
-        """Return those of the partitions with buffered records, the longest buffered first."""
+        """Return those of the partitions that have buffered records, ordered by how long the records have been
+        buffered, longest first."""
         return [partition for partition in self._buffer if partition in partitions]
 
     def take(self, partition: Partition, records_max: int) -> list[Record]:
@@ -340,7 +347,7 @@ class Prefetch:
             get.add_done_callback(self._gets.discard)
 
     async def _get(self, consumer: AIOKafkaConsumer, partitions: Sequence[Partition], records_max: int) -> None:
-        """Fetch once. If the assignment changes meanwhile, the result belongs to the new one."""
+        """Fetch once. If the assignment changes meanwhile, the result belongs to the new assignment."""
         try:
             got = await consumer.getmany(
                 *(TopicPartition(*partition) for partition in partitions), timeout_ms=GET_MS, max_records=records_max
@@ -355,7 +362,7 @@ class Prefetch:
                 else:
                     await self._pause(partitions[0], why)
         else:
-            if consumer is self._consumer:  # no task ran since `getmany` returned: the order is kept
+            if consumer is self._consumer:  # no task ran since `getmany` returned, so the order of records is kept
                 for place, records in got.items():
                     partition = Partition(*place)
                     self._buffer.setdefault(partition, []).extend(records)
@@ -368,7 +375,7 @@ class Prefetch:
             self.news.set()
 
     def _seek_back(self, consumer: AIOKafkaConsumer, partitions: Collection[Partition]) -> None:
-        """Set aiokafka's positions back to the end of the buffer."""
+        """Set aiokafka's positions back to the end of the buffered records."""
         ours = consumer.assignment()
         for partition in partitions:
             place = TopicPartition(*partition)
@@ -376,9 +383,9 @@ class Prefetch:
                 consumer.seek(place, self._ends[partition])
 
     async def _pause(self, partition: Partition, why: Exception) -> None:
-        """Mark a partition as stalled that failed when it was fetched alone, and pause."""
+        """Mark a partition that failed when it was fetched alone as stalled, and pause."""
         at = self._ends.get(partition)
-        if at is None:  # another member owns it by now
+        if at is None:  # another member owns the partition now
             return
         what = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
         advice = "it is tried again: report it with this message; `saga offsets skip` may skip the record"
@@ -389,12 +396,12 @@ class Prefetch:
         await self._clock.sleep(REST_S)
 
     def _confirm(self, partitions: Collection[Partition]) -> None:
-        """Fetch all partitions together again once each of them works."""
+        """Fetch all partitions together again after each of them has worked alone."""
         self._set_standstills({other: each for other, each in self.standstills.items() if other not in partitions})
         self._apart = bool(self.standstills)
 
     def _set_standstills(self, standstills: dict[Partition, StalledPartition]) -> None:
-        """Replace the stalled partitions, and report a change."""
+        """Set the stalled partitions, and report it if they have changed."""
         if standstills != self.standstills:
             self.standstills = standstills
             self._on_change()
@@ -411,17 +418,18 @@ class Prefetch:
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """Header of a batch: its first offset, its length and eleven more fields; see the protocol guide of Apache Kafka."""
 PLACE_BYTES = 12
-"""Size of a batch's offset and length, which the length does not include."""
+"""Size in bytes of the two fields before the part of a batch that its length covers: offset and length."""
 OFFSET_BYTES = 8
 CODECS: dict[int, Callable[[bytes], bytes]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
 CODEC_MASK, APPEND_TIME = 0x07, 0x08
 
 OnEnd: TypeAlias = Callable[[int, Exception | None], None]
-"""Callback with the offset up to which a fetch was read, and the error there; `None` if it was read completely."""
+"""Callback with the offset up to which the fetched bytes were read, and the error at that offset; `None` if they were
+read completely."""
 
 
 class BatchRecord(NamedTuple):
-    """A record of a batch, with aiokafka's names of the fields."""
+    """A record of a batch. The fields have the same names as in aiokafka's record."""
 
     offset: int
     timestamp: int
@@ -431,9 +439,9 @@ class BatchRecord(NamedTuple):
 
 
 class RecordBatches:
-    """Iterate over the records of the batches that one fetch brought of one partition, without ever raising.
+    """Iterator over the records in the batches that one fetch returned for one partition. It never raises an error.
 
-    It has the interface of aiokafka's `PartitionRecords`. Records of aborted transactions are omitted.
+    It has the interface of aiokafka's `PartitionRecords`. Records of aborted transactions are left out.
     """
 
     def __init__(
@@ -451,14 +459,15 @@ class RecordBatches:
             place: The partition.
             data: The fetched bytes.
             offset: The requested offset.
-            aborted: Producers of aborted transactions, and the first offsets of these.
+            aborted: Producers of aborted transactions, and the first offset of each of these transactions.
             end: The end of the partition.
             on_end: Called once, when no more records can be read.
         """
         self.next_fetch_offset = offset
-        """Offset below which everything is read, or is no record: an end of a transaction, or removed by compaction."""
+        """Offset below which all records have been read. Offsets below it that belong to no record are ends of
+        transactions, or were removed by compaction."""
         self.log_id = ""
-        """Id of the log that has the records."""
+        """Id of the log that contains the records."""
         self._place, self._data, self._end, self._on_end = place, data, end, on_end
         self._aborted = sorted(aborted, key=lambda each: each[1], reverse=True)
         self._aborting: set[int] = set()
@@ -472,13 +481,13 @@ class RecordBatches:
             return next(self._records)
         except StopIteration:
             raise
-        except Exception as why:  # bytes may be anything, and so may what decoding them raises
+        except Exception as why:  # the bytes may be anything, so decoding them may raise anything
             self._on_end(self.next_fetch_offset, why)
             raise StopIteration from why
 
     def _unpack(self) -> Iterator[Record]:
         batches = MemoryRecords(self._data)
-        if self._data and not batches.has_next():  # a broker sends the first batch whole, however large
+        if self._data and not batches.has_next():  # a broker sends the first batch completely, however large it is
             raise CorruptRecordException("a batch is shorter than its length field")
         topic, number = self._place
         first = True
@@ -487,7 +496,7 @@ class RecordBatches:
             if not batch.validate_crc():
                 raise CorruptRecordException("the checksum of a batch is wrong")
             producer = batch.producer_id
-            if producer is not None:  # otherwise its format has no transactions
+            if producer is not None:  # older formats of batches have no transactions
                 self._check_place(batch.base_offset, batch.next_offset, first=first)
                 first = False
                 self._begin_aborted(batch.base_offset)
@@ -517,7 +526,7 @@ class RecordBatches:
         self._on_end(self.next_fetch_offset, None)
 
     def _begin_aborted(self, offset: int) -> None:
-        """Note which producers' records belong to aborted transactions from this offset on."""
+        """Record which producers' records belong to aborted transactions from this offset on."""
         while self._aborted and self._aborted[-1][1] <= offset:
             self._aborting.add(self._aborted.pop()[0])
 
@@ -526,13 +535,13 @@ class RecordBatches:
         at = self.next_fetch_offset
         if after <= at or (begin < at and not first):
             raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} cannot follow offset {at - 1}")
-        if begin > at:  # a gap is valid after a compaction: then the next batch follows this one
+        if begin > at:  # a gap is valid after a compaction: the next batch then follows this one directly
             following = self._find_next_offset(begin)
             if after > self._end or (following is not None and following < after):
                 raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} is in the place of {at}")
 
     def _find_next_offset(self, begin: int) -> int | None:
-        """Return the offset of the batch after the one that begins at `begin`, if it was fetched."""
+        """Return the offset of the batch after the one that begins at `begin`, if that batch was fetched, too."""
         at, length = next((at, length) for at, offset, length in iterate_batches(self._data) if offset == begin)
         after = self._data[at + length : at + length + OFFSET_BYTES]
         return int.from_bytes(after, signed=True) if len(after) == OFFSET_BYTES else None
@@ -543,7 +552,7 @@ class RecordBatches:
 
 
 def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield position in `data`, first offset and size in bytes of each complete batch."""
+    """Yield the position in `data`, the first offset and the size in bytes of each complete batch."""
     at = 0
     while at + PLACE_BYTES <= len(data):
         offset, length = struct.unpack_from(">qi", data, at)
@@ -554,7 +563,8 @@ def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def parse_records(batch: bytes) -> Iterator[BatchRecord]:
-    """Yield the records of a batch whose names of headers are not UTF-8, with such bytes as `\\xff`.
+    """Yield the records of a batch in which names of headers are not UTF-8. Invalid bytes become escapes such as
+    `\\xff`.
 
     Brokers accept any bytes as a name, so such a record is not damaged. This is slower than aiokafka's parser.
     """
@@ -565,7 +575,7 @@ def parse_records(batch: bytes) -> Iterator[BatchRecord]:
     reading = _ByteReader(data)
     for _ in range(count):
         end = reading.number() + reading.at
-        reading.at += 1  # unused attributes
+        reading.at += 1  # attributes, which are not used
         timestamp = last_ms if attributes & APPEND_TIME else first_ms
         after_ms, after = reading.number(), reading.number()
         key, value = reading.content(), reading.content()
@@ -578,7 +588,7 @@ def parse_records(batch: bytes) -> Iterator[BatchRecord]:
 
 
 class _ByteReader:
-    """Read values from the bytes of a batch, one after the other."""
+    """Reader of values from the bytes of a batch, one after the other."""
 
     def __init__(self, data: bytes) -> None:
         self.at = 0

@@ -1,8 +1,8 @@
-"""Implement membership in a consumer group on Kafka, with one aiokafka consumer at a time.
+"""Membership in a consumer group on Kafka, with one aiokafka consumer at a time.
 
-A rebalance revokes all partitions and assigns them again: aiokafka reports it from a task of its own, and waits for us.
-That task must never wait for a `getmany`, which itself waits until the rebalance is over. So `poll` only returns
-records that `Prefetch` has buffered.
+A rebalance revokes all partitions and assigns them again. aiokafka reports this from a task of its own, and waits until
+this module has reacted. That task must never wait for a `getmany`, because `getmany` waits until the rebalance is over.
+So `poll` only returns records that `Prefetch` has buffered.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ from saga.messages import Partition, Record, StalledPartition
 from saga.support.clock import Clock
 
 WATCH_S, AGAIN_S = 0.25, 0.5
-"""Pause between checks of aiokafka's tasks, and pause before a failed consumer is replaced."""
+"""Pause between checks of aiokafka's tasks, and pause before a failed consumer is replaced, both in seconds."""
 ALONE_S = 2.0
-"""Time without a coordinator after which the broker counts as unavailable."""
+"""Time without a group coordinator after which the broker counts as unavailable, in seconds."""
 LEAVE_S = 5.0
 LET_GO_S_MAX = 2.0
-"""Longest wait for `Listener.on_revoked`: all members of the group wait for it."""
+"""Longest wait for `Listener.on_revoked`, in seconds. All members of the group wait for it."""
 BOUNDS_S = 1.0
-"""Longest wait for a broker's answer where a partition begins and ends."""
+"""Longest wait for a broker's answer about the beginning and end of a partition, in seconds."""
 
 
 class KafkaMember:
@@ -66,20 +66,20 @@ class KafkaMember:
         self._consumer: AIOKafkaConsumer | None = None
         self._owned: dict[Partition, OwnedPartition] = {}
         self._let_go: set[Partition] = set()
-        """Cleanly revoked partitions: the next assignment shows whether they are ours again."""
+        """Cleanly revoked partitions. The next assignment shows whether this member gets them again."""
         self._open: set[Partition] = set()
-        """Partitions that may be read: the listener knows of them, and they are not being revoked."""
+        """Partitions that may be read, because the listener knows them and they are not being revoked."""
         self._fetching: IsolatingFetcher | None = None
         self._prefetch = Prefetch(group, clock, self.wake)
         self._duplicate_instance = DuplicateInstance(group, settings.instance, settings.session_s, clock)
         self._woken = False
         self._changing = asyncio.Lock()
-        """Lock around changes of the assignment and the calls of the listener."""
+        """Lock that is held during changes of the assignment and calls of the listener."""
         self._assigned = self._was_in = False
-        """True if there is an assignment, perhaps empty; and if there ever was one: from then on the member waits out
-        every error that people can resolve."""
-        self._counts: dict[str, int] = {}  # partitions of each topic, as last seen
-        self._unseen: list[str] = []  # topics that are gone or hidden: the others are read
+        """The first is true if there is an assignment, which may be empty. The second is true if there ever was one;
+        from then on the member waits for the end of every error that people can resolve."""
+        self._counts: dict[str, int] = {}  # number of partitions of each topic, as last seen
+        self._unseen: list[str] = []  # topics that are missing or hidden; all others are read
         self._leaving = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
@@ -87,7 +87,7 @@ class KafkaMember:
         self._outage: BrokerError | None = None
         """Error that `poll` raises until the outage is over."""
         self._assign_error: BaseException | None = None
-        """Error because of which an assignment could not be processed."""
+        """Error because of which the last assignment could not be processed."""
 
     # ---------------------------------------------------------------- the port
 
@@ -97,7 +97,7 @@ class KafkaMember:
             self._raise_if_broken()
             self._prefetch.news.clear()
             woken, self._woken = self._woken, False
-            if woken and self._outage is None:  # a member that was woken because of an outage has to raise it
+            if woken and self._outage is None:  # a member that was woken because of an outage has to raise the outage
                 return []
             if records := self._take(partitions, records_max):
                 return records
@@ -129,7 +129,7 @@ class KafkaMember:
         await self._commit_note(self._prepare_offsets(offsets), CLEAN)
 
     def _prepare_offsets(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[OwnedPartition, int]]:
-        """Pair each owned partition with the offset to commit. Raises `Fenced`."""
+        """Return each owned partition with the offset to commit. Raises `Fenced`."""
         self._raise_if_broken()
         moved: dict[Partition, tuple[OwnedPartition, int]] = {}
         for partition, offset in offsets.items():
@@ -195,7 +195,7 @@ class KafkaMember:
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
-        """Return the offset after the last polled record, and after ends of transactions that follow it."""
+        """Return the offset after the last polled record and after the ends of transactions that follow the record."""
         owned = self._owned[partition]
         if self._consumer is None or partition in self._prefetch:
             return owned.next
@@ -220,16 +220,16 @@ class KafkaMember:
         return records
 
     async def _resolve_out_of_range(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
-        """Find where to continue in partitions whose log does not reach our offset.
+        """Find where to continue in partitions whose log does not contain the offset to read.
 
-        If the log begins after our offset, records expired before they were read. If it ends before our offset, it has
-        lost records that we have read, and the partition is read again from the beginning.
+        If the log begins after that offset, records expired before they were read. If the log ends before it, the log
+        has lost records that were read already, and the partition is read again from the beginning.
         """
         for place, offset in list(fetching.out_of_range.items()):
             try:
                 begin, end = (await self._clock.within(BOUNDS_S, client.fetch_bounds(consumer, [place])))[place]
             except FAILED:
-                continue  # tried again in a moment
+                continue  # tried again soon
             partition = Partition(*place)
             async with self._changing:
                 owned = self._owned.get(partition)
@@ -246,9 +246,10 @@ class KafkaMember:
                 fetching.resume_at(place, goes_on)
 
     async def _restart_partition(self, partition: Partition, begin: int, fetching: IsolatingFetcher) -> None:
-        """Read a partition from the beginning, because its log was replaced and no old position is valid in it.
+        """Read a partition from the beginning, because its log was replaced and old positions are not valid in the new
+        log.
 
-        Call this with the lock.
+        The lock must be held.
         """
         owned = self._owned[partition]
         log.error(
@@ -265,9 +266,10 @@ class KafkaMember:
         fetching.resume_at(TopicPartition(*partition), begin)
 
     async def _check_log_ids(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
-        """Restart topics that were deleted and created again. Only their ids show it: fetches and commits use names."""
+        """Restart topics that were deleted and created again. Only their log ids show this, because fetches and commits
+        use names."""
         ids, before = fetching.log_ids, {partition: owned.log_id for partition, owned in self._owned.items()}
-        with suppress(*FAILED):  # tried again in a moment
+        with suppress(*FAILED):  # tried again soon
             await self._clock.within(BOUNDS_S, ids.learn(self._topics, consumer._client))
         there = consumer._client.cluster.partitions_for_topic
         places = [
@@ -289,7 +291,8 @@ class KafkaMember:
                     await self._restart_partition(partition, begin, fetching)
 
     async def _report_added_partitions(self, consumer: AIOKafkaConsumer) -> None:
-        """Report topics that have more partitions than before. The leader of the group assigns them by itself."""
+        """Report topics that have more partitions than before. The leader of the group assigns the new partitions by
+        itself."""
         for topic, now in client.count_cached_partitions(consumer._client, self._topics).items():
             before, self._counts[topic] = self._counts.get(topic, now), now
             if now > before:
@@ -297,7 +300,7 @@ class KafkaMember:
                     self._listener.on_partitions_added(topic, before, now)
 
     async def _commit_ends(self) -> None:
-        """Commit positions after ends of transactions, which move a position without a record."""
+        """Commit positions that moved without a record, because they are followed by ends of transactions."""
         moved = {
             partition: (owned, read_to)
             for partition, owned in self._owned.items()
@@ -305,7 +308,7 @@ class KafkaMember:
             and owned.committed >= owned.next
             and (read_to := self._read_to(partition)) > owned.committed
         }
-        with suppress(BrokerError):  # it is tried again
+        with suppress(BrokerError):  # the commit is tried again
             await self._commit_offsets(moved)
 
     # ---------------------------------------------------------------- rebalances
@@ -319,12 +322,12 @@ class KafkaMember:
                 await self._give_up(with_warning=not is_out)
 
     async def assign(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
-        """Start with the assigned partitions. The member sends no heartbeats meanwhile, so this has to be quick."""
+        """Start to read the assigned partitions. The member sends no heartbeats meanwhile, so this has to be quick."""
         async with self._changing:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
             self._strangers = find_disagreeing(self._identity, self._assignor.members)
-            if self._strangers and not self._was_in:  # the other member joined while we did
+            if self._strangers and not self._was_in:  # the other member joined at the same time as this one
                 self._broken = disagreement_error(self._group, self._identity, self._strangers)
                 self._prefetch.news.set()
                 return
@@ -347,7 +350,7 @@ class KafkaMember:
                     self._listener.on_replaced(partition, position)
                 if offsets:
                     await self._listener.on_assigned(offsets)
-            except Exception as why:  # noqa: BLE001 - `poll` and `commit` raise a listener's error
+            except Exception as why:  # noqa: BLE001 - a listener's error is raised by `poll` and `commit`
                 self._broken = why
             self._open = set(offsets)
             self.wake() if self._strangers else self._prefetch.news.set()
@@ -355,12 +358,13 @@ class KafkaMember:
     async def _fetch_positions(
         self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
     ) -> tuple[dict[Partition, OwnedPartition], dict[Partition, int]]:
-        """Fetch the group's positions, and the invalid ones among them.
+        """Fetch the group's positions. Return them with those among them that are invalid.
 
-        An invalid position was committed in a log that was replaced; such a partition starts at its beginning.
+        A position is invalid if it was committed for a log that has been replaced. Such a partition is read from its
+        beginning.
         """
         ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
-        # Ids first: if a topic is created again in between, its position is found to be invalid later.
+        # Ids come first: if a topic is created again in between, its position is found to be invalid later.
         await ids.learn({place.topic for place in places}, consumer._client)
         found = await client.fetch_positions(consumer, places, self._starts)
         gone = {p: at for p, (at, metadata) in found.items() if is_of_another_log(metadata, ids.get(p.topic))}
@@ -376,10 +380,10 @@ class KafkaMember:
         return owned, gone
 
     def _start(self, offsets: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on, and discard aiokafka's state of them.
+        """Read these partitions from these offsets on, and discard aiokafka's own state for them.
 
-        It may have fetched as soon as it had the assignment, and have found no log at the committed offset, or a broker
-        without the topic.
+        aiokafka may have started to fetch as soon as it had the assignment, and may have found no log at the committed
+        offset, or a broker without the topic.
         """
         assert self._fetching is not None, "as long as there is a consumer"
         self._fetching.begin()
@@ -388,7 +392,7 @@ class KafkaMember:
             self._fetching.resume_at(TopicPartition(*partition), offset)
 
     async def _give_up(self, *, with_warning: bool) -> None:
-        """Stop reading, notify the listener, and end this assignment, so that it can commit nothing more."""
+        """Stop reading, notify the listener, and end this assignment, so that nothing more can be committed in it."""
         ours = list(self._owned)
         self._open = set()
         self._assigned = False
@@ -424,7 +428,7 @@ class KafkaMember:
         self._life = asyncio.get_running_loop().create_task(self._run())
 
     async def leave(self) -> None:
-        """Release the partitions, and leave the group; a static member keeps its place in it."""
+        """Release the partitions, and leave the group. A static member keeps its place in the group."""
         async with self._changing:
             self._leaving.set()
             await self._give_up(
@@ -449,7 +453,7 @@ class KafkaMember:
             await self._add_topics(consumer)
             if not self._was_in:
                 await self._refuse_disagreeing(consumer)
-        except BaseException as why:  # a cancelled join, too, must leave no consumer behind
+        except BaseException as why:  # even a cancelled join must leave no consumer behind
             await client.end_consumer(consumer, self._clock, 0)
             if isinstance(why, FAILED) or client.is_stray_cancellation(why):
                 raise self._access.explain(to_broker_error(why, f"group {self._group!r}: joining", "Read")) from why
@@ -465,9 +469,9 @@ class KafkaMember:
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.revoke, self.assign))
 
     async def _refuse_disagreeing(self, consumer: AIOKafkaConsumer) -> None:
-        """Compare identities with the group's members before joining disturbs them.
+        """Compare this member's identity with those of the group's members, before joining causes a rebalance.
 
-        Raises `ConfigurationError` if one disagrees with ours.
+        Raises `ConfigurationError` if one of them disagrees.
         """
         if self._identity is not None:
             request = client.fetch_identities(consumer._client, self._group, self._clock)
@@ -476,7 +480,8 @@ class KafkaMember:
                 raise disagreement_error(self._group, self._identity, strangers)
 
     async def _add_topics(self, consumer: AIOKafkaConsumer) -> None:
-        """Add our topics to the consumer. A missing one is an error at the first start, and waited for later."""
+        """Add the subscribed topics to the consumer. A missing topic is an error at the first start; later the member
+        waits for it."""
         for topic in self._topics:
             try:
                 await count_partitions(consumer._client, topic, self._clock)
@@ -514,7 +519,7 @@ class KafkaMember:
                     await self._give_up(with_warning=False)
                 await self._disconnect()
                 await self._clock.sleep(AGAIN_S)
-        except Exception as why:  # noqa: BLE001 - `poll` and `commit` raise it
+        except Exception as why:  # noqa: BLE001 - `poll` and `commit` raise the error
             self._broken = why
             self._prefetch.news.set()
 
@@ -545,7 +550,7 @@ class KafkaMember:
             self._set_outage(f"group {self._group!r}: {trouble}" if trouble else "")
 
     def _set_outage(self, trouble: str) -> None:
-        """Set the error that `poll` raises until it is over; empty for none."""
+        """Set the error that `poll` raises until the outage is over; an empty text ends the outage."""
         self._outage = self._access.explain(BrokerUnavailable(trouble)) if trouble else None
         if trouble:
             self._prefetch.news.set()
@@ -555,16 +560,17 @@ class KafkaMember:
 
 
 OFTEN = 3
-"""Removals within one session that are too many: missing heartbeats remove a member at most once in a session."""
+"""Number of removals within one session that is too large for another cause: missing heartbeats remove a member at most
+once in a session."""
 log = logging.getLogger("saga.broker.kafka")
 
 
 class DuplicateInstance:
-    """Detects another process with the same `group.instance.id`, and logs it once.
+    """Detector of another process with the same `group.instance.id`. It logs this once.
 
-    A broker gives the place of a static member to any process that joins with its id. The previous one learns at its
-    next heartbeat that it was removed, and joins again: so the two replace each other for ever. No broker reports this,
-    so it is inferred from how often the group removes this member.
+    A broker gives the place of a static member to any process that joins with its id. The previous process learns at
+    its next heartbeat that it was removed, and joins again, so the two replace each other for ever. No broker reports
+    this, so it is inferred from how often the group removes this member.
     """
 
     def __init__(self, group: str, instance: str, session_s: float, clock: Clock) -> None:

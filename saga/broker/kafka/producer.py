@@ -1,7 +1,7 @@
-"""Publish with one idempotent producer for the whole process, and replace it when it has failed.
+"""Publish with one idempotent producer for the whole process, and replace the producer when it has failed.
 
-A producer numbers its records for each partition. When a batch fails for good, its numbers are missing and brokers
-refuse all later records. So after any failure a new producer takes over, and callers publish again.
+A producer numbers its records in each partition. If a batch fails for good, its numbers are missing, and brokers refuse
+all later records. So after any failure a new producer is started, and callers publish again.
 """
 
 import asyncio
@@ -24,12 +24,14 @@ from saga.messages import Outgoing
 from saga.support.clock import Clock
 
 BATCH_BYTES = 1 << 17
-"""Largest batch that is sent to a partition. Less than any topic takes: a batch that is too large holds one record."""
+"""Maximum size of a batch for a partition, in bytes. It is smaller than the limit of any topic, so a batch that a topic
+refuses as too large contains a single record."""
 AGAIN_S = 0.2
 REFUSED_S = 1.0
-"""Pause before a topic is tried again for which we lack the permission to write."""
+"""Pause before another attempt to write to a topic without permission, in seconds."""
 LOOK_S = 0.2
-"""Pause between checks for expired calls. A timer for each call would cost as much as the call."""
+"""Pause between checks for calls that have timed out, in seconds. A timer for each call would cost as much as the
+call."""
 END_S = 5.0
 
 
@@ -39,35 +41,35 @@ class Sending:
 
     messages: Sequence[Outgoing]
     due_s: float
-    """Time at which the call fails."""
+    """Time at which the call times out."""
     producer: AIOKafkaProducer | None = None
     acknowledged: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
 
 
 class Publisher:
-    """Publisher that appends to the log, as `Broker.publish` of `saga.broker.port` promises."""
+    """Publisher that appends records to the log, as `Broker.publish` of `saga.broker.port` promises."""
 
     def __init__(self, settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
         self._settings, self._access, self._clock = settings, access, clock
         self._producer: AIOKafkaProducer | None = None
         self._partitions: dict[str, int] = {}
-        """Partitions of the topics that the producer knows."""
+        """Number of partitions of each topic that the producer knows."""
         self._lookups: dict[str, asyncio.Task[int]] = {}
-        """Running lookups of topics for the current producer."""
+        """Running lookups of topics for the current producer, by topic."""
         self._asking: set[asyncio.Task[int]] = set()
-        """All running lookups, including those of earlier producers, which have no waiters."""
+        """All running lookups, including those for earlier producers, whose results nobody awaits."""
         self._seen: set[str] = set()
-        """Topics that existed at some time: if one is missing or hidden later, calls wait for it."""
+        """Topics that existed at some time. If one of them is missing or hidden later, calls wait for it."""
         self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
-        """Topics without write permission: until when not to try again, and the error. Each attempt costs a
-        producer."""
+        """Topics without write permission, each with the time until which it is not tried again, and the error. The
+        pause is needed because each failed attempt makes a producer unusable."""
         self._trouble: BrokerError | None = None
-        """Reason why there is no producer."""
+        """Reason why there is no producer at present."""
         self._ready = asyncio.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._under_way: dict[Sending, None] = {}
-        """Calls under way, in the order in which they are due."""
+        """Running calls, in the order in which they time out."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -82,7 +84,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Wait for all running calls, then stop the producer."""
-        await self._idle.wait()  # each call has its own limit
+        await self._idle.wait()  # each call has its own timeout
         ending = {*self._replacing, *self._asking, *(task for task in (self._looking,) if task is not None)}
         for task in ending:
             task.cancel()
@@ -94,13 +96,13 @@ class Publisher:
 
     @property
     def producer(self) -> AIOKafkaProducer:
-        """The current producer. Raises `BrokerUnavailable` while there is none."""
+        """Return the current producer. Raises `BrokerUnavailable` while there is none."""
         if self._producer is None:
             raise BrokerUnavailable("Kafka: not connected at the moment")
         return self._producer
 
     def renew_password(self) -> None:
-        """Use the password as it is now."""
+        """Use the current password for new connections."""
         if self._producer is not None:
             client.renew_password(self._producer.client, self._access.password)
 
@@ -119,7 +121,7 @@ class Publisher:
                 await _wait_for_all(sending.acknowledged)
             else:
                 await self._clock.within(self._settings.publish_s, self._send_rest(sending))
-        except BaseException as why:  # a cancelled caller, too, reads no acknowledgement any more
+        except BaseException as why:  # even if the caller was cancelled, no more acknowledgements are read
             _ignore_results(sending.acknowledged)
             if isinstance(why, BrokerUnavailable):
                 raise self._access.explain(why) from why
@@ -133,9 +135,9 @@ class Publisher:
                 self._idle.set()
 
     def _try_enqueue(self, sending: Sending) -> bool:
-        """Enqueue as many records as possible without waiting. Return whether these were all.
+        """Enqueue as many records as possible without waiting. Return whether all records were enqueued.
 
-        Then `_watch_deadlines` enforces the timeout.
+        If so, `_watch_deadlines` enforces the timeout.
         """
         producer, known = self._producer, self._partitions
         if producer is None:
@@ -155,9 +157,10 @@ class Publisher:
     async def _send_rest(self, sending: Sending) -> None:
         """Enqueue the remaining records, and wait for all acknowledgements.
 
-        A message may go into a later batch than an earlier one of its key only once that one is acknowledged: the first
-        batch may fail alone, for example if the partition has no known leader for too long, and the second would
-        overtake it. Records enqueued without waiting are in one batch for each partition.
+        A message may only be put into a later batch than an earlier message with the same key if the earlier one has
+        been acknowledged. Otherwise the first batch might fail alone, for example because the partition has no known
+        leader for too long, and the second batch would overtake it. Records that are enqueued without waiting are in
+        one batch for each partition.
         """
         while sending.producer is None:
             await self._ready.wait()
@@ -176,7 +179,7 @@ class Publisher:
         await _wait_for_all(sending.acknowledged)
 
     async def _watch_deadlines(self) -> None:
-        """Fail calls that have timed out, and start to use partitions that were added to a topic."""
+        """Fail calls that have timed out, and start to use partitions that have been added to topics."""
         while True:
             await self._clock.sleep(LOOK_S)
             if self._producer is not None:
@@ -214,7 +217,8 @@ class Publisher:
         return partitions
 
     def _make_error(self, sending: Sending, why: BaseException) -> BrokerError:
-        """Translate a failure. A missing permission is an outage here: callers wait until it is granted."""
+        """Create the error for a failure. A missing permission counts as an outage here, so callers wait until it is
+        granted."""
         doing = f"publishing to {_topics(sending.messages)}"
         if isinstance(why, TopicAuthorizationFailedError):
             trouble = to_broker_error(why, doing, "Write", waits=True)
@@ -248,7 +252,7 @@ class Publisher:
     # ---------------------------------------------------------------- replacing the producer
 
     def _replace_if_broken(self, sending: Sending, why: BaseException) -> None:
-        """Replace a producer that failed; after a timeout stop the old one immediately."""
+        """Replace a producer that has failed. After a timeout the old producer is stopped immediately."""
         producer = sending.producer
         if producer is None or producer is not self._producer:
             return
@@ -262,7 +266,7 @@ class Publisher:
             task.add_done_callback(self._replacing.discard)
 
     async def _replace(self, old: AIOKafkaProducer, flush_s: float) -> None:
-        """Start another producer. The old one may send its pending records for up to `flush_s`."""
+        """Start another producer. The old one may continue to send its pending records for up to `flush_s`."""
         try:
             if not flush_s:
                 await client.end_producer(old, self._clock, 0)
@@ -295,7 +299,7 @@ class Publisher:
         try:
             with client.closing_on_failure(producer.client):
                 await self._clock.within(settings.connect_s, producer.start())
-        except BaseException as why:  # a cancelled start, too, must leave no producer behind
+        except BaseException as why:  # even a cancelled start must leave no producer behind
             await client.end_producer(producer, self._clock, 0)
             if client.is_stray_cancellation(why):
                 raise KafkaConnectionError("given up while it started") from why
@@ -309,7 +313,8 @@ class Publisher:
 
 
 def _ignore_results(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
-    """Mark the results of acknowledgements without waiters as retrieved; otherwise asyncio logs their errors."""
+    """Mark the results of acknowledgements that nobody awaits as retrieved, because asyncio would log their errors
+    otherwise."""
     for future in acknowledged:
         if future.done():
             _ignore_result(future)
