@@ -1,1 +1,1 @@
-"""Web page of the monitor, rendered on the server. Reading order: `app`, `guards`, `operator_console`, `pages`."""
+"""The monitor's web pages, rendered on the server. Reading order: `app`, `guards`, `operator_console`, `pages`."""

@@ -1,4 +1,4 @@
-"""Application that serves the monitor's page and its answers in JSON: routes, and how errors are answered."""
+"""The application that serves the monitor's pages and its JSON API: routes, and responses to errors."""
 
 import logging
 from collections import Counter
@@ -36,7 +36,7 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
     Args:
         views: Views of the read model; `None` leaves out the pages that need it.
-        addresses: Stores to read, instead of the setting.
+        addresses: Addresses of stores to read, used instead of the setting.
 
     Raises:
         ConfigurationError: The file of users cannot be used.
@@ -64,7 +64,7 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
 
 def _list_routes(has_views: bool) -> list[BaseRoute]:
-    """List the routes; those of the read model only if there is one."""
+    """List the routes. Those that need the read model are included only if there is one."""
     folded = [*pages.READ_MODEL_ROUTES, *API_ROUTES] if has_views else []
     return [
         Route("/", _redirect_to_first_page),
@@ -87,7 +87,7 @@ def _render_error(request: Request, status: int, what: str, *lines: str) -> Resp
 
 
 async def _on_error(request: Request, why: Exception) -> Response:
-    """Show a page that says what is wrong, and what to do."""
+    """Respond with a page that describes the error and what to do."""
     lines = str(why).split("\n")
     match why:
         case PageNotFound():
@@ -110,7 +110,9 @@ async def _on_http(request: Request, why: Exception) -> Response:
 
 
 async def _on_gone(request: Request, why: Exception) -> Response:
-    """Return an answer that no client receives: the client disconnected in the middle, which is no defect of ours."""
+    """Return a response that nobody receives. The client disconnected before the response, which is not an error of
+    ours.
+    """
     return Response(status_code=400)
 
 
@@ -129,7 +131,7 @@ def _respond(value: object, status: int = 200) -> Response:
 
 
 async def sagas(request: Request) -> Response:
-    """Return a page of sagas as JSON, with the filters of the HTML page; `limit` and `after` select the part."""
+    """Return a page of sagas as JSON, with the same filters as the HTML page. `limit` and `after` select the page."""
     site, asked = get_site(request), request.query_params
     chosen = {name: asked.get(name, "") for name in ("text", "service", "outcome", "age", "state")}
     if chosen["state"] == "escalated":
@@ -189,20 +191,21 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def is_open_escalation(told: AttentionItem) -> bool:
-    """Return whether an escalation still needs a person: its compensation keeps failing, or calls have to be
-    corrected."""
+    """Return whether an escalation still needs a person, because its compensation keeps failing or calls have to be
+    corrected.
+    """
     return told.letter.what == "escalation" and (
         told.state == "goes on" or (told.state == "-" and bool(told.letter.calls))
     )
 
 
 def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:
-    """Count letters by service."""
+    """Count the items of each service."""
     return Counter(each.letter.service for each in letters)
 
 
 async def metrics(request: Request) -> Response:
-    """Return the number of open items of each service as of the latest read, and the age of that read."""
+    """Return the number of open items of each service at the latest read, and the age of that read."""
     found = await get_site(request).desk.letters()
     lines = [*_format_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})]
     if found.value is not None:
@@ -215,7 +218,9 @@ async def metrics(request: Request) -> Response:
 
 
 def _format_gauge(name: str, meaning: str, values: Mapping[str, float]) -> Iterator[str]:
-    """Format one gauge by service in Prometheus' text format; without a label where the service is empty."""
+    """Format a gauge with one value per service in Prometheus' text format. If the service's name is empty, leave out
+    the label.
+    """
     yield f"# HELP {name} {meaning}"
     yield f"# TYPE {name} gauge"
     for service, value in sorted(values.items()):
@@ -254,7 +259,8 @@ async def sign_in(request: Request) -> Response:
 
 
 def _accept_own_path(path: str) -> str:
-    r"""Return the path if it is one of this site, else the first page: a link may not lead a user elsewhere.
+    r"""Return the path if it belongs to this site, else the first page, so that a link cannot lead a user to another
+    site.
 
     >>> paths = "/dead?at=50", "//evil.example/", "https://evil.example", "/\\evil.example"
     >>> [_accept_own_path(path) for path in paths]
@@ -265,7 +271,7 @@ def _accept_own_path(path: str) -> str:
 
 
 async def sign_out(request: Request) -> Response:
-    """End a session."""
+    """End the user's session."""
     site = get_site(request)
     await site.read_form(request)
     cookie = name_cookie(request)

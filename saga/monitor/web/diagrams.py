@@ -1,7 +1,8 @@
-"""Graph of a choreography: a column for each service, a row for each event, from its producers to its consumers. Pure.
+"""Graph of a choreography: one column per service, one row per event, with a line from its producers to its consumers.
+Pure.
 
-Rows are in causal order: an event is below one of those that cause it. So no two labels overlap, and a picture of many
-services is as easy to read as one of few: it is only larger.
+Rows are in causal order: an event is below at least one of its causes. Each event has its own row, so labels never
+overlap, and a graph of many services is as readable as a small one, only larger.
 """
 
 from collections.abc import Sequence
@@ -13,24 +14,24 @@ from saga.choreography.overview import Overview
 from saga.monitor.views import MinuteRate
 
 CLIENTS, OTHERS = "clients", "external consumers"
-"""Columns for participants that are no services: external producers, and external consumers."""
+"""Names of the columns for participants that are not services: external producers and external consumers."""
 LABELS_X, COLUMN_X, ROW_Y, HEAD_Y = 210, 120, 28, 56
 
 
 @dataclass(frozen=True, slots=True)
 class EventFlow:
-    """An event with its producers and consumers."""
+    """An event, with its producers and consumers."""
 
     event: str
     outcome: str | None
-    """`success` or `failure`, if it ends a saga."""
+    """`success` or `failure` if the event ends a saga, else `None`."""
     producers: tuple[str, ...]
     consumers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceColumn:
-    """A service, or a group of external participants, with the centre of its column."""
+    """The column of a service or of a group of external participants, with the position of its centre."""
 
     name: str
     x: int
@@ -39,20 +40,22 @@ class ServiceColumn:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event with the height of its row and its marks: where it is produced, and where it is consumed."""
+    """The row of an event, with its vertical position and the positions of its marks, one for each producer and
+    consumer.
+    """
 
     flow: EventFlow
     y: int
     begins: tuple[int, ...]
     ends: tuple[int, ...]
     left: int
-    """Left end of the line that joins them."""
+    """Left end of the horizontal line that joins the marks."""
     right: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Graph with the place of everything."""
+    """A graph with the positions of all its parts."""
 
     width: int
     height: int
@@ -78,11 +81,13 @@ def list_events(overview: Overview) -> list[EventFlow]:
 
 
 def _sort_by_cause(overview: Overview, names: Sequence[str]) -> list[str]:
-    """Names of events, each behind those that its handlers wait for: of several handlers behind those of the first."""
+    """Return the names of the events in causal order: each is after the events that the handler waits for that emits
+    it. If several handlers emit it, one of them is enough.
+    """
     never = len(names) + 1
     ranks = {name: 0 if overview.contracts[name].produced_externally else never for name in names}
     reactions = [each for manifest in overview.manifests.values() for each in manifest.reactions if each.takes]
-    for _ in names:  # the longest way there is
+    for _ in names:  # the length of the longest possible chain of causes
         before = dict(ranks)
         for each in reactions:
             parts = [min((ranks.get(name, never) for name in part), default=never) for part in each.takes]
@@ -95,7 +100,7 @@ def _sort_by_cause(overview: Overview, names: Sequence[str]) -> list[str]:
 
 
 def draw_graph(services: Sequence[str], events: Sequence[EventFlow]) -> Drawing:
-    """Place services and events.
+    """Compute the positions of services and events.
 
     >>> picture = draw_graph(["payment", "order"], [EventFlow("OrderPlaced", None, ("clients",), ("order", "payment"))])
     >>> [(column.name, column.x) for column in picture.columns]
@@ -124,7 +129,9 @@ MINUTE_MS = 60_000
 
 
 def draw_bars(slices: Sequence[MinuteRate], newest_ms: int, minutes: int) -> Markup:
-    """Plot of transitions a minute, oldest left: a bar for each, its lower part for failures. Numbers alone are in it.
+    """Return a plot of transitions per minute, oldest on the left. The lower part of a minute's bar shows failures.
+
+    It contains only numbers, so nothing in it needs escaping.
 
     >>> print(draw_bars([MinuteRate(minute_ms=60_000, transitions=4, failures=1)], 60_001, 2))
     <svg class="plot" width="120" height="24" viewBox="0 0 120 24" role="img" aria-label="transitions a minute, \

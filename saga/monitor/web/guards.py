@@ -1,8 +1,9 @@
-"""Guards in front of every page: which hosts it answers to, what browsers may do with it, who may send a form.
+"""Guards in front of every page. They decide which host names it answers to, what browsers may do with it, and who may
+send a form.
 
-A page on a machine's own port can be reached by whatever else its user's browser shows: by a foreign page that sends a
-form to it, or that gives its own name the address of this machine. So names are checked, forms come from our pages
-alone, and carry a secret of the session.
+Even a page on a machine's own port can be reached by foreign pages in its user's browser. Such a page may send a form
+to it, or let its own host name point to the address of this machine. So host names are checked, and forms are accepted
+only from our own pages, with a secret of the session.
 """
 
 import ipaddress
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from saga.errors import BadInput
 
 FORM_BYTES_MAX = 1 << 18
-"""Largest form in bytes: a step result may have 64 KiB, and three times as much when it is encoded."""
+"""Maximum size of a form in bytes. It may contain a step result of 64 KiB, which triples when it is encoded."""
 FIELDS_MAX = 2000
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -27,23 +28,23 @@ HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"same-origin"),  # `no-referrer` would have browsers send forms with the origin `null`
+    (b"referrer-policy", b"same-origin"),  # with `no-referrer` browsers would send forms with the origin `null`
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
-"""Headers of every answer."""
+"""Headers of every response."""
 _PORT = re.compile(r":[0-9]{1,5}$")
 
 
 class GuardMiddleware:
-    """ASGI middleware that puts the guards in front of an application."""
+    """ASGI middleware that applies the guards in front of an application."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Pass the request on to the application, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -75,8 +76,8 @@ class GuardMiddleware:
 
 
 def is_known_host(host: str, hosts: Collection[str]) -> bool:
-    """Return whether requests may use this host name: an IP address, which no other site can claim as its name, or one
-    of `hosts`.
+    """Return whether requests may use this host name. Allowed are IP addresses, because no other site can use one as
+    its name, and the names in `hosts`.
 
     >>> is_known_host("127.0.0.1:8090", ()), is_known_host("[::1]:8090", ()), is_known_host("localhost:8090", ())
     (True, True, True)

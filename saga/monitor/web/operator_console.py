@@ -1,8 +1,8 @@
-"""Operator console behind the page: reads the stores and topics of services, and sends operator commands.
+"""The operator console behind the page: it reads the stores and topics of services, and sends operator commands.
 
-It reads as `saga dead`, `saga sagas show` and `saga audit` do, and acts as they do: through the services' topics of
-commands.
-Reading what needs a person costs as much as there is on these topics; so that is done aside, and kept for a moment.
+It reads as `saga dead`, `saga sagas show` and `saga audit` do, and sends commands as they do, on the services' topics
+of commands. Reading the dead letters takes time in proportion to the length of their topics, so it happens in the
+background, and the result is cached for a moment.
 """
 
 import asyncio
@@ -33,26 +33,26 @@ log = logging.getLogger("saga.monitor")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""Age in seconds up to which cached data are shown without a refresh."""
+"""Maximum age in seconds of cached data that are shown without a refresh."""
 OLD_S = 10.0
-"""Age in seconds from which the page shows how old the data are."""
+"""Age in seconds from which the page tells how old its data are."""
 PATIENCE_S = 0.06
-"""Seconds that a page waits for a refresh before it shows older data, or that they are being read."""
+"""Seconds that a page waits for a refresh. After that it shows older data, or that the data are being read."""
 ACTING_S = 5.0
-"""Seconds that a page waits for the services' answers after an operator acted."""
+"""Seconds that a page waits for the services' answers after an operator has acted."""
 LETTERS_MAX = 2000
-"""Most items that the page lists; `saga dead list` lists more."""
+"""Maximum number of items that the page lists; `saga dead list` can list more."""
 TROUBLES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """Result of the latest completed read."""
+    """Result of the latest completed read of some data."""
 
     value: T | None = None
-    """`None` if the first read has not finished, or failed."""
+    """The data; `None` if the first read has not finished, or failed."""
     troubles: tuple[str, ...] = ()
-    """Reasons why parts of it, or all of it, are missing."""
+    """Reasons why the data are missing completely or in part."""
     age_s: float = 0.0
 
     @property
@@ -62,12 +62,12 @@ class Snapshot(Generic[T]):
 
     @property
     def is_old(self) -> bool:
-        """True if it is so old that the reader has to be warned."""
+        """True if the data are so old that the page must tell their age."""
         return self.value is not None and self.age_s > OLD_S
 
 
 class CachedRead(Generic[T]):
-    """Read that is cached for a moment, and never runs twice at once."""
+    """A read whose result is cached for a moment, and which never runs twice at the same time."""
 
     def __init__(self, read: Callable[[list[str]], Awaitable[T]], clock: Clock) -> None:
         self._read, self._clock = read, clock
@@ -77,11 +77,11 @@ class CachedRead(Generic[T]):
         self._is_stale = False
 
     def forget(self) -> None:
-        """Read again before the next use: an operator has changed something."""
+        """Refresh the result at its next use, because an operator has changed something."""
         self._is_stale = True
 
     async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[T]:
-        """Return the result, refreshed first if it is old and the refresh takes no longer than `patience_s`."""
+        """Return the result. If it is old, refresh it first, unless that takes longer than `patience_s`."""
         if self._task is None and (self._last is None or self._is_stale or self._age_s() > FRESH_S):
             self._is_stale = False
             self._task = asyncio.get_running_loop().create_task(self._refresh(), name="reading")
@@ -91,7 +91,7 @@ class CachedRead(Generic[T]):
         return Snapshot(last.value, last.troubles, self._age_s() if self._last is not None else 0.0)
 
     async def end(self) -> None:
-        """Return when no read is running: a read that has begun in a thread cannot be interrupted."""
+        """Wait until no read is running. A read that has begun in a thread cannot be interrupted."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -136,19 +136,19 @@ class ServiceControls:
 
 @dataclass(frozen=True, slots=True)
 class StoredSaga:
-    """One saga with all its unfinished work and the fields of its events."""
+    """A saga as recorded in the stores, with its unfinished work and the fields of its events."""
 
     saga: str
     shown: SagaDetails
     left: tuple[tuple[str, str], ...]
-    """Service, and a description of what is unfinished there."""
+    """Unfinished work: name of the service, and a description."""
     values: Mapping[tuple[str, int], Sequence[EventFields]]
-    """Events by service and transition; sensitive fields are hidden."""
+    """Decoded events by service and transition; sensitive fields are redacted."""
     troubles: tuple[str, ...]
 
 
 class OperatorConsole:
-    """Everything that the page reads and does. Use it inside `open_console`."""
+    """Everything that the page can read and do. Use it inside `open_console`."""
 
     def __init__(self, settings: Settings, clock: Clock, addresses: Sequence[str]) -> None:
         self._settings, self.clock, self._addresses = settings, clock, tuple(addresses)
@@ -157,7 +157,7 @@ class OperatorConsole:
         self._overview: CachedRead[Overview] = CachedRead(self._read_overview, clock)
 
     async def end(self) -> None:
-        """Return when no read is running any more."""
+        """Wait until no read is running."""
         await self._letters.end()
         await self._controls.end()
         await self._overview.end()
@@ -165,11 +165,13 @@ class OperatorConsole:
     # ---------------------------------------------------------------- reading
 
     async def letters(self) -> Snapshot[Attention]:
-        """Return everything that needs a person, newest first."""
+        """Return everything that may need a person, newest first."""
         return await self._letters.get()
 
     async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[Attention]]:
-        """Return one dead letter, escalation or failing run, if it is among those."""
+        """Return one dead letter, escalation or failing run if `letters` contains it, else `None`, and the snapshot
+        itself.
+        """
         found = await self.letters()
         told = found.value.items if found.value is not None else ()
         return next((each for each in told if (each.letter.service, each.letter.id) == (service, id_)), None), found
@@ -179,7 +181,7 @@ class OperatorConsole:
         return await self._controls.get()
 
     async def overview(self) -> Snapshot[Overview]:
-        """Return the choreography: the contracts of the current folder, joined with the manifests beside them."""
+        """Return the choreography: the contracts of the current folder, combined with the manifests beside them."""
         return await self._overview.get()
 
     async def saga(self, saga: str) -> StoredSaga:
@@ -246,7 +248,7 @@ class OperatorConsole:
     # ---------------------------------------------------------------- acting
 
     async def act(self, keys: Sequence[tuple[str, str]], wish: CommandRequest, *, again: bool = False) -> list[str]:
-        """Send a command about these items to their services. Return a sentence about the result of each.
+        """Send a command about these items to their services, and return a sentence about the result of each.
 
         Args:
             keys: Service and id of each item.
@@ -269,7 +271,7 @@ class OperatorConsole:
     async def _select(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool
     ) -> tuple[list[DeadLetter], list[str]]:
-        """Return the items that a command can be sent for, and sentences about the others."""
+        """Return the items for which the command can be sent, and a sentence about each of the others."""
         troubles: list[str] = []
         sentences: list[tuple[tuple[str, str], str]] = []
         if wish.wanted == "resolve" and wish.answered is None:
@@ -288,7 +290,9 @@ class OperatorConsole:
     async def _find_blocking(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool, troubles: list[str]
     ) -> tuple[list[DeadLetter], list[tuple[tuple[str, str], str]]]:
-        """Return the dead letters that block sagas now according to the stores, and those that had too many replays."""
+        """Return the dead letters that currently block sagas according to the stores, and those that were replayed too
+        often.
+        """
         sagas = await self._find_sagas(keys)
         letters: dict[tuple[str, str], DeadLetter] = {}
         looping = []
@@ -314,15 +318,16 @@ class OperatorConsole:
         return [*dict.fromkeys(saga for saga in sagas if saga)]
 
     async def _find_escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetter]:
-        """Return the escalations that an operator may close. That of a failing compensation ends when the compensation
-        succeeds."""
+        """Return the escalations that an operator may close. An escalation of a failing compensation is not among them,
+        because it ends when the compensation succeeds.
+        """
         found = (await self._letters.get(ACTING_S)).value
         told = found.items if found is not None else ()
         meant = [each for each in told if (each.letter.service, each.letter.id) in set(keys)]
         return [e.letter for e in meant if e.letter.what == "escalation" and e.letter.undoes is None and e.letter.saga]
 
     async def switch(self, service: str, wanted: Switch, operator: Operator) -> str:
-        """Set or end a control in a service. Return a sentence about the result. Raises `SagaError`."""
+        """Set or end a control in a service, and return a sentence about the result. Raises `SagaError`."""
         if mistakes := controls.find_mistakes(wanted):
             raise BadInput("; ".join(mistakes))
         try:

@@ -1,5 +1,6 @@
-"""Pages of the monitor: sagas with search and filters, the timeline of one saga, stuck sagas, rates, dead letters,
-controls and the audit trail."""
+"""The monitor's pages: sagas with search and filters, the timeline of one saga, stuck sagas, rates, dead letters,
+controls and the audit trail.
+"""
 
 import json
 import math
@@ -38,7 +39,7 @@ from saga.support.clock import Clock, from_iso, iso
 
 SAGAS_PER_PAGE = 50
 AGES = {"1m": 60, "10m": 600, "1h": 3600, "1d": 86_400, "7d": 604_800}
-"""Selectable ages, in seconds."""
+"""Ages that can be selected, in seconds."""
 OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
     "none": "none",
     "success": "success",
@@ -46,12 +47,13 @@ OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
 }
 STATES = ("open", "dead", "escalated", "stuck")
 ROWS_MAX = 200
-"""Most handlers, or stuck sagas, on a page: a thousand take longer than a page may take. `saga monitor rates` and `saga
-monitor stuck` show all."""
+"""Maximum number of handlers, or of stuck sagas, on a page, because rendering a thousand takes too long. `saga monitor
+rates` and `saga monitor stuck` show all.
+"""
 
 
 def get_views(site: Site) -> Views:
-    """Return the views of the read model."""
+    """Return the site's views of the read model."""
     assert site.views is not None, "its routes are there only with it"
     return site.views
 
@@ -91,7 +93,7 @@ async def sagas(request: Request) -> Response:
 
 
 def parse_filter(chosen: dict[str, str], now_ms: int) -> SagaFilter:
-    """Parse the filter fields of the page. A value that cannot be selected is ignored."""
+    """Parse the filter fields of the page. An invalid value is ignored."""
     age_s = AGES.get(chosen["age"])
     return SagaFilter(
         text=chosen["text"],
@@ -105,7 +107,7 @@ def parse_filter(chosen: dict[str, str], now_ms: int) -> SagaFilter:
 
 
 async def _list_escalated(site: Site, which: SagaFilter) -> tuple[list[SagaRow], str, Sequence[str]]:
-    """List the sagas with an escalation that is not resolved yet."""
+    """List the sagas with an open escalation."""
     found = await site.desk.letters()
     told = found.value.items if found.value is not None else ()
     ids = dict.fromkeys(
@@ -136,7 +138,7 @@ def _matches_row(row: SagaRow, which: SagaFilter) -> bool:
 
 
 async def saga(request: Request) -> Response:
-    """Show one saga as recorded in the stores; if no store has it, as reported by transition events."""
+    """Show one saga as recorded in the stores. If no store has it, show it as reported by transition events."""
     site, id_ = get_site(request), request.query_params.get("id", "")
     if not id_:
         raise PageNotFound("name a saga by its id")
@@ -176,11 +178,11 @@ def _find_outcome(seen: StoredSaga | None, told: Timeline | None) -> str:
     return of_stores or (told.row.outcome if told is not None else "")
 
 
-# ---------------------------------------------------------------- rates and what is stuck
+# ---------------------------------------------------------------- rates and stuck sagas
 
 
 async def stuck(request: Request) -> Response:
-    """Show the sagas that do not go on by themselves, longest first."""
+    """Show the stuck sagas, those stuck longest first."""
     site = get_site(request)
     found = get_views(site).stuck(site.clock.now_ms())
     more = found.more or len(found.sagas) > ROWS_MAX
@@ -188,7 +190,7 @@ async def stuck(request: Request) -> Response:
 
 
 async def rates(request: Request) -> Response:
-    """Show rates, durations and errors of each handler with small plots, and hot keys and partitions."""
+    """Show rates, durations and errors of each handler with small plots, and hot sagas and partitions."""
     site = get_site(request)
     views = get_views(site)
     found = views.rates()
@@ -205,8 +207,9 @@ async def rates(request: Request) -> Response:
 
 
 async def choreography(request: Request) -> Response:
-    """Show the graph of which service emits what to whom, from contracts and manifests, with rates where they are
-    known."""
+    """Show a graph of the events between services, built from contracts and manifests, with rates where they are
+    known.
+    """
     site = get_site(request)
     found = await site.desk.overview()
     overview = found.value
@@ -232,7 +235,7 @@ async def choreography(request: Request) -> Response:
 
 
 READ_MODEL_ROUTES = [Route("/sagas", sagas), Route("/stuck", stuck), Route("/rates", rates)]
-"""Pages that need the read model."""
+"""Routes of the pages that need the read model."""
 SAGA_ROUTES = [Route("/saga", saga), Route("/graph", choreography)]
 
 
@@ -245,7 +248,7 @@ _WANTED: Mapping[str, Wanted] = {"replay": "replay", "discard": "discard", "reso
 
 
 async def letters(request: Request) -> Response:
-    """Show everything that needs a person, with filters."""
+    """Show everything that may need a person, with filters."""
     site, asked = get_site(request), request.query_params
     found = await site.desk.letters()
     told = found.value.items if found.value is not None else ()
@@ -419,7 +422,7 @@ def _list_fields_to_end(switch: Switch) -> list[tuple[str, str]]:
 
 
 async def switch(request: Request) -> Response:
-    """Set the control that the form describes."""
+    """Set or end the control that the form describes."""
     site = get_site(request)
     form, session = await site.read_form(request)
     service, why = form.one("service"), form.one("why")
@@ -433,7 +436,9 @@ async def switch(request: Request) -> Response:
 
 
 def parse_switch(form: FormFields, clock: Clock) -> Switch:
-    """Parse the control that a form describes. Raises `BadInput`; the service itself rejects what it cannot do."""
+    """Parse the control that a form describes. Raises `BadInput`. A control that is not possible is refused by the
+    service itself.
+    """
     kind, until = form.one("kind"), _parse_until(form.one("until"), clock)
     if kind not in KINDS:
         raise BadInput("the form has no control: a flag, a pause, a limit or a route")

@@ -1,4 +1,4 @@
-"""Site: what every page of the monitor is made with, and how its templates show text from outside."""
+"""The site: the parts that all pages of the monitor share, and how templates show text from outside."""
 
 import json
 import re
@@ -24,20 +24,20 @@ from saga.support.printable import printable, shorten
 
 TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"
-"""Beginning of the cookie's name: see `name_cookie`."""
+"""Beginning of the session cookie's name; see `name_cookie`."""
 LIVE = "x-live"
-"""Header of a page's automatic refresh, which must not consume a notice that is shown only once."""
+"""Request header of a page's automatic refresh. Such a request must not use up a notice, which is shown only once."""
 CELL_BYTES_MAX = 2000
-"""Longest text in one place of a page, in bytes; longer ones are cut."""
+"""Maximum length in bytes of a text in one place of a page. Longer texts are cut."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 
 class PageNotFound(SagaError):
-    """Raised if something does not exist: the page answers 404."""
+    """Raised if something does not exist; the response has status 404."""
 
 
 class NotAllowed(SagaError):
-    """Raised for an action that needs a signed-in user: the page answers 403."""
+    """Raised if an action needs a signed-in user; the response has status 403."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Site:
     """Everything that the pages share."""
 
     views: Views | None
-    """Views of the read model; `None` if the pages that need them are left out."""
+    """Views of the read model; `None` if the pages that need it are left out."""
     desk: OperatorConsole
     sessions: Sessions
     clock: Clock
@@ -56,7 +56,7 @@ class Site:
         return self.sessions.get(request.cookies.get(name_cookie(request)))
 
     def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
-        """Answer with a page."""
+        """Render a template as the response."""
         session = self.get_session(request)
         notice = ""
         if session is not None and LIVE not in request.headers:
@@ -74,7 +74,9 @@ class Site:
         return HTMLResponse(text, status)
 
     async def read_form(self, request: Request) -> tuple[FormFields, Session]:
-        """Read a form that a signed-in user sent from a page of this session. Raises `NotAllowed`, `BadInput`."""
+        """Read a form that a signed-in user sent from a page of the current session. Raises `NotAllowed`,
+        `BadInput`.
+        """
         session = self.get_session(request)
         if session is None:
             raise NotAllowed("you are not signed in: sign in, then try again")
@@ -92,7 +94,7 @@ def get_site(request: Request) -> Site:
 
 
 def redirect_with_notice(session: Session, notice: str, url: str) -> Response:
-    """Redirect to another page, which shows the notice once."""
+    """Redirect to another page, and show the notice there once."""
     session.notice = notice
     return RedirectResponse(url, 303)
 
@@ -106,7 +108,7 @@ def equals_secret(one: str, other: str) -> bool:
 
 
 def build_environment() -> Environment:
-    """Build the template environment, which escapes every value."""
+    """Build the template environment. It escapes every value."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -128,7 +130,7 @@ def build_environment() -> Environment:
 
 
 def _to_option(value: str) -> tuple[str, str]:
-    """Make a list option whose label is its value."""
+    """Return a form option whose label is its value."""
     return value, value
 
 
@@ -137,14 +139,14 @@ def _to_json(value: object) -> str:
 
 
 def _finalize(value: object) -> object:
-    """Clean a text for display: on one line, without invisible characters, and not too long."""
+    """Prepare a text for display: put it on one line, replace invisible characters, and cut it if it is too long."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(shorten(_SPACES.sub(" ", value), CELL_BYTES_MAX))
     return value
 
 
 def link(path: str, **query: object) -> Markup:
-    """Link to a page of ours: everything in it is ASCII, whatever the ids are.
+    """Return a link to one of our pages. It is pure ASCII, whatever characters the values contain.
 
     >>> link("/saga", id="a&b/ü")
     Markup('/saga?id=a%26b%2F%C3%BC')
@@ -160,12 +162,12 @@ def _quote(text: str) -> str:
 
 
 def format_letter_key(service: str, id_: str) -> Markup:
-    """Format the key of a dead letter in forms and links."""
+    """Format the key of a dead letter for forms and links."""
     return Markup(f"{_quote(service)}/{_quote(id_)}")
 
 
 def parse_letter_key(key: str) -> tuple[str, str]:
-    """Parse service and id from a key. Raises `BadInput` if it is malformed."""
+    """Parse service and id from the key of a dead letter. Raises `BadInput` if the key is malformed."""
     service, separator, id_ = key.partition("/")
     if not separator or not service or not id_:
         raise BadInput("the form names no dead letter: reload the page")
@@ -173,7 +175,7 @@ def parse_letter_key(key: str) -> tuple[str, str]:
 
 
 def parse_time(text: str | None) -> int | None:
-    """Parse an RFC 3339 text to milliseconds; `None` for any other text."""
+    """Parse an RFC 3339 text to milliseconds since 1970; `None` for any other text."""
     try:
         return None if not text else from_iso(text)
     except (ValueError, OverflowError):
@@ -181,7 +183,7 @@ def parse_time(text: str | None) -> int | None:
 
 
 def format_time(ms: int | None) -> Markup:
-    """Format a time for people, to the second, with the milliseconds for machines.
+    """Format a time for people with a precision of a second, and for machines with milliseconds.
 
     >>> format_time(1_795_270_000_123)
     Markup('<time datetime="2026-11-21T14:06:40.123Z">2026-11-21 14:06:40</time>')
@@ -209,7 +211,7 @@ def format_duration(ms: float | None) -> str:
 
 
 def format_age(ms: int | None, now_ms: int) -> str:
-    """Age for people.
+    """Format the time since `ms` for people.
 
     >>> format_age(1000, 61_000), format_age(2000, 1000)
     ('60 s ago', 'in the future')
@@ -220,13 +222,13 @@ def format_age(ms: int | None, now_ms: int) -> str:
 
 
 def parse_number(values: Mapping[str, str] | Any, name: str, most: int) -> int:
-    """Parse a whole number from a query; 0 if it is missing, malformed or too large."""
+    """Parse a whole number from a query; return 0 if it is missing, malformed or too large."""
     text = str(values.get(name, ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else 0
 
 
 def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], int | None, int | None]:
-    """Return a part of a list, and where the parts before and after it begin.
+    """Return the part of a list that begins at `at`, and where the parts before and after it begin, if any.
 
     >>> slice_page("abcdefg", 3, 3)
     ('def', 0, 6)
@@ -238,8 +240,8 @@ def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any],
 def name_cookie(request: Request) -> str:
     """Return the name of the session cookie.
 
-    Browsers send the cookies of a host to all of its ports, so the port is part of the name. Over TLS it gets a prefix
-    by which browsers accept it only from this host, and only over TLS.
+    It contains the port, because browsers send the cookies of a host to all of its ports. Over TLS it has a prefix with
+    which browsers accept the cookie only from this host and only over TLS.
     """
     port = f"_{request.url.port}" if request.url.port else ""
     return f"{'__Host-' if request.url.scheme == 'https' else ''}{COOKIE}{port}"

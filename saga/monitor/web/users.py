@@ -1,5 +1,6 @@
 """Users who may act on the monitor's page: a file of names with hashed passwords, and the sessions of signed-in
-users."""
+users.
+"""
 
 import base64
 import binascii
@@ -20,35 +21,39 @@ from saga.errors import BadInput, ConfigurationError
 from saga.support.clock import Clock
 
 COST, BLOCK, LANES = 1 << 15, 8, 1
-"""Parameters of scrypt for new passwords: 32 MB and about a tenth of a second for each guess."""
+"""Parameters of scrypt for new passwords. With them a guess takes 32 MB and about a tenth of a second."""
 COST_MAX, BLOCK_MAX, LANES_MAX = 1 << 17, 16, 4
-"""Largest parameters that a line of the file may have: else it would decide how much memory signing in takes."""
+"""Largest scrypt parameters accepted from a line of the users file, so that the file cannot make a sign-in use
+unlimited memory.
+"""
 MEMORY_MAX = 1 << 29
 PASSWORD_MIN, PASSWORD_MAX = 8, 1024
-"""Least and most characters of a password."""
+"""Minimum and maximum length of a password, in characters."""
 log = logging.getLogger("saga.monitor")
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-"""Modes that the file of users must not have: others could add a user."""
+"""File modes that the users file must not have, because with them others could add a user."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SESSION_S = 8 * 3600.0
-"""Time after which everybody has to sign in again."""
+"""Maximum length of a session in seconds. After it the user must sign in again."""
 SESSIONS_MAX = 1000
 WRONG_S = 1.0
-"""Pause in seconds after a wrong password, during which no other one for this name from this address is checked. So
-guesses are limited to one per second, and delay no other user."""
+"""Pause in seconds after a wrong password. During it no other password for this name from this address is checked. So
+guesses are limited to one per second, and do not delay other users.
+"""
 WAITING_MAX = 10
-"""People of one name and address who may wait to be signed in. The one who has waited for longest is asked to come
-again when there are more."""
+"""Maximum number of sign-ins that wait for one name and address. If there are more, the one that has waited longest is
+refused.
+"""
 COME_AGAIN = "too many people sign in at once: try again in a minute"
 NAME_MAX = 64
-"""Most characters of a name."""
+"""Maximum length of a name, in characters."""
 LINES_MAX = 1000
-"""Names and addresses for which somebody waits, at most."""
+"""Maximum number of names and addresses for which sign-ins wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashedPassword:
-    """A hashed password as stored in the file."""
+    """A hashed password as stored in the users file."""
 
     cost: int
     block: int
@@ -57,7 +62,7 @@ class HashedPassword:
     digest: bytes
 
     def is_of(self, password: str) -> bool:
-        """Check a password. Takes as long for a wrong one."""
+        """Return whether this is the hash of a password. The check takes the same time for a wrong password."""
         made = hashlib.scrypt(
             password.encode("utf-8", "backslashreplace"),
             salt=self.salt,
@@ -71,7 +76,7 @@ class HashedPassword:
 
 
 def format_user_line(name: str, password: str) -> str:
-    """Format the line of the file for a user. Raises `BadInput` for an unusable name or password."""
+    """Return the line of the users file for a user. Raises `BadInput` for an invalid name or password."""
     if NAME.fullmatch(name) is None:
         raise BadInput(f"{name!r} is no valid name: use 1 to 64 letters, digits, and after the first . _ @ + -")
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
@@ -83,7 +88,9 @@ def format_user_line(name: str, password: str) -> str:
 
 
 def load_users(file: str) -> Mapping[str, HashedPassword]:
-    """Users in a file, by name; none if no file is named. Raises `ConfigurationError` with all that is wrong."""
+    """Return the users in a file by name; none if no file is configured. Raises `ConfigurationError` with all
+    problems.
+    """
     if not file:
         return {}
     try:
@@ -105,7 +112,9 @@ def load_users(file: str) -> Mapping[str, HashedPassword]:
             continue
         name, _, rest = line.strip().partition(":")
         hashed = _parse_password(rest)
-        if NAME.fullmatch(name) is None or hashed is None:  # nothing of the line is shown: it may be a password
+        if (
+            NAME.fullmatch(name) is None or hashed is None
+        ):  # the line itself is not shown, because it may contain a password
             problems.append(f"{file}, line {number}: not a user line; `saga monitor password NAME` prints one")
         elif name in found:
             problems.append(f"{file}, line {number}: {name} occurs twice; keep one")
@@ -140,21 +149,23 @@ def _encode_base64(value: bytes) -> str:
 
 
 NOBODY = HashedPassword(COST, BLOCK, LANES, bytes(16), bytes(32))
-"""Hash that no password matches: signing in with an unknown name takes as long as with a known one."""
+"""A hash that matches no password. It is used for unknown names, so that signing in takes the same time as with a known
+one.
+"""
 
 
 @dataclass(slots=True)
 class Session:
-    """Session of a signed-in user."""
+    """The session of a signed-in user."""
 
     user: str
     hashed: HashedPassword
-    """Password hash at sign-in: the session ends when the file has another one."""
+    """Password hash at sign-in. The session ends when the file has a different hash for the user."""
     form: str
-    """Secret that every form of this session carries."""
+    """Secret that every form of this session must contain."""
     until_s: float
     notice: str = ""
-    """Sentence to show on the next page."""
+    """Sentence to show on the next page; empty if there is none."""
 
 
 class TooManySignIns(BadInput):
@@ -162,7 +173,7 @@ class TooManySignIns(BadInput):
 
 
 class SignInQueue:
-    """Those of one name and address who sign in: one after another."""
+    """Queue of the sign-ins for one name and address, which run one after another."""
 
     def __init__(self) -> None:
         self._waiting: deque[Future[None]] = deque()
@@ -170,12 +181,12 @@ class SignInQueue:
 
     @property
     def is_there(self) -> bool:
-        """True while somebody has a turn, or waits for one."""
+        """True while a sign-in runs or waits."""
         return self._is_taken or bool(self._waiting)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Have a turn inside the block. Raises `TooManySignIns`."""
+        """Wait for this sign-in's turn, and hold it within the block. Raises `TooManySignIns`."""
         if self._is_taken:
             mine: Future[None] = get_running_loop().create_future()
             self._waiting.append(mine)
@@ -186,7 +197,7 @@ class SignInQueue:
             except BaseException:
                 if mine in self._waiting:
                     self._waiting.remove(mine)
-                elif mine.done() and not mine.cancelled() and mine.exception() is None:  # it had its turn already
+                elif mine.done() and not mine.cancelled() and mine.exception() is None:  # its turn had already come
                     self._goes_on()
                 raise
         self._is_taken = True
@@ -202,13 +213,13 @@ class SignInQueue:
 
 
 class Sessions:
-    """Sessions in the memory of this process, by the secret in the browser's cookie."""
+    """The sessions of all users, in the memory of this process, by the secret in the browser's cookie."""
 
     def __init__(self, file: str, clock: Clock) -> None:
         self._file, self._clock = file, clock
         self._sessions: dict[str, Session] = {}
         self._one = Lock()
-        """Held while a password is looked at: it takes much memory."""
+        """Held while a password is checked, because each check takes much memory."""
         self._lines: dict[tuple[str, str], SignInQueue] = {}
         load_users(file)
         if file and Path(file).stat().st_mode & stat.S_IROTH:
@@ -216,18 +227,19 @@ class Sessions:
 
     @property
     def may_begin(self) -> bool:
-        """True if there is anybody who could sign in."""
+        """True if users are configured, so that somebody could sign in."""
         return bool(self._file)
 
     async def begin(self, name: str, password: str, address: str = "") -> str | None:
-        """Sign in, and return the secret of the new session; `None`: no such user, or a wrong password.
+        """Sign in, and return the secret of the new session; `None` if the user does not exist or the password is
+        wrong.
 
-        Sign-ins of one name from one address (`address`) wait in a queue of their own, so somebody who guesses
-        passwords delays only those.
+        Sign-ins for one name from one address wait in a queue of their own, so somebody who guesses passwords delays no
+        other users.
 
         Raises:
-            TooManySignIns: Too many wait already.
-            ConfigurationError: The file of users cannot be read any more.
+            TooManySignIns: Too many sign-ins are waiting already.
+            ConfigurationError: The users file can no longer be read.
         """
         at = name[:NAME_MAX], address
         line = self._lines.get(at)
@@ -250,7 +262,7 @@ class Sessions:
         return secret
 
     async def _check_password(self, name: str, password: str) -> HashedPassword | None:
-        """Password of the user as the file has it, if this is it."""
+        """Return the user's stored password hash if this is the right password, else `None`."""
         hashed, fits = load_users(self._file).get(name), len(password) <= PASSWORD_MAX
         async with self._one:
             right = await to_thread((hashed or NOBODY).is_of, password if fits else "")
@@ -264,7 +276,9 @@ class Sessions:
             del self._sessions[next(iter(self._sessions))]
 
     def get(self, secret: str | None) -> Session | None:
-        """Session with this secret, if it goes on: the user is still in the file, with the same password."""
+        """Return the session with this secret if it is still valid: it has not expired, and the users file still has
+        the user with the same password. Else return `None`.
+        """
         session = self._sessions.get(secret or "")
         if session is None or secret is None:
             return None
