@@ -1,1 +1,3 @@
-"""Telemetry of a running service: the events it reports, and the logs, metrics and traces made of them."""
+"""Telemetry of a running service: the events that it reports, and the logs, metrics and traces that are made from
+them.
+"""

@@ -1,8 +1,9 @@
-"""Alert hook: call a URL or a command once for each dead letter that blocks a saga, and for each escalation.
+"""The alert hook: it calls a URL or runs a command once for each dead letter that blocks a saga, and for each
+escalation.
 
-Alerts wait in a bounded queue in memory and are sent in order, up to a number per minute. A call that fails is retried
-and delays no other. Every alert is also a record on `<service>.dead`, so a process that dies loses a call but no dead
-letter.
+Alerts wait in a bounded queue in memory and are sent in order, with a limit per minute. A failed call is retried and
+does not delay others. Every alert is also a record on `<service>.dead`, so if the process dies a call may be lost but
+no dead letter.
 """
 
 import asyncio
@@ -28,24 +29,25 @@ from saga.support.printable import shorten
 from saga.telemetry.events import DeadLettered, Escalated, Recovered, Report, TelemetryEvent, Unavailable
 
 WAITING_MAX = 1000
-"""Largest number of waiting alerts: beyond it the oldest are left out, and the next call says how many."""
+"""Maximum number of waiting alerts. If there are more, the oldest are dropped, and the next call says how many."""
 KNOWN_MAX = 10_000
-"""Largest number of alert ids that are remembered, so that each is sent once."""
+"""Maximum number of alert ids that are remembered, so that each alert is sent only once."""
 ATTEMPTS_MAX = 8
 DELAY_S_FIRST, DELAY_S_MAX = 1.0, 60.0
 TIMEOUT_S = 10.0
 WITHIN_S = 60.0
-"""Period of the rate limit."""
+"""Period of the rate limit, in seconds."""
 DRAIN_S = 3.0
-"""Seconds that a stopping process gives to waiting alerts."""
+"""Seconds for which a stopping process still sends waiting alerts."""
 CALLS_MAX = 20
 
 Send: TypeAlias = Callable[[bytes, Mapping[str, str]], Awaitable[None]]
-"""Function that sends a body with its headers. Raises any exception if that fails."""
+"""Function that sends a body with headers. It raises an exception of any kind if that fails."""
 
 
 def sign(secret: bytes, at_s: int, body: bytes) -> str:
-    """Sign a body, so that the receiver can check its sender and time: HMAC-SHA256 of the time, a dot, and the body.
+    """Return the signature of a body, with which the receiver can check sender and time: HMAC-SHA256 of the time, a
+    dot, and the body.
 
     >>> sign(b"key", 1800000000, b"{}")[:27]
     't=1800000000,v1=7321475872b'
@@ -54,7 +56,7 @@ def sign(secret: bytes, at_s: int, body: bytes) -> str:
 
 
 def encode_body(moment: TelemetryEvent, now_ms: int, left_out: int) -> tuple[str, bytes] | None:
-    """Return the id and JSON body of the alert for an event; `None` if the event needs no alert."""
+    """Return the id and the JSON body of the alert for an event; `None` if the event causes no alert."""
     if isinstance(moment, DeadLettered) and moment.id is not None:
         details: dict[str, object] = {
             "what": "dead letter",
@@ -92,15 +94,15 @@ class WaitingAlert:
 
 @dataclass(slots=True)
 class AlertHook:
-    """Telemetry listener that sends alerts, one call after another."""
+    """Telemetry listener that sends alerts one at a time."""
 
     send: Send
     clock: Clock
     report: Report
-    """Called when calls begin to fail, and when they succeed again."""
+    """Function called with an event when calls begin to fail, and when they succeed again."""
     per_minute_max: int
     secret: bytes = b""
-    """Key of the signature; empty: calls are not signed."""
+    """Key with which calls are signed; if it is empty, they are not signed."""
     _waiting: deque[WaitingAlert] = field(default_factory=deque)
     _known: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _made_s: deque[float] = field(default_factory=deque)
@@ -108,10 +110,10 @@ class AlertHook:
     _there: asyncio.Event = field(default_factory=asyncio.Event)
     _failing_s: float | None = None
     _failures: int = 0
-    """Number of calls that failed in a row, for whichever alerts."""
+    """Number of consecutive failed calls, counted over all alerts."""
 
     def listen(self, moment: TelemetryEvent) -> None:
-        """Queue an alert if the event needs one and it was not queued before."""
+        """Queue an alert if the event causes one that was not queued before."""
         id_ = moment.id if isinstance(moment, DeadLettered | Escalated) else None
         if id_ is None or id_ in self._known or encode_body(moment, 0, 0) is None:
             return
@@ -135,22 +137,22 @@ class AlertHook:
                     await self._wait_for_alert(min(call.due_s for call in self._waiting) - now_s)
                     continue
                 await self._wait_for_rate_limit()
-                await self._call(min(due, key=lambda call: call.failures))  # the oldest with the fewest failures
+                await self._call(min(due, key=lambda call: call.failures))  # fewest failures, then oldest
             self._there.clear()
 
     async def _wait_for_alert(self, seconds: float) -> None:
-        """Wait for so many seconds, or until another alert is queued."""
+        """Wait for this many seconds, or until another alert is queued."""
         self._there.clear()
         with suppress(TimeoutError):
             await self.clock.within(seconds, self._there.wait())
 
     async def rest(self) -> None:
-        """Wait until no alert is queued."""
+        """Wait until the queue is empty."""
         while self._waiting:
             await self.clock.sleep(0.05)
 
     async def _wait_for_rate_limit(self) -> None:
-        """Wait until one more call may be made within the minute."""
+        """Wait until the limit per minute allows one more call."""
         while True:
             now_s = self.clock.monotonic_s()
             while self._made_s and now_s - self._made_s[0] >= WITHIN_S:
@@ -161,7 +163,7 @@ class AlertHook:
             await self.clock.sleep(max(0.01, WITHIN_S - (now_s - self._made_s[0])))
 
     async def _call(self, call: WaitingAlert) -> None:
-        """Send one alert. If that fails, retry it later, after other alerts; after too many attempts leave it out."""
+        """Send one alert. If that fails, retry later, after other alerts; drop the alert after too many attempts."""
         left_out, self._left_out = self._left_out, 0
         made = encode_body(call.moment, self.clock.now_ms(), left_out)
         assert made is not None
@@ -181,10 +183,10 @@ class AlertHook:
             self._comes_through(call.moment.service)
 
     async def _put_off(self, call: WaitingAlert) -> None:
-        """Schedule the next attempt of an alert, or leave it out if it failed too often.
+        """Schedule the next attempt of an alert, or drop the alert if it failed too often.
 
-        The more calls fail in a row, the longer the pause before the next one; after `ATTEMPTS_MAX` of them the oldest
-        alert is left out.
+        The more calls fail in a row, the longer the pause before the next one. After `ATTEMPTS_MAX` failed attempts the
+        oldest alert is dropped.
         """
         call.failures, self._failures = call.failures + 1, self._failures + 1
         call.due_s = self.clock.monotonic_s() + self._delay_s(call.failures)
@@ -224,7 +226,7 @@ class AlertHook:
 
 @asynccontextmanager
 async def run_hook(hook: AlertHook) -> AsyncIterator[AlertHook]:
-    """Send alerts inside the block. Leaving it waits up to `DRAIN_S` for queued alerts."""
+    """Send alerts within the block. When the block is left, wait up to `DRAIN_S` seconds for queued alerts."""
     task = asyncio.get_running_loop().create_task(hook.run(), name="hook")
     try:
         yield hook
@@ -239,7 +241,7 @@ async def run_hook(hook: AlertHook) -> AsyncIterator[AlertHook]:
 
 
 def make_sender(where: str) -> Send:
-    """Make a sender for a URL, or for a command that gets the body on its standard input."""
+    """Return a function that sends to a URL, or to a command, which gets the body on its standard input."""
     if not where.startswith(COMMAND):
         return UrlSender(where)
     words = shlex.split(where.removeprefix(COMMAND))
@@ -248,8 +250,9 @@ def make_sender(where: str) -> Send:
 
 @dataclass(slots=True)
 class UrlSender:
-    """Sender to a URL. Each call has a thread of its own, so that a receiver that answers slowly, a byte now and then,
-    takes no thread of the pool. There is no second call while the first one hangs."""
+    """Sender that posts to a URL. Each call has a thread of its own, so that a very slow receiver does not block
+    threads of the pool. While a call hangs, no second one is made.
+    """
 
     where: str
     _calling: threading.Thread | None = None
@@ -284,7 +287,9 @@ def _set_result(done: "asyncio.Future[None]", failed: Exception | None) -> None:
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuse redirects: a redirected POST loses its body, and the 200 would be the answer to an empty request."""
+    """Handler that refuses redirects. A redirected POST would lose its body, and a 200 would only acknowledge the empty
+    request.
+    """
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
@@ -305,7 +310,9 @@ def _post(where: str, body: bytes, headers: Mapping[str, str]) -> None:
 
 
 async def _run_command(words: list[str], body: bytes, headers: Mapping[str, str]) -> None:
-    with tempfile.TemporaryFile() as errors:  # no pipe: a process that it leaves running may keep one open for ever
+    with (
+        tempfile.TemporaryFile() as errors
+    ):  # no pipe, because a process that the command leaves running could keep it open for ever
         process = await asyncio.create_subprocess_exec(
             *words,
             headers["x-saga-id"],
@@ -320,7 +327,7 @@ async def _run_command(words: list[str], body: bytes, headers: Mapping[str, str]
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # its children, too: they may hang as well
+                    os.killpg(process.pid, signal.SIGKILL)  # kills its children too, because they may hang as well
                 await process.wait()
         if process.returncode:
             errors.seek(0)

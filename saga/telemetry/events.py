@@ -1,7 +1,7 @@
-"""Telemetry events: frozen values that the engine reports, and that logs, metrics and traces are made of.
+"""Telemetry events: frozen values that the engine reports, and from which logs, metrics and traces are made.
 
-New events and fields may be added in any version. They are msgspec structs because at least one is made for each
-message, and a frozen dataclass of this size takes five times as long to make.
+New events and fields may be added in any version. They are msgspec structs because at least one is created for each
+message, and creating a frozen dataclass of this size takes five times as long.
 """
 
 import logging
@@ -20,7 +20,7 @@ class TelemetryEvent(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A message is finished. Reported once for each handled message; times are in milliseconds."""
+    """A message is finished. Reported once for each handled message. Times are in milliseconds."""
 
     saga: str
     message: str
@@ -29,11 +29,11 @@ class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     partition: int
     offset: int
     outcomes: tuple[tuple[str, str, str | None], ...]
-    """Transitions, each with handler, outcome and reason; empty for a duplicate."""
+    """Handler, outcome and reason of each transition; empty for a duplicate."""
     queued_ms: float
-    """Time from its receipt until the keyed executor started it."""
+    """Time from the message's receipt until the keyed executor started to process it."""
     handler_ms: float
-    """Time in handlers, including their steps, over all attempts."""
+    """Time spent in handlers, including their steps, over all attempts."""
     persisted_ms: float
     """Time spent waiting for the store."""
     published_ms: float
@@ -41,32 +41,32 @@ class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     total_ms: float
     """Time from receipt to finish: the sum of the stages plus the engine's own work."""
     attempts: int
-    """Attempts of its handlers, including successful ones; 0 if none ran."""
+    """Number of attempts of its handlers, including successful ones; 0 if none ran."""
     principal: str | None = None
-    """Principal that started the saga, from the message."""
+    """Principal that started the saga, as stated in the message."""
 
 
 class Span(Struct, frozen=True, kw_only=True, gc=False):
-    """A span in the handling of a message. It has ids and names from code, but no values and no error texts."""
+    """A span in the processing of a message. It contains ids, and names from code, but no values and no error texts."""
 
     id: str
     """Id of the span, 16 hexadecimal digits."""
     parent: str | None
-    """Id of the enclosing span of the same turn; `None`: the span of the message."""
+    """Id of the enclosing span of the same turn; `None` for the span of the message."""
     kind: Literal["turn", "handler", "step", "store", "publish"]
     name: str
     began_s: float
     ended_s: float
     error: str | None = None
-    """Name of the class of the exception that ended it."""
+    """Class name of the exception that ended the span; `None` if it ended without one."""
     links: tuple[str, ...] = ()
     """`traceparent` headers of the other messages that it handles, as in a fan-in."""
     event: str | None = None
-    """Id of the event that was published."""
+    """Id of the event that was published; `None` if the span is about something else."""
 
 
 class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A traced message is finished. Reported after `Handled`, with all spans."""
+    """A message with a trace is finished. Reported after `Handled`, with all spans."""
 
     saga: str
     message: str
@@ -77,19 +77,19 @@ class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     trace: str
     """Id of the trace."""
     parent: str | None
-    """Id of the parent span in another process; `None`: the trace begins here."""
+    """Id of the parent span in another process; `None` if the trace begins here."""
     flags: int
     """Flags of the trace."""
     spans: tuple[Span, ...]
     now_s: float
-    """Present time on the monotonic clock that times the spans."""
+    """Current time on the monotonic clock that measures the spans."""
     now_ms: int
-    """The same time in milliseconds since 1970, to convert the times of spans."""
+    """The same time in milliseconds since 1970. The two are used to convert the times of spans."""
     principal: str | None = None
 
 
 class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A step's call got an answer."""
+    """A call of a step was answered."""
 
     saga: str
     handler: str
@@ -98,7 +98,9 @@ class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Failed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A counted attempt failed, be it the last one or not. Made for metrics by class of failure."""
+    """A counted attempt failed, whether or not another one follows. Reported so that metrics can count failures by
+    class.
+    """
 
     saga: str
     handler: str
@@ -123,20 +125,24 @@ class Retrying(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Parked(Retrying, frozen=True, kw_only=True, gc=False):
-    """An attempt failed and the run was parked: only this saga waits. The next attempt follows after `delay_s` seconds,
-    in this worker or another one."""
+    """An attempt failed and the run was parked, so only this saga waits. The next attempt follows after `delay_s`
+    seconds, in this worker or another one.
+    """
 
 
 class PutOff(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """An attempt was postponed without being counted, because its call was not made: the breaker of the resource is
-    open, too many calls wait, or an operator paused it. It is repeated after `delay_s` seconds."""
+    """An attempt was postponed without being counted, because its call was not made: the circuit breaker of the
+    resource is open, too many calls wait, or an operator paused it. The attempt is repeated after `delay_s` seconds.
+    """
 
     saga: str
     handler: str
     message: str
     delay_s: float
     is_parked: bool
-    """True if the run is parked and only its saga waits; false if its per-saga queue waits for a short time."""
+    """True if the run is parked, so that only its saga waits. False if the run keeps its place in the keyed executor
+    for a short wait.
+    """
     error: str
 
 
@@ -146,57 +152,59 @@ class BreakerTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     resource: str
     state: Literal["closed", "half-open", "open"]
     open_s: float
-    """Seconds for which it stays open from now on; 0 if it is not open."""
+    """Seconds for which the breaker stays open from now on; 0 if it is not open."""
 
 
 class ControlTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A control that an operator set (a pause, limit or route) begins or ends in this process."""
+    """A control that an operator set (a pause, limit or route) took effect or ended in this process."""
 
     control: str
     """`pause`, `limit` or `route`."""
     what: str
-    """Kind of its target: a `handler`, an `event`, a `resource` or the `service`."""
+    """Kind of target: a `handler`, an `event`, a `resource` or the `service`."""
     name: str
     is_on: bool
     who: str
     why: str
     until: str | None
-    """Time at which it expires."""
+    """Time at which the control ends by itself; `None` if it does not."""
 
 
 class ControlUnknown(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The control log has a control of a kind that this version of the service does not know. It is ignored: another
-    version knows it."""
+    """The control log contains a control of a kind that this version of the service does not know, but another version
+    does. It is ignored.
+    """
 
     kind: str
 
 
 class CallWaited(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A step's call had to wait for a limit, and may go on now."""
+    """A call of a step had to wait because of a limit, and now continues."""
 
     resource: str
-    """Resource; `<resource>.<call>`, or the function's name, if the call has limits of its own."""
+    """Name of the resource. If the call has limits of its own, `<resource>.<call>`, or the name of the function."""
     ms: float
 
 
 class FellBack(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A step's call was refused by a breaker or a limit, and a fallback answered."""
+    """A call of a step was rejected by a breaker or a limit, and a fallback answered."""
 
     saga: str
     handler: str
     step: str
     instead: str
-    """Function that was called instead, or `remembered` for the last good answer."""
+    """Name of the function that was called instead, or `remembered` for the last good answer."""
 
 
 class WriteRefused(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A write to the store failed, or may have failed, so that the document is read and decided again. This is normal
-    unless it is frequent."""
+    """A write to the store failed, or may have failed. The document is loaded again, and what to write is decided
+    again. This is normal unless it is frequent.
+    """
 
     saga: str | None
-    """Saga id; `None` for updates of a business document, which may combine several sagas."""
+    """Saga id; `None` for an update of a business document, which may combine several sagas."""
     operation: Literal["write", "archive", "update"]
-    """What was written: the progress, its archive, or a business document."""
+    """Kind of document that was written: the progress, its archive, or a business document."""
     why: Literal["conflict", "ambiguous"]
     """`conflict`: another process wrote first. `ambiguous`: the answer was lost."""
 
@@ -215,34 +223,36 @@ class DeadLettered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     blame: str | None = None
     """Who can fix the failure, see `saga.policies.retry`."""
     owner: str | None = None
-    """Service that owns the contract of its type."""
+    """Service that owns the contract of the message's type."""
     id: str | None = None
-    """Id of the dead letter, if it blocks its saga until an operator acts."""
+    """Id of the dead letter if it blocks its saga until an operator acts, else `None`."""
 
 
 class ReplayEnded(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A dead letter that an operator replayed or resolved has been handled."""
+    """A dead letter that an operator replayed or resolved was processed."""
 
     saga: str
     handler: str
     message: str
     result: Literal["succeeded", "died", "ignored"]
-    """`died`: it is a dead letter again. `ignored`: it no longer had to be handled."""
+    """`succeeded`. `died`: it is a dead letter again. `ignored`: it no longer had to be handled."""
 
 
 class Escalated(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A failure needs an operator, as a compensation that keeps failing."""
+    """A failure needs an operator, for example a compensation that keeps failing."""
 
     saga: str
     handler: str
     reason: str
     steps: tuple[str, ...]
     id: str | None = None
-    """Id of its record on `<service>.dead`; `None`: none was written this time."""
+    """Id of the record on `<service>.dead`; `None` if no record was written this time."""
 
 
 class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A per-saga queue cannot decide what to do: it waits and tries again. Nothing is lost, and other sagas go on."""
+    """The processing of a saga cannot decide what to do, so it waits and tries again. Nothing is lost, and other sagas
+    continue.
+    """
 
     saga: str
     message: str
@@ -251,7 +261,7 @@ class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Unavailable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Store, broker or alert hook cannot be reached: messages wait. Reported at most once a minute for each."""
+    """Store, broker or alert hook cannot be reached, so messages wait. Reported at most once a minute for each."""
 
     what: str
     """`store`, `broker` or `hook`."""
@@ -269,18 +279,19 @@ class Recovered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class PassedOver(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A record was skipped, though it may have been meant for the service."""
+    """A record was skipped although it may have been meant for the service."""
 
     topic: str
     partition: int
     offset: int
     why: Literal["tombstone", "unknown type"]
-    """`tombstone`: it has no value. `unknown type`: no contract has its type."""
+    """`tombstone`: the record has no value. `unknown type`: no contract has its type."""
 
 
 class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A consumed topic has a record of a type that no contract has. All records of that type are skipped. Reported for
-    the first one in the life of a process."""
+    """A consumed topic contains a record of a type that no contract has. All records of that type are skipped. Each
+    process reports only the first one.
+    """
 
     topic: str
     partition: int
@@ -289,8 +300,9 @@ class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class OtherPartitioner(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A record of an event topic is in another partition than its key calls for: some client uses another partitioner.
-    Reported for the first one in the life of a process."""
+    """A record of an event topic is in another partition than its key requires, which means that some client uses
+    another partitioner. Each process reports only the first one.
+    """
 
     topic: str
     partition: int
@@ -301,12 +313,13 @@ class OtherPartitioner(TelemetryEvent, frozen=True, kw_only=True, gc=False):
         "records of one saga may lie in several partitions: their order is lost, and they are handled apart; set the "
         "sender's partitioner to murmur2 (librdkafka: partitioner=murmur2_random)"
     )
-    """Consequence, and what to do."""
+    """Consequence, and the recommended action."""
 
 
 class Expired(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Records were removed from the log before this service had read them, so their events are lost to it. Keep records
-    for longer than a service may be stopped (`retention_days`)."""
+    """Records were removed from the log before this service had read them, so it never gets these events. To avoid
+    this, keep records longer than a service may be stopped (`retention_days`).
+    """
 
     topic: str
     partition: int
@@ -315,21 +328,22 @@ class Expired(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     last: int
     """Offset of the last lost record."""
     count: int
-    """Upper bound of the number of lost records: offsets of transaction markers had no record."""
+    """Maximum number of lost records. There may be fewer, because some offsets belong to transaction markers."""
 
 
 class LogReplaced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic was deleted and created again, or its log has lost its end, and is read from its beginning. Records of
-    the former log from `first` on are lost to this service."""
+    """A topic was deleted and created again, or the end of its log was lost, and it is now read from its beginning.
+    Records of the old log from offset `first` on are lost for this service.
+    """
 
     topic: str
     partition: int
     first: int
-    """Offset, in the former log, of the first record that this service had not read."""
+    """Offset of the first record of the old log that this service had not read."""
 
 
 class PartitionsRaised(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic got more partitions while this service runs. The new ones are read from their beginning."""
+    """A topic got more partitions while this service was running. The new ones are read from their beginning."""
 
     topic: str
     before: int
@@ -338,32 +352,34 @@ class PartitionsRaised(TelemetryEvent, frozen=True, kw_only=True, gc=False):
         "a key may lie in another partition from now on: what was published before may be handled after what is "
         "published now; raise partitions by `saga topics apply`, with the services stopped and nothing left to handle"
     )
-    """Consequence, and what to do the next time."""
+    """Consequence, and how to avoid it the next time."""
 
 
 class TimersLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Timer topics, or records in them, were deleted. The service has published the timer of each of its sagas again;
-    if it could not, `saga sagas repair` does."""
+    """Timer topics, or records in them, were deleted. The service has published the timers of its sagas again. If it
+    could not, use `saga sagas repair`.
+    """
 
     topics: tuple[str, ...]
     sent: int = 0
     """Number of timers that were published again."""
     error: str | None = None
-    """Why they could not be published."""
+    """Reason why the timers could not be published; `None` if they were."""
 
 
 class PublishedLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic to which this service publishes was deleted and created again. Its events are gone, though the progress
-    has them as published; `saga sagas repair` publishes them again."""
+    """A topic to which this service publishes was deleted and created again. Its events are lost, although the
+    progresses record them as published; `saga sagas repair` publishes them again.
+    """
 
     topic: str
 
 
 class SchemasDeployed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Schemas were deployed while the service runs; it uses them from now on."""
+    """Schemas were deployed while the service was running, and it uses them from now on."""
 
     schemas: tuple[str, ...]
-    """Paths in the contracts folder, as `payments/PaymentReserved.v2`."""
+    """Paths in the contracts folder, such as `payments/PaymentReserved.v2`."""
 
 
 class ContractsUnreadable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
@@ -374,8 +390,9 @@ class ContractsUnreadable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Untold(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Transition events could not be published, and were dropped from memory. They are published when their sagas are
-    loaded next. Reported once a minute."""
+    """Transition events could not be published and were dropped from memory. They are published when their sagas are
+    next loaded. Reported once a minute.
+    """
 
     count: int
     """Number of dropped events since the last report."""
@@ -383,7 +400,7 @@ class Untold(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Misfit(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Configured durations contradict each other. Reported at the start of a service, which runs all the same."""
+    """Configured durations contradict each other. Reported at the start of a service, which runs nevertheless."""
 
     what: str
 
@@ -401,11 +418,11 @@ class StillOpening(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     what: str
     since_s: float
     left_s: float
-    """Seconds until the process gives up."""
+    """Seconds until the process stops trying."""
 
 
 class Started(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The service has started and takes messages."""
+    """The service has started and accepts messages."""
 
     topics: tuple[str, ...]
 
@@ -417,45 +434,47 @@ class Stopped(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Assigned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """This worker got partitions."""
+    """Partitions were assigned to this worker."""
 
     partitions: tuple[Partition, ...]
 
 
 class Revoked(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """This worker gave back partitions after draining them."""
+    """This worker drained partitions and gave them up."""
 
     partitions: tuple[Partition, ...]
 
 
 class Lost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """This worker lost partitions without warning, and could not drain them."""
+    """This worker lost partitions without warning, so it could not drain them."""
 
     partitions: tuple[Partition, ...]
 
 
 class StandsStill(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A partition or topic is stalled: it cannot be read. None of its records is skipped, and other partitions go on.
-    Reported once."""
+    """A partition or topic is stalled because it cannot be read. None of its records is skipped, and other partitions
+    continue. Reported once.
+    """
 
     topic: str
     partition: int | None
-    """Number of the partition; `None`: the whole topic."""
+    """Number of the partition; `None` for the whole topic."""
     offset: int | None
-    """Offset of the first unreadable record, if a record is the cause."""
+    """Offset of the first unreadable record; `None` if the cause is not a record."""
     error: str
 
 
 class GoesOn(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A stalled partition or topic can be read again, or belongs to another worker now."""
+    """A stalled partition or topic can be read again, or is now assigned to another worker."""
 
     topic: str
     partition: int | None
 
 
 class TimerKept(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A timer is for a saga that this store does not know. It is published again for a process with the right store.
-    Look for another store of this service, or another project with a service of the same name."""
+    """A timer belongs to a saga that this store does not know. It is published again, for a process with the right
+    store. Possible causes: another store of this service, or another project with a service of the same name.
+    """
 
     saga: str
     timer: str
@@ -464,42 +483,45 @@ class TimerKept(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class StrangersMet(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The consumer group has members of another service, or with another store. Each side loses the messages that the
-    other one takes. Reported once a minute as long as they are there."""
+    """The consumer group has members of another service, or members with another store. Each side loses the messages
+    that the other one receives. Reported once a minute while they are in the group.
+    """
 
     members: tuple[str, ...]
 
 
 class DeadlineBehindLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Due deadlines wait until the log has been handled up to their due time, because an event that came in time may be
-    there. Reported once a minute for each partition."""
+    """Due deadlines wait until the log has been handled up to their due time, because it may contain an event that
+    arrived in time. Reported once a minute for each partition.
+    """
 
     topic: str
     partition: int
     count: int
-    """Messages of the partition that have not been handled yet."""
+    """Number of messages of the partition that have not been handled yet."""
     waited_s: float
 
 
 class DeadlinePassedLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A deadline runs although the log has not been handled up to its due time: a partition is stalled, or the
-    deadline's grace is over. An event there may have closed it in time."""
+    """A deadline handler runs although the log has not been handled up to its due time, because a partition is stalled
+    or the deadline's grace period is over. An unread event may have closed the deadline in time.
+    """
 
     saga: str
     topic: str | None
-    """Topic of the stalled partition; `None`: the grace is over."""
+    """Topic of the stalled partition; `None` if the grace period is over."""
     partition: int | None
     error: str
 
 
 class StartInFuture(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A saga's start time is far ahead of this worker's clock: the sender's clock is wrong, or this one."""
+    """A saga's start time is far ahead of this worker's clock. Either the sender's clock is wrong, or this one."""
 
     saga: str
     message: str
     type: str
     begins: str
-    """Start time of the saga, from the message."""
+    """Start time of the saga as stated in the message."""
     ahead_s: float
 
 
@@ -510,8 +532,9 @@ log = logging.getLogger("saga.telemetry")
 
 
 def to_all(*listeners: Report) -> Report:
-    """Combine listeners into one. An exception of a listener is not raised; the first of each is logged with its
-    traceback."""
+    """Combine several listeners into one. An exception of a listener is not raised; for each listener the first one is
+    logged with its traceback.
+    """
     failed: set[int] = set()
 
     def report(moment: TelemetryEvent) -> None:

@@ -1,5 +1,6 @@
-"""Health of a process: whether it is alive and ready, with what its workers report about themselves, and how long a
-worker needs from its start until it has handled what the log contained then."""
+"""Health of a process: whether it is alive and ready, what its workers report about themselves, and how long a worker
+takes after its start to handle everything that the log contained then.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from saga.support.clock import Clock
 
 
 class Reachability(NamedTuple):
-    """How far a worker has come in one partition."""
+    """A worker's progress in one partition."""
 
     done: int
     """Offset below which all messages are finished."""
@@ -21,7 +22,7 @@ class Reachability(NamedTuple):
 
 
 class WorkerView(Protocol):
-    """What health and metrics read of a running worker. All members may be used at any time."""
+    """The properties of a running worker that health checks and metrics read. All members may be used at any time."""
 
     @property
     def name(self) -> str:
@@ -33,43 +34,50 @@ class WorkerView(Protocol):
 
     @property
     def handlers(self) -> Collection[str]:
-        """Names of its handlers and compensations."""
+        """Names of the service's handlers and compensations."""
 
     @property
     def inflight(self) -> int:
-        """Number of messages that were started and are not finished."""
+        """Number of messages whose processing has begun and is not finished."""
 
     @property
     def inflight_max(self) -> int:
-        """Bound of `inflight`."""
+        """Maximum of `inflight`."""
 
     @property
     def yields(self) -> int:
-        """Number of messages held back because their handlers may wait, so that others get through."""
+        """Number of messages held back because their handlers may have to wait, so that other messages are not
+        blocked.
+        """
 
     @property
     def partitions(self) -> int:
         """Number of partitions assigned to this worker."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Number of records of each partition that were not read yet, as in `Membership.lag` of `saga.broker.port`."""
+        """Return the number of unread records of each partition, as `Membership.lag` of `saga.broker.port` does."""
 
     def reach(self) -> Mapping[Partition, Reachability] | None:
-        """How far each partition is handled, without those of timers, whose records wait until they are due; `None` if
-        it is not known for all."""
+        """Return how far each partition has been handled; `None` if this is not known for all. Partitions of timers are
+        left out, because timers wait until they are due.
+        """
 
     def away(self) -> Mapping[str, float]:
-        """Map `store` or `broker` to the seconds for which it has been out of reach. Empty if both can be reached."""
+        """Return for how many seconds the `store` and the `broker` have been unreachable. Each that can be reached is
+        left out.
+        """
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
-        """Partitions that cannot be read now, as in `Membership.stalled_partitions` of `saga.broker.port`."""
+        """Return the partitions that cannot be read now, as `Membership.stalled_partitions` of `saga.broker.port`
+        does.
+        """
 
     async def look(self) -> None:
-        """Check whether store and broker can be reached: an idle worker would not notice."""
+        """Check whether store and broker can be reached, because an idle worker would not notice an outage."""
 
 
 Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
-"""Function that makes a context manager around the life of a worker."""
+"""Function that returns a context manager in which a worker runs."""
 
 
 # -------------------------------------------------------------------- recovery
@@ -77,20 +85,21 @@ Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
 
 @dataclass(slots=True)
 class Recovery:
-    """Measures how long one worker needs to catch up with the log after its start. Records that arrive meanwhile do not
-    count: under load there may never be a time without lag."""
+    """Measurement of how long a worker takes to catch up with the log after its start. Only records that existed at the
+    start count, because under load there may never be a time without lag.
+    """
 
     began_s: float
     _ends: dict[Partition, int] = field(default_factory=dict)
-    """End of each partition when it was first seen after its assignment to this worker."""
+    """End offset of each partition when it was first seen after its assignment to this worker."""
 
     def took_s(self, worker: WorkerView, clock: Clock) -> float | None:
-        """Return how long the recovery took; `None` while it is not over. Call it often until then."""
+        """Return how long the recovery took in seconds; `None` if it is not finished. Call it often until it is."""
         reach = worker.reach()
         if not reach:
             return None
         self._ends = {at: self._ends.get(at, end) for at, (_, end) in reach.items()}
-        # Offsets at the end may have no record (transaction markers): then the present end is lower.
+        # The last offsets may be transaction markers, not records. Then the current end is lower.
         if any(done < min(self._ends[at], end) for at, (done, end) in reach.items()):
             return None
         return clock.monotonic_s() - self.began_s
@@ -100,7 +109,7 @@ class Recovery:
 
 
 AWAY_S_MAX = 10.0
-"""Longest time that store or broker may be out of reach before a process is not ready."""
+"""Maximum time in seconds for which store or broker may be unreachable before the process counts as not ready."""
 
 
 class Reason(NamedTuple):
@@ -111,18 +120,18 @@ class Reason(NamedTuple):
 
 
 class Health:
-    """Liveness and readiness of the services of this process. Each worker has to run inside `watch`."""
+    """Liveness and readiness of the services of this process. Each worker must run inside `watch`."""
 
     def __init__(self, services: Collection[str], stop: asyncio.Event) -> None:
         self.working: dict[str, WorkerView] = {}
-        """Workers that run now, by service."""
+        """Running workers, by service."""
         self._services, self._stop = services, stop
         self._ended: set[str] = set()
         self._joined: set[str] = set()
 
     @contextmanager
     def watch(self, worker: WorkerView) -> Iterator[None]:
-        """Watch a worker inside the block: see `saga.telemetry.health.Watch`."""
+        """Include a worker in the health of the process while the block runs; see `Watch`."""
         self.working[worker.name] = worker
         try:
             yield
@@ -131,13 +140,15 @@ class Health:
             self._ended.add(worker.name)
 
     def not_alive(self) -> list[Reason]:
-        """List the services whose worker ended unasked. Any answer at all proves that the event loop runs."""
+        """Return the services whose worker ended without having been stopped. Any answer at all proves that the event
+        loop runs.
+        """
         if self._stop.is_set():
             return []
         return [Reason(service, "its worker has ended") for service in sorted(self._ended)]
 
     def not_ready(self) -> list[Reason]:
-        """List the reasons why services cannot work now."""
+        """Return the reasons why services cannot work at the moment."""
         return [Reason(service, reason) for service in self._services for reason in self._reasons(service)]
 
     def _reasons(self, service: str) -> Iterator[str]:
@@ -151,7 +162,7 @@ class Health:
         if service not in self._joined:
             if worker.lag() is None:
                 yield "starting: it has not joined its group yet"
-            else:  # once is enough: partitions come and go, and it is not less ready while they do
+            else:  # once is enough: a process stays ready while partitions are reassigned
                 self._joined.add(service)
         for standstill in worker.stalled_partitions():
             yield standstill.reason

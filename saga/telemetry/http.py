@@ -1,9 +1,9 @@
 """HTTP server of a process: `/health/live`, `/health/ready` and `/metrics`.
 
 Clients are not trusted: they may open connections and send nothing, send slowly, or send garbage. So the number of
-connections is bounded by a share of the process's file descriptors, each connection serves one request, and it is
-closed after a few seconds. Beyond the bound the oldest connection is closed, not the newest, so that a liveness probe
-gets through among thousands of idle connections.
+connections is limited to a share of the process's file descriptors, each connection serves one request, and it is
+closed after a few seconds. Above the limit the oldest connection is closed, not the newest, so that a liveness probe
+succeeds even among thousands of idle connections.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from saga.telemetry.health import Health, Reason, Watch, WorkerView
 from saga.telemetry.metrics import Metrics, MetricsPage
 
 RECOVERY_S = 0.2
-"""Interval of checking whether workers have caught up with the log."""
+"""Seconds between two checks whether workers have caught up with the log."""
 LOOK_S = 5.0
-"""Interval of checking whether each worker can reach store and broker."""
+"""Seconds between two checks whether each worker can reach store and broker."""
 CLOSE_S = 1.0
-"""Time that open requests get when the server stops."""
+"""Seconds for which open requests may continue when the server stops."""
 
 
 log = logging.getLogger("saga.telemetry")
@@ -35,7 +35,7 @@ log = logging.getLogger("saga.telemetry")
 
 @dataclass(frozen=True, slots=True)
 class HttpEndpoint:
-    """An open server, with the functions by which it learns of events and workers."""
+    """A running server, and the functions through which it receives events and workers."""
 
     host: str
     port: int
@@ -47,9 +47,11 @@ class HttpEndpoint:
 async def serve_http(
     address: str, services: Collection[str], stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[HttpEndpoint]:
-    """Serve health and metrics of these services at `address` (host:port, port 0: any) inside the block.
+    """Serve health and metrics of these services at `address` within the block. `address` is host:port; port 0 means
+    any free port.
 
-    Raises `ConfigurationError` if it cannot listen there: the port is in use, or the host is not one of this machine.
+    Raises `ConfigurationError` if it cannot listen there, because the port is in use or the host is not one of this
+    machine.
     """
     health = Health(services, stop)
     metrics = Metrics(health.working, clock)
@@ -87,7 +89,7 @@ def _log_failure(looking: asyncio.Task[None]) -> None:
 async def _listen(runner: web.AppRunner, address: str) -> AsyncIterator[tuple[str, int]]:
     host, _, port = address.rpartition(":")
     server, connections = runner.server, HttpConnections(compute_connections_max())
-    assert server is not None  # it is set up
+    assert server is not None  # the server is ready
     try:
         listener = await asyncio.get_running_loop().create_server(
             lambda: LimitedConnection(server, connections), host.strip("[]"), int(port), backlog=BACKLOG
@@ -124,7 +126,7 @@ def _build_app(health: Health, page: MetricsPage) -> web.Application:
 
 
 def _respond(what: str, against: Sequence[Reason]) -> web.Response:
-    """Answer 200, or 503 with the reasons."""
+    """Respond with status 200, or with 503 and the reasons."""
     body = {what: not against, "reasons": [reason._asdict() for reason in against]}
     headers = {"Cache-Control": "no-store"}
     return web.Response(
@@ -158,20 +160,20 @@ async def _watch_workers(health: Health, clock: Clock) -> None:
 
 
 CONNECTION_S = 10.0
-"""Longest life of a connection, from its beginning to the last byte of the response."""
+"""Maximum lifetime of a connection in seconds, from its opening to the last byte of the response."""
 CONNECTIONS_MAX, CONNECTIONS_LEAST = 100, 8
 SHARE = 10
-"""Connections may take one in so many of the process's file descriptors."""
+"""Divisor of the process's file descriptor limit that gives the maximum number of connections."""
 BACKLOG = 16
-"""Connections that asyncio accepts at once, before the oldest can be closed."""
+"""Maximum number of connections that asyncio accepts at once, before the oldest ones can be closed."""
 LINE_BYTES_MAX, FIELD_BYTES_MAX, FIELDS_MAX = 2048, 4096, 64
-"""Limits of a request: the length of its first line, the length of a header, and the number of headers."""
+"""Limits of a request: the length of its first line and of each header in bytes, and the number of headers."""
 SERVER = "saga"
 """Value of the `Server` header, which reveals neither library nor version."""
 
 
 def compute_connections_max() -> int:
-    """Compute the largest number of open connections from the limit of file descriptors."""
+    """Return the maximum number of open connections, which depends on the limit of file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
@@ -204,7 +206,7 @@ class HttpConnections:
 
 
 class LimitedConnection(web.RequestHandler):
-    """Protocol of one connection, which enforces the limits."""
+    """Protocol of one connection. It enforces the limits."""
 
     __slots__ = ("_connections", "_own")
 
@@ -252,7 +254,7 @@ class LimitedConnection(web.RequestHandler):
 
 
 async def close_after_response(request: web.Request, response: web.StreamResponse) -> None:
-    """Close each connection after one request: a hook for `on_response_prepare`."""
+    """Hook for `on_response_prepare` that closes each connection after one request."""
     response.headers["Server"] = SERVER
     response.headers["Connection"] = "close"
     response.force_close()

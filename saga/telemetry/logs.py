@@ -1,10 +1,10 @@
-"""Telemetry events as log lines: one JSON object a line for machines, readable lines on a terminal.
+"""Telemetry events as log lines: a JSON object per line for machines, or readable lines on a terminal.
 
-The name of a line is the event's class name in snake case. It never depends on the data, which are fields. There is one
-`handled` line for each handled message: `grep` for a saga or a message id finds its whole way through a service. These
-are never suppressed, nor are the lines for each step at level `debug`. Of every other kind at most 20 a minute are
-written, then their number as `suppressed`, so that an outage or a stream of bad input does not fill the disk. Metrics
-count all of them.
+The name of a line is the event's class name in snake case. It never depends on data, which are in the fields. There is
+one `handled` line for each handled message, so `grep` for a saga or message id finds its way through a service. These
+lines are never suppressed, nor are the lines for each step at level `debug`. Of every other kind at most 20 lines a
+minute are written, followed by the number of suppressed ones, so that an outage or a stream of bad input does not fill
+the disk. Metrics count all events.
 """
 
 import json
@@ -75,26 +75,28 @@ LEVELS: Mapping[type[TelemetryEvent], int] = {
     events.DeadlinePassedLog: logging.ERROR,
     events.StartInFuture: logging.WARNING,
 }
-"""Log level of each event. A test checks that no event is missing."""
+"""Log level of each event. A test checks that no event is missing here."""
 
 ALWAYS = frozenset({events.Handled, events.StepDone})
-"""Events that are never suppressed: one for each message, and one for each step."""
+"""Events whose lines are never suppressed: one for each message, and one for each step."""
 
 _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 
 
 FRAMES_MAX = 20
-"""Largest number of traceback frames in a line; the innermost ones are kept."""
+"""Maximum number of traceback frames in a line. The innermost ones are kept."""
 QUOTED = frozenset(" \t=\r\n\"'")
-"""Characters because of which structlog quotes a text."""
+"""Characters that make structlog quote a text."""
 TEXT_MAX = 4000
-"""Longest text in a line, in characters; a longer one is cut."""
+"""Maximum length of a text in a line, in characters. Longer texts are cut."""
 ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "operation", "why")
-"""Fields whose values come from code, not from data. Lines of one event with equal values here share a quota."""
+"""Fields whose values come from code, not from data. Lines of one event with equal values in these fields share a
+quota.
+"""
 
 
 class LineFormat(Protocol):
-    """Settings of the log."""
+    """Settings for the format of log lines."""
 
     @property
     def log(self) -> Literal["auto", "json", "text"]: ...
@@ -106,9 +108,9 @@ class LineFormat(Protocol):
 class EventLog:
     """Log that writes telemetry events as lines to `stream`, by default standard error.
 
-    `settings.log` chooses the format (default `auto`), `settings.log_level` the lowest level (default `info`). Each
-    line is written whole and flushed, so that lines of several processes do not mix and the last one before a crash is
-    not lost. Never raises: a service goes on if its log cannot be written.
+    `settings.log` selects the format (default `auto`), `settings.log_level` the lowest level (default `info`). Each
+    line is written at once and flushed, so that lines of several processes are not mixed and the last one before a
+    crash is not lost. Never raises, because a service continues even if its log cannot be written.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class EventLog:
         }
 
     def report(self, moment: TelemetryEvent) -> None:
-        """Write the line of an event: a `saga.telemetry.events.Report`."""
+        """Write the line of an event. This is a `saga.telemetry.events.Report`."""
         if (line := self._known.get(type(moment))) is not None:
             write, name, read, is_bounded = line
             fields = read(moment)
@@ -151,9 +153,9 @@ class EventLog:
 
     @contextmanager
     def of_python(self) -> Iterator[None]:
-        """Write records of `logging` and `warnings` in the same format inside the block, as event `log`.
+        """Within the block, write records of `logging` and `warnings` in the same format, as event `log`.
 
-        At most 20 lines a minute are written for one place in the code. Does nothing if the application has configured
+        At most 20 lines a minute are written for each place in the code. Does nothing if the application has configured
         `logging` itself.
         """
         root, handler = logging.getLogger(), LibraryHandler(self)
@@ -185,7 +187,7 @@ class EventLog:
         self._write[level]("log", **fields)
 
     def _write_suppressed(self, *, all_: bool) -> None:
-        """Write the numbers of suppressed lines whose quota period is over, or all numbers."""
+        """Write the numbers of suppressed lines whose period is over, or with `all_` all such numbers."""
         until_s = self._quotas.held_until_s
         if until_s is None or not (all_ or self._clock.monotonic_s() >= until_s):
             return
@@ -196,7 +198,7 @@ class EventLog:
 
 
 class LibraryHandler(logging.Handler):
-    """Handler of `logging` that passes records of libraries to the event log."""
+    """Handler for `logging` that passes records of libraries to the event log."""
 
     def __init__(self, log: EventLog) -> None:
         super().__init__()
@@ -214,7 +216,7 @@ def _format_message(record: logging.LogRecord) -> str:
 
 
 def _format_traceback(error: BaseException) -> list[str]:
-    """Format the traceback of an exception, one text for each frame, innermost last."""
+    """Format the traceback of an exception as one text per frame, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
@@ -224,7 +226,7 @@ def _truncate(text: str) -> str:
 
 
 def _shorten(value: object) -> object:
-    """Shorten every text in a value."""
+    """Return a value in which every text is shortened to the maximum length."""
     if isinstance(value, str):
         return _truncate(value)
     if isinstance(value, list | tuple):
@@ -233,7 +235,9 @@ def _shorten(value: object) -> object:
 
 
 class LineWriter:
-    """Writer of formatted lines. It keeps the stream alive, which structlog's own print loggers do not."""
+    """Writer of formatted lines. Unlike structlog's own print loggers it keeps a reference to the stream, so that the
+    stream stays open.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._write, self._flush = stream.write, stream.flush
@@ -257,7 +261,7 @@ def name_event(kind: type[TelemetryEvent]) -> str:
 
 
 def _make_encoder(kind: type[TelemetryEvent]) -> Callable[[TelemetryEvent], dict[str, object]]:
-    """Make a function that returns the log fields of an event: its own fields, some of them formatted for readers."""
+    """Return a function that converts an event to log fields: its own fields, some of them formatted for readers."""
     names = tuple(field.name for field in msgspec.structs.fields(kind))
     shaped = {name: SHAPES[name] for name in names if name in SHAPES}
     seldom = tuple(name for name in names if name in SELDOM)
@@ -285,7 +289,7 @@ def _encode_outcomes(outcomes: tuple[tuple[str, str, str | None], ...]) -> list[
 
 
 def _group_partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
-    """Group partition numbers by topic: twelve partitions of five topics would be sixty pairs."""
+    """Return partition numbers grouped by topic, which is shorter than a list of pairs."""
     numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         numbers.setdefault(topic, []).append(number)
@@ -293,7 +297,7 @@ def _group_partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]
 
 
 SELDOM = frozenset({"principal"})
-"""Fields that are left out of a line if they are `None`."""
+"""Fields that are left out of a line when they are `None`."""
 SHAPES: Mapping[str, Callable[..., object]] = {"outcomes": _encode_outcomes, "partitions": _group_partitions}
 
 
@@ -309,11 +313,13 @@ def _build_processors(form: Literal["json", "text"], clock: Clock, *, colours: b
             line = _encode(event)
             if len(line) > TEXT_MAX:
                 line = _encode(_shorten(event))
-        except UnicodeEncodeError:  # half a surrogate pair, say in the message of an exception
+        except UnicodeEncodeError:  # half of a surrogate pair, for example in the message of an exception
             return json.dumps(_shorten(event), default=str)
         if (line.isascii() and b"\x7f" not in line) or (text := line.decode()).isprintable():
             return line.decode()
-        return json.dumps(msgspec.json.decode(text))  # JSON escapes line ends, but not all that a terminal obeys
+        return json.dumps(
+            msgspec.json.decode(text)
+        )  # JSON escapes line ends, but not all control characters of a terminal
 
     if form == "json":
         return [as_json]
@@ -323,7 +329,8 @@ def _build_processors(form: Literal["json", "text"], clock: Clock, *, colours: b
 
 def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Prepare fields for a terminal: shorten them, leave out empty ones, and escape control characters, which could
-    otherwise command the terminal."""
+    otherwise control the terminal.
+    """
     shortened = {name: _shorten(value) for name, value in event.items()}
     return {
         name: printable(value) if isinstance(value, str) and not _is_quoted(name, value) else value
@@ -333,8 +340,9 @@ def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 def _is_quoted(name: str, text: str) -> bool:
-    """Return whether structlog writes this text by `repr`, which escapes it. It writes `logger` and all other texts as
-    they are."""
+    """Return whether structlog writes this text with `repr`, which escapes it. `logger` and all other texts are written
+    unchanged.
+    """
     return name != "logger" and not QUOTED.isdisjoint(text)
 
 
@@ -342,16 +350,16 @@ def _is_quoted(name: str, text: str) -> bool:
 
 
 LINES_MAX = 20
-"""Largest number of lines of one kind within `WITHIN_S`."""
+"""Maximum number of lines of one kind within `WITHIN_S`."""
 WITHIN_S = 60.0
 KINDS_MAX = 500
-"""Largest number of kinds with a quota of their own."""
+"""Maximum number of kinds with a quota of their own."""
 OTHERS = "others"
-"""Kind whose quota all further kinds share."""
+"""Kind for all further kinds, which share its quota."""
 
 
 class SuppressedLines(NamedTuple):
-    """Lines of one kind that were not written."""
+    """Lines of one kind that were not written, as a number."""
 
     kind: Hashable
     lines: int
@@ -360,22 +368,23 @@ class SuppressedLines(NamedTuple):
 
 @dataclass(slots=True)
 class LineQuota:
-    """Lines of one kind written in the current period."""
+    """Lines of one kind that were written in the current period, as a number."""
 
     since_s: float
     lines: int = 0
 
 
 class LogQuotas:
-    """Quotas that decide, line by line, whether it is written, and count suppressed lines until `take_suppressed`
-    returns their numbers. Thread-safe."""
+    """Quotas that decide for each line whether it is written. They count suppressed lines until `take_suppressed`
+    returns the numbers. Thread-safe.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._quotas: dict[Hashable, LineQuota] = {}
         self._lock = threading.Lock()
         self.held_until_s: float | None = None
-        """Time at which the first period with suppressed lines ends; `None`: no line was suppressed."""
+        """Time at which the first period with suppressed lines ends; `None` if no line was suppressed."""
 
     def has_room(self, kind: Hashable) -> bool:
         """Return whether one more line of this kind may be written now."""
@@ -394,7 +403,9 @@ class LogQuotas:
             return False
 
     def take_suppressed(self, *, all_: bool = False) -> list[SuppressedLines]:
-        """Return the numbers of suppressed lines whose period is over, or all of them, and reset these quotas."""
+        """Return the numbers of suppressed lines whose period is over, or with `all_` of all periods, and reset these
+        quotas.
+        """
         with self._lock:
             now_s = self._clock.monotonic_s()
             held = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}
@@ -409,7 +420,7 @@ class LogQuotas:
             ]
 
     def _choose_quota(self, kind: Hashable, now_s: float) -> Hashable:
-        """Return the kind itself, or `OTHERS` if there are too many kinds. Forget kinds whose period is over."""
+        """Return the kind itself, or `OTHERS` if there are too many kinds. Drops kinds whose period is over."""
         if kind in self._quotas or len(self._quotas) < KINDS_MAX:
             return kind
         for old in [k for k, q in self._quotas.items() if now_s - q.since_s >= WITHIN_S and q.lines <= LINES_MAX]:

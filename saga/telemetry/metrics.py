@@ -1,8 +1,9 @@
 """Prometheus metrics: a telemetry listener that counts events, and the page that Prometheus scrapes.
 
-Every message is counted, so counting is plain addition in the one thread of the event loop: 2 microseconds a message.
-The metrics of the client library, which lock, take 6 for the histograms alone; the library only formats the sums for a
-scrape. Labels are names from the code of services, never ids of sagas or messages, nor error texts.
+Every message is counted, so counting is plain addition in the single thread of the event loop, which takes 2
+microseconds per message. The metrics of the client library use locks and take 6 for the histograms alone, so the
+library only formats the sums for a scrape. Labels are names from the code of services, never ids of sagas or messages,
+nor error texts.
 """
 
 import asyncio
@@ -22,15 +23,16 @@ from saga.telemetry.events import TelemetryEvent
 from saga.telemetry.health import Recovery, WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the histogram buckets: from a message without a step to one that is retried for long."""
+"""Upper bounds of the histogram buckets in seconds, from a message without a step to one that is retried for long."""
 STAGES = ("queued", "handler", "persisted", "published", "total")
 PAGE_S = 0.1
-"""How long a page of metrics is cached."""
+"""How long a page of metrics is cached, in seconds."""
 SERIES_MAX = 500
-"""Largest number of series of one metric. Later ones are counted under `other`: the number of step names has no bound
-in code that makes functions."""
+"""Maximum number of series of one metric. Later ones are counted under `other`, because code that creates functions may
+create any number of step names.
+"""
 KIND_MAX = 100
-"""Longest name of an exception's class, in characters."""
+"""Maximum length of the name of an exception's class, in characters."""
 BREAKER_STATES = ("closed", "half-open", "open")
 REPLAY_RESULTS = ("succeeded", "died", "ignored")
 OPERATIONS = ("write", "archive", "update")
@@ -39,14 +41,16 @@ Labels = tuple[str, ...]
 
 
 class LabeledCounter:
-    """A number for each set of labels: a counter, or a gauge whose values are set."""
+    """A number for each set of labels. It is a counter, or a gauge if its values are set."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1) -> None:
-        """Add to a series. Adding 0 creates it: Prometheus sees no increase in a series that begins at 1."""
+        """Add to a series. Adding 0 creates the series, which is useful because Prometheus sees no increase in a series
+        that begins at 1.
+        """
         values = self.values
         if labels not in values and len(values) >= SERIES_MAX:
             labels = _to_overflow_labels(labels)
@@ -75,7 +79,7 @@ class LabeledHistograms:
         self.values: dict[Labels, LabeledHistogram] = {}
 
     def of(self, *labels: str) -> LabeledHistogram:
-        """Return the histogram with these labels, and create it if needed."""
+        """Return the histogram with these labels. It is created if needed."""
         found = self.values.get(labels)
         if found is None:
             labels = labels if len(self.values) < SERIES_MAX else _to_overflow_labels(labels)
@@ -84,15 +88,20 @@ class LabeledHistograms:
 
 
 def _to_overflow_labels(labels: Labels) -> Labels:
-    """Return the labels of the overflow series: the service, and `other` for the rest."""
+    """Return the labels of the overflow series: the service itself, and `other` for all other labels."""
     return (labels[0], *("other" for _ in labels[1:]))
 
 
 class Metrics(Collector):
-    """Telemetry listener that counts for all services of this process: a `saga.telemetry.events.Report`."""
+    """Telemetry listener that counts events of all services of this process. An instance is a
+    `saga.telemetry.events.Report`.
+    """
 
     def __init__(self, working: Mapping[str, WorkerView], clock: Clock) -> None:
-        """Create all metrics. `working`: the running workers by service; the caller keeps it current."""
+        """Create all metrics.
+
+        `working`: the running workers by service; the caller keeps it up to date.
+        """
         self._working, self._clock = working, clock
         self._recovering: dict[str, Recovery] = {}
         self._stages: dict[tuple[str, str], tuple[LabeledHistogram, ...]] = {}
@@ -212,7 +221,7 @@ class Metrics(Collector):
         )
 
     def _listeners(self) -> Mapping[type[TelemetryEvent], Callable[..., None]]:
-        """Map each counted event to its listener."""
+        """Return the listener of each event that is counted."""
         return {
             events.Handled: self._on_handled,
             events.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
@@ -286,13 +295,13 @@ class Metrics(Collector):
 
     def _on_gone(self, m: events.Revoked | events.Lost, how: str) -> None:
         self._moved.add(m.service, how, by=len(m.partitions))
-        for topic, number in m.partitions:  # a process that has had many would reach SERIES_MAX
+        for topic, number in m.partitions:  # a process that has had many partitions would reach SERIES_MAX
             self._of_partitions.values.pop((m.service, topic, str(number)), None)
 
     # ---------------------------------------------------------------- workers
 
     def begins(self, worker: WorkerView) -> None:
-        """Create the series of a starting worker, at 0."""
+        """Create the series of a starting worker with the value 0."""
         self._recovering[worker.name] = Recovery(self._clock.monotonic_s())
         types = sorted(worker.types)
         for type_ in types:
@@ -317,7 +326,7 @@ class Metrics(Collector):
         self._published_lost.add(worker.name, by=0)
 
     def look(self) -> None:
-        """Record how long workers needed to recover. Call it often: scrapes are too rare to measure it."""
+        """Record how long workers needed to recover. Call it often, because scrapes are too rare to measure this."""
         for name, worker in self._working.items():
             if (name,) not in self._recovery_s.values:
                 took_s = self._recovering[name].took_s(worker, self._clock)
@@ -327,7 +336,7 @@ class Metrics(Collector):
     # ---------------------------------------------------------------- scrapes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics with their present values."""
+        """Yield all metrics with their current values."""
         yield from self._workers()
         for gauge in (self._recovery_s, self._drained_s, self._breakers, self._controls):
             yield _to_gauge(gauge)
@@ -386,9 +395,9 @@ class Metrics(Collector):
 
 
 class MetricsPage:
-    """Page `/metrics`: the metrics of the services and of the Python process.
+    """The page `/metrics`: the metrics of the services and of the Python process.
 
-    Formatting it takes milliseconds, so the page is cached for `PAGE_S`: frequent requests must not slow down messages.
+    Formatting takes milliseconds, so the page is cached for `PAGE_S`, and frequent requests do not slow down messages.
     """
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
@@ -414,7 +423,7 @@ class MetricsPage:
 
 
 class CollectedMetrics(Collector):
-    """Metrics that were collected before, to be formatted in another thread."""
+    """Metrics that have been collected already, to be formatted in another thread."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -439,6 +448,6 @@ def _to_histogram(histograms: LabeledHistograms) -> Metric:
 
 
 def _to_buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Return the upper bounds with the cumulative counts."""
+    """Return the upper bounds of the buckets, each with the cumulative count."""
     bounds: Iterable[str] = (*map(str, BOUNDS_S), "+Inf")
     return list(zip(bounds, map(float, accumulate(counts)), strict=True))

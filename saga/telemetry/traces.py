@@ -1,9 +1,9 @@
 """OpenTelemetry traces: a telemetry listener that makes spans, and their export to a collector.
 
-This is the only module that uses OpenTelemetry. Spans are made from recorded times after a message is finished, so
-handling is not slowed down. A thread of the library exports them in batches over OTLP on HTTP; spans that the collector
-does not take are dropped. The standard variables configure it: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`,
-`OTEL_BSP_MAX_QUEUE_SIZE` and others.
+This is the only module that uses OpenTelemetry. Spans are made from recorded times after a message is finished, so they
+do not slow down its processing. A thread of the library exports them in batches over OTLP on HTTP; spans that the
+collector does not accept are dropped. The standard variables configure it: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+`OTEL_TRACES_SAMPLER`, `OTEL_BSP_MAX_QUEUE_SIZE` and others.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from saga.support.clock import Clock
 from saga.telemetry.events import Span, TelemetryEvent, Traced
 
 FLUSH_S = 3.0
-"""Seconds that a stopping process gives to the export of remaining spans."""
+"""Seconds for which a stopping process still exports remaining spans."""
 SCOPE = InstrumentationScope("saga")
 KINDS = {
     "turn": SpanKind.CONSUMER,
@@ -56,10 +56,13 @@ def is_disabled(environ: Mapping[str, str]) -> bool:
 
 
 class Traces:
-    """Telemetry listener that makes spans; an instance is a `saga.telemetry.events.Report`."""
+    """Telemetry listener that makes spans. An instance is a `saga.telemetry.events.Report`."""
 
     def __init__(self, end: Callable[[ReadableSpan], None], process: str, sampler: Sampler | None = None) -> None:
-        """`end`: called with each span. `sampler`: by default the one that OTEL_TRACES_SAMPLER names."""
+        """Create a listener.
+
+        `end`: function called with each span. `sampler`: by default the one that OTEL_TRACES_SAMPLER names.
+        """
         self._end = end
         sampler = sampler or TracerProvider(shutdown_on_exit=False).sampler
         self._resource = lru_cache(maxsize=64)(lambda service: Resource.create({"service.name": service}))
@@ -107,7 +110,7 @@ def _make_context(place: TracePosition, span: str, *, is_remote: bool = True) ->
 
 
 def _make_attributes(moment: Traced, span: Span) -> dict[str, str | int]:
-    """Return the attributes of a span: ids and names, under OpenTelemetry's standard names where there are any."""
+    """Return the attributes of a span: ids and names, under OpenTelemetry's standard names where these exist."""
     attributes: dict[str, str | int] = {"saga_id": moment.saga}
     if moment.principal is not None:
         attributes["enduser.id"] = moment.principal
@@ -126,7 +129,7 @@ def _make_attributes(moment: Traced, span: Span) -> dict[str, str | int]:
     return attributes
 
 
-# -------------------------------------------------------------------- applications and what steps call
+# -------------------------------------------------------------------- trace context
 
 
 def current_traceparent() -> str | None:
@@ -137,7 +140,7 @@ def current_traceparent() -> str | None:
 
 @contextmanager
 def use_traceparent(header: str | None) -> Iterator[None]:
-    """Make this trace the current one inside the block, for libraries that trace their calls."""
+    """Make this trace the current one within the block, for libraries that trace their calls."""
     place = parse_traceparent(header)
     if place is None or place.span is None:
         yield
@@ -156,7 +159,7 @@ def use_traceparent(header: str | None) -> Iterator[None]:
 
 @asynccontextmanager
 async def export_spans(process: str, clock: Clock, exporter: SpanExporter | None = None) -> AsyncIterator[Traces]:
-    """Export spans inside the block. Leaving it waits up to `FLUSH_S` for remaining spans."""
+    """Export spans within the block. When the block is left, wait up to `FLUSH_S` seconds for remaining spans."""
     processor = BatchSpanProcessor(exporter or OTLPSpanExporter())
     try:
         yield Traces(processor.on_end, process)
@@ -166,13 +169,14 @@ async def export_spans(process: str, clock: Clock, exporter: SpanExporter | None
 
 
 async def _in_thread(work: Callable[[], None]) -> None:
-    """Run the work in a daemon thread and wait for it. A stopping process would wait for threads of the loop's pool,
-    however long an unreachable collector blocks them."""
+    """Run the work in a daemon thread and wait for it. Threads of the loop's pool are not used, because a stopping
+    process would wait for them as long as an unreachable collector blocks them.
+    """
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
         work()
-        with suppress(RuntimeError):  # the loop is closed
+        with suppress(RuntimeError):  # the loop is closed already
             loop.call_soon_threadsafe(done.set)
 
     threading.Thread(target=run, name="spans", daemon=True).start()
