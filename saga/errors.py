@@ -109,8 +109,8 @@ class Permanent(SagaError):
 
 
 class BreakerOpen(SagaError):
-    """A call that was not made, because too many recent calls to its resource failed. Nothing can have happened
-    outside.
+    """A call that was not made, because too many recent calls to its resource failed. The call had no
+    effect in the external system.
 
     If this class is in the `expected_errors=` of the resource, the handler gets the error like any other answer, and
     may react to it.

@@ -111,11 +111,11 @@ class InactiveGroup(NamedTuple):
 
     group: str
     away_ms: int
-    """Number of records that the group has not processed yet."""
+    """Time for which the group has been observed without members, in milliseconds."""
     behind: int
-    """True if retention no longer keeps records for the group."""
+    """Number of records that the group has not processed yet."""
     is_lost: bool
-    """True if retention no longer waits for it."""
+    """True if retention no longer keeps records for the group."""
 
 
 class Administration(Broker, Protocol):

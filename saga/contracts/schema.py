@@ -112,7 +112,7 @@ class EnumType:
     symbols: tuple[str, ...]
     doc: str
     default: str | None = None
-    """Symbol that replaces an unknown one when a message is read. Without a default such a message cannot be read."""
+    """Symbol as which an unknown symbol in a message is read. Without a default, such a message cannot be read."""
     aliases: tuple[str, ...] = ()
     namespace: str = ""
 

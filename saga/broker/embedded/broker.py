@@ -368,7 +368,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: log.set_retention(topic, kept, retention_ms))
 
     async def use_log_append_time(self, topic: str) -> None:
-        """Do nothing: this log assigns all timestamps, by the machine's clock, as does every process that writes it."""
+        """Do nothing, because this log always assigns all timestamps itself, by the machine's clock."""
         self._find_topic(topic)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:

@@ -331,7 +331,7 @@ def is_unknown_to_group(consumer: AIOKafkaConsumer) -> bool:
 
 
 def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
-    """Return the topics that are missing or hidden from us, and refresh the metadata if there are any.
+    """Return the topics that are missing or hidden from this user, and refresh the metadata if there are any.
 
     aiokafka itself would wait for minutes, during which the member silently has none of their partitions.
     """

@@ -439,7 +439,7 @@ class AnswerLoop:
 
 
 class Calls:
-    """Runs calls of the SDK to their end, even if the caller is cancelled."""
+    """Runner of SDK calls. A call runs to its end, even if its caller is cancelled."""
 
     def __init__(self) -> None:
         self._under_way = 0

@@ -199,7 +199,7 @@ FREE_PAGES_MIN = 1024
 """Number of free pages (4 MB) that a file always keeps. They are reused, and keeping them costs less than growing the
 file again."""
 FREE_SHARE = 4
-"""Share of a file that may be free before it shrinks: one page of this many."""
+"""Divisor for the part of a file that may be free before the file is shrunk: one of this many pages."""
 PAGES_MAX = 64
 """Largest number of pages that one transaction frees: each may have to be moved first."""
 
