@@ -1,1 +1,3 @@
-"""The command line: one file per command, each parses, calls and prints."""
+"""The command line: one file per command. Each command parses its arguments, calls the toolkit and prints the
+result.
+"""

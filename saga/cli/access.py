@@ -1,4 +1,4 @@
-"""`saga access`: rights and roles that services and people need, as commands."""
+"""`saga access`: print the commands that grant the rights and roles which services and people need."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -47,7 +47,7 @@ def access() -> None:
 @click.option("--principal", metavar="NAME", help="One user for everything, as Kafka names it: User:payment.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of commands.")
-def kafka(  # an argument for each option of the command
+def kafka(  # one parameter for each option of the command
     modules: tuple[str, ...],
     who: Who,
     events: tuple[str, ...],
@@ -109,7 +109,7 @@ def kafka(  # an argument for each option of the command
 )
 @stores_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of commands.")
-def couchbase(  # an argument for each option of the command
+def couchbase(  # one parameter for each option of the command
     modules: tuple[str, ...],
     who: Literal["service", "operator"],
     user: str | None,

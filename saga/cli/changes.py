@@ -1,4 +1,4 @@
-"""`saga changes`: the connector that brings document changes to services."""
+"""`saga changes`: configure the connector that delivers document changes to services."""
 
 import asyncio
 import json

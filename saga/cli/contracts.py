@@ -1,4 +1,6 @@
-"""`saga contracts`: create, change, compare, check, release and register contracts; write event classes from them."""
+"""`saga contracts`: create, change, compare, check, release and register contracts, and generate event classes from
+them.
+"""
 
 import asyncio
 import difflib
@@ -53,7 +55,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def format_options(command: F) -> F:
-    """Give a command the options `--json` and `--sarif`."""
+    """Add the options `--json` and `--sarif` to a command."""
     sarif = click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for code review tools.")
     return click.option("--json", "form", flag_value="json", help="Print JSON.")(sarif(command))
 
@@ -138,7 +140,7 @@ def check(module: Path | None, form: str | None) -> None:
             *describe_modes(found),
         ]
         bad += [PROMISES] if breaks else []
-    # An unreadable folder is one problem, not one for each of its modules.
+    # An unreadable contracts folder is reported once, not for each of its modules.
     problems += [drift for path in modules if not problems or library is not None for drift in _find_drift(path)]
     good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} up to date")
     print_problems_and_exit(
@@ -164,7 +166,7 @@ def lint_(form: str | None) -> None:
 
 
 def _find_drift(path: Path) -> list[ContractProblem]:
-    """Return how a generated module differs from the contracts, if it does."""
+    """Return a problem for each difference between a generated module and the contracts."""
     found = path.read_text("utf-8", "replace")
     try:
         wanted = generate(load_contracts(path), list_classes(found))
@@ -224,9 +226,11 @@ def print_problems_and_exit(
     bad: Iterable[str] = (),
     **counts: int,
 ) -> None:
-    """Print problems, or that there are none, and end: with 1 if there are any. `rules`: those that were applied, each
-    with a sentence; `good` and `bad`: lines for people, if there are no problems, and behind those there are; `counts`:
-    what was looked at, for JSON."""
+    """Print the problems, or that there are none, and end the command: with exit code 1 if there are any.
+
+    `rules`: the rules that were applied, each with a sentence. `good`, `bad`: further lines for people, if there are no
+    problems or after the problems. `counts`: numbers of the things that were checked, for JSON.
+    """
     match form:
         case "json":
             print_json({**counts, "problems": problems_to_json(problems)})
@@ -252,7 +256,7 @@ def load_contracts(module: Path) -> Library:
 
 
 def try_load_contracts(module: Path) -> tuple[Library | None, list[ContractProblem]]:
-    """Load the contracts of a module, or return all problems that make them unusable."""
+    """Load the contracts of a module. If they cannot be used, return all problems instead."""
     try:
         return load_contracts(module), []
     except ContractError as why:
@@ -262,7 +266,9 @@ def try_load_contracts(module: Path) -> tuple[Library | None, list[ContractProbl
 
 
 def find_broken_releases(library: Library) -> list[ContractProblem]:
-    """Return the problems of released versions that were changed or removed, or of the file that lists the releases."""
+    """Return the problems of released versions that were changed or removed, and of the file that lists the
+    releases.
+    """
     try:
         return check_released(library.by_path, read_released(library.folder) or {})
     except ContractError as why:
@@ -437,7 +443,9 @@ def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -
 
 
 def _describe_effects(change: SchemaChange, old: Version, new_: Version) -> list[str]:
-    """Describe, line by line, what a change does to whom."""
+    """Describe the effects of a change, line by line: which version cannot read, or misreads, messages of the other
+    version.
+    """
     lines = []
     for findings, writer, reader in ((change.backward, old, new_), (change.forward, new_, old)):
         verbs = {"fails": "cannot read", "misread": "misreads", "default": "reads"}
@@ -474,7 +482,9 @@ def _changes_to_json(changes: tuple[SchemaChange, ...]) -> list[dict[str, Any]]:
 
 
 def _find_version(given: str) -> Version:
-    """Find the version that an argument names: a file, or a version in the contracts of the current folder."""
+    """Return the version that an argument names, which may be a file or a version in the contracts of the current
+    folder.
+    """
     if given.endswith(".avsc"):
         if not Path(given).is_file():
             raise click.UsageError(f"there is no file {given}")
@@ -498,7 +508,7 @@ def _load_library_here() -> Library:
 
 
 def _find_folder() -> Path:
-    """Return the folder of the contracts; for the very first contract a new one in the current folder."""
+    """Return the folder of the contracts. For the very first contract this is a new one in the current folder."""
     try:
         return find_folder(Path.cwd())
     except DeclarationError:
@@ -513,7 +523,7 @@ def _to_relative(path: Path) -> Path:
 
 
 def print_consumers(found: Sequence[AffectedConsumer], folder: Path, new: Version) -> None:
-    """Print for each service that consumes the contract what the change does to it."""
+    """For each service that consumes the contract, print how the change affects it."""
     if not found:
         print_lines(f"no manifest in {folder} consumes it")
         return

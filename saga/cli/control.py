@@ -91,8 +91,9 @@ until_option = click.option(
 
 
 def _switching(kind: str, *options: Option, off: bool = False, check: Callable[..., dict[str, Any]] = dict) -> Option:
-    """Make the decorator with the arguments and options of a command that sets a control; the command gets the
-    `Switch`."""
+    """Return a decorator with the arguments and options of a command that sets a control. The command gets them as one
+    `Switch`.
+    """
 
     def make(**given: Any) -> Switch:
         fields = {"off": off, **check(**given)}
@@ -107,7 +108,7 @@ def _switching(kind: str, *options: Option, off: bool = False, check: Callable[.
 
 
 def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """Publish the request for a control, wait for the service's answer and print it."""
+    """Publish the request for a control, wait for the service's answer, and print it."""
     sent = asyncio.run(operator_commands.send_switch(service, wanted, operator, deployment))
     entry = asyncio.run(operator_commands.wait_for_entry(service, sent, deployment, operator.wait_s))
     if entry is None:

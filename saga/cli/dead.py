@@ -1,4 +1,4 @@
-"""`saga dead`: list dead letters, and tell services to replay, discard, resolve or release them."""
+"""`saga dead`: list dead letters, and send services the commands to replay, discard, resolve or release them."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.retry import BLAMES
 
 BATCH = 1000
-"""Sagas that one command is about, unless `--limit` says something else."""
+"""Default maximum number of sagas that one command affects, unless `--limit` sets another."""
 
 
 @click.group()
@@ -174,15 +174,15 @@ def _lines(letter: DeadLetter, now: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """Details of a replay or a discard."""
+    """Options of a replay or a discard."""
 
     again: bool
-    """Include sagas with `REPLAYS_MAX` replays."""
+    """True to include sagas that have had `REPLAYS_MAX` replays or more."""
     dry_run: bool
     older: bool = False
-    """Include messages that were older than the service's retention."""
+    """True to include messages that were older than the service's retention."""
     modules: Sequence[str] = ()
-    """Modules whose code is rehearsed."""
+    """Modules whose code is used for a rehearsal."""
 
 
 def _make_replay_options(**given: Any) -> ReplayOptions:
@@ -222,7 +222,7 @@ _code = click.option(
 
 
 def _command(wanted: Wanted, help_text: str) -> click.Command:
-    """Make `replay` or `discard`."""
+    """Return the command `replay` or `discard`."""
     details = (_again, _dry_run, _older, _code) if wanted == "replay" else (_again, _dry_run)
 
     @click.command(wanted, help=help_text)
@@ -244,7 +244,7 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
 async def _replay(
     selection: Selection, request: CommandRequest, options: ReplayOptions, deployment: Deployment, as_json: bool
 ) -> bool:
-    """Send the commands and print the answers; return whether each was done."""
+    """Send the commands and print the results. Return whether all were carried out."""
     (service,) = selection.services
     code = _declared_in(options.modules, service) if options.modules else None
     late = await find_too_old(selection, deployment) if options.older else []
@@ -281,7 +281,7 @@ async def _replay(
 async def _print_answers(
     sent: Sequence[SentCommand], request: CommandRequest, deployment: Deployment, as_json: bool
 ) -> bool:
-    """Print what became of each command; return whether each was done, and its run has not failed again."""
+    """Print the result of each command. Return whether all were carried out and no repeated run has failed again."""
     is_whole, bad = True, ("dead", "retrying") if request.wanted == "release" else ("dead",)
     async for answer in wait_for_answers(sent, deployment, request.operator.wait_s):
         is_whole = is_whole and answer.outcome == OUTCOMES[request.wanted] and answer.after not in bad
@@ -290,7 +290,7 @@ async def _print_answers(
 
 
 def _declared_in(modules: Sequence[str], service: str) -> Declared:
-    """Return the service's declarations in these modules."""
+    """Return the declarations of the service from these modules."""
     found = next((declared for declared in load_services(modules) if declared.name == service), None)
     if found is None:
         raise click.UsageError(f"--code: none of these modules declares {service!r}")
@@ -298,7 +298,7 @@ def _declared_in(modules: Sequence[str], service: str) -> Declared:
 
 
 async def _read_originals(service: str, late: Sequence[DeadLetter], deployment: Deployment) -> Mapping[str, Message]:
-    """Read the messages of these dead letters that are complete on the topic."""
+    """Read those original messages of these dead letters that are complete on the topic."""
     if not late:
         return {}
     ids = {letter.id for letter in late}
@@ -314,7 +314,7 @@ def _loops(each: BlockingDeadLetter, request: CommandRequest, options: ReplayOpt
 
 
 def _report_missing(selection: Selection, found: Sequence[DeadLetter], what: str) -> bool:
-    """Report the selected sagas of which nothing was found; return whether there is one."""
+    """Print the selected sagas for which nothing was found. Return whether there are any."""
     present = {letter.saga for letter in found}
     missing = [saga for saga in dict.fromkeys(selection.sagas) if saga not in present]
     for saga in missing:
@@ -388,7 +388,7 @@ async def _rehearse_all(
     *,
     as_json: bool,
 ) -> bool:
-    """Print what each replay would do; return whether all could be rehearsed and none would fail again."""
+    """Print the effects of each replay. Return whether all could be rehearsed and none would fail again."""
     is_whole = True
     async with deployment.open_stores((declared.name,)) as sources:
         store = next((source.store for source in sources if source.service == declared.name), None)
@@ -440,7 +440,7 @@ def _text(value: object) -> str:
 
 
 class _Resolution(NamedTuple):
-    """Answer for a step, or escalations to close."""
+    """The answer for a step, or the escalations to close."""
 
     answer: StepAnswer | None
     escalations: tuple[str, ...]
@@ -453,7 +453,7 @@ def _make_resolution(step: str | None, escalations: tuple[str, ...], **given: An
 
 
 def _make_answer(step: str, number: int, answered: str | None, raised: str | None, arguments: str | None) -> StepAnswer:
-    """Make the answer that the operator gives for a step."""
+    """Return the answer that the operator supplies for a step."""
     if (answered is None) == (raised is None):
         raise click.UsageError("give what the step returned, --answered JSON, or what it raised, --raised NAME")
     if arguments is not None and raised is None:
@@ -531,7 +531,7 @@ def resolve(
 async def _resolve(
     selection: Selection, escalations: Sequence[str], request: CommandRequest, deployment: Deployment, as_json: bool
 ) -> bool:
-    """Return whether each was done."""
+    """Send the commands and print the results. Return whether all were carried out."""
     (saga,) = selection.sagas
     if request.answered is None:
         letters = await _escalations(selection, escalations, deployment)
@@ -553,7 +553,9 @@ async def _resolve(
 
 
 async def _escalations(selection: Selection, ids: Sequence[str], deployment: Deployment) -> list[DeadLetter]:
-    """Find the escalations with these ids. That of a failing compensation ends when the compensation succeeds."""
+    """Find the escalations with these ids. Refuse one of a failing compensation, because it ends when the compensation
+    succeeds.
+    """
     found = await find_attention(selection, deployment)
     selected = [each.letter for each in found.items if each.letter.id in ids and each.letter.what == "escalation"]
     for letter in selected:
@@ -610,7 +612,7 @@ def release(selection: Selection, operator: Operator, dry_run: bool, deployment:
 async def _release(
     selection: Selection, request: CommandRequest, deployment: Deployment, *, dry_run: bool, as_json: bool
 ) -> bool:
-    """Return whether each was done, and did not fail again."""
+    """Send the commands and print the results. Return whether all were carried out and no run has failed again."""
     runs = [run async for run in list_parked_runs(selection, deployment)]
     is_missing = _report_missing(selection, runs, "parked run")
     if not runs:

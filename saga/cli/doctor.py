@@ -1,4 +1,4 @@
-"""`saga doctor`: check that broker and stores are set up as services need them."""
+"""`saga doctor`: check whether broker and stores are set up as services need them."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ from saga.support.clock import SystemClock
 from saga.support.printable import count_noun, printable_lines
 
 NAMED_MAX = 3
-"""Most things that a finding names before its text; the others are listed after it."""
+"""Maximum number of names before the text of a finding. Others are listed after it."""
 
 
 @click.command()

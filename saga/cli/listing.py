@@ -1,4 +1,4 @@
-"""Tables and JSON of sagas, and of dead letters and escalations that need a person."""
+"""Tables and JSON of sagas, and of dead letters and escalations."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,16 +11,16 @@ from saga.ops.selection import Deployment, Selection
 SAGA_HEADING, SAGA_WIDTHS = ("SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"), (24, 16, 24, 24, 20)
 DEAD_HEADING = ("TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY")
 DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 8, 14)
-"""Least widths of the columns: rows are printed as they are found, before the others are known."""
+"""Minimum widths of the columns. They are fixed because each row is printed before the next ones are known."""
 
 
 async def print_attention(
     selection: Selection, deployment: Deployment, as_json: bool, *, with_ended: bool = True
 ) -> bool:
-    """Print what needs a person; return whether something does now.
+    """Print everything that may need a person. Return whether something needs one now.
 
     Args:
-        with_ended: Include what has ended.
+        with_ended: Include items that have ended.
     """
     found = await find_attention(selection, deployment, with_ended=with_ended)
     if as_json:
@@ -35,19 +35,19 @@ async def print_attention(
 
 
 def attention_to_json(each: AttentionItem) -> dict[str, object]:
-    """Return the record and its state for JSON."""
+    """Return a record and its state as JSON values."""
     fields = asdict(each.letter)
     blame = fields.pop("blame")
     return {**fields, "class": blame, "now": each.state}
 
 
 def format_saga_cells(each: ListedSaga) -> Sequence[str]:
-    """Return the columns of a saga, as `SAGA_HEADING` names them."""
+    """Return the cells of a saga's row, in the order of `SAGA_HEADING`."""
     still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
     states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
     waits = [
         f"({r.error})" for s in each.statuses for r in s.retries if r.error and not r.attempts
-    ]  # waiting without a failure
+    ]  # it waits without having failed
     cells = each.saga, each.outcome, each.started, each.changed, still_open, " ".join((*sorted(states), *waits))
     return [cell or "-" for cell in cells]
 
@@ -60,12 +60,12 @@ def _format_attention_cells(each: AttentionItem) -> Sequence[str]:
 
 
 def format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Return a line of a table."""
+    """Return a table row as a line of text."""
     return "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), cells[-1]])
 
 
 def listed_saga_to_json(each: ListedSaga) -> dict[str, object]:
-    """Return a listed saga for JSON."""
+    """Return a listed saga as JSON values."""
     return {
         "saga": each.saga,
         "outcome": each.outcome,

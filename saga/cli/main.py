@@ -1,6 +1,6 @@
-"""The command `saga`: finds the subcommand, and prints errors without a traceback.
+"""The command `saga`: it finds the subcommand, and prints errors without a traceback.
 
-A subcommand is imported only when it is called, so that help and other commands start fast.
+A subcommand is imported only when it is called, so that the help and other commands start fast.
 """
 
 import os
@@ -17,11 +17,11 @@ from saga.support.printable import printable_lines
 from saga.support.settings import UNCLOSED
 
 Commands: TypeAlias = Mapping[str, tuple[str, str]]
-"""Name of each command: its `module:function`, and its line in the help of the group."""
+"""For each command, by name, its `module:function` and its line in the help of the group."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is called."""
+    """A command group that imports a command only when it is called."""
 
     def __init__(self, *args: Any, commands: Commands, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,26 +72,26 @@ COMMANDS: Commands = {
     "access": ("saga.cli.access:access", "Print the broker and store permissions that services and people need."),
     "changes": ("saga.cli.changes:changes", "Configure the connector that brings document changes to services."),
 }
-"""Commands, each with its module and its line in `saga --help`: so the help imports none of them."""
+"""All commands. Their lines in `saga --help` are here too, so that the help needs no import."""
 
 
 class Main(LazyGroup):
-    """The command `saga`: prints errors without a traceback."""
+    """The command `saga`. It prints errors without a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Call the command. An error of the toolkit is printed, with all its problems, and the exit code is 2."""
+        """Call the command. If the toolkit raises an error, print it with all its problems, and exit with code 2."""
         escape_unencodable()
         try:
             return super().invoke(ctx)
         except click.ClickException as why:
-            vars(why)["message"] = "\n".join(printable_lines(why.message))  # escaped, as all our output
+            vars(why)["message"] = "\n".join(printable_lines(why.message))  # escaped, like all our output
             raise
         except SagaError as why:
             print_error(why)
             ctx.exit(2)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Run the command as a process. A defect that ends it is reported."""
+        """Run the command as a process. An unexpected exception that ends it is reported."""
         install_hooks()
         try:
             return super().__call__(*args, **kwargs)
@@ -106,8 +106,9 @@ class Main(LazyGroup):
 
 
 def _leave_threads(code: int) -> None:
-    """End the process with this code if threads of a driver still run: beside them the interpreter cannot be torn down,
-    and the driver would end the process by SIGABRT instead."""
+    """End the process with this code if threads of a driver are still running. The interpreter cannot shut down beside
+    them: the driver would end the process with SIGABRT.
+    """
     if UNCLOSED:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

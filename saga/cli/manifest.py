@@ -1,4 +1,6 @@
-"""`saga manifest` and `saga docs`: the manifest of each service, and documents made from manifests and contracts."""
+"""`saga manifest` and `saga docs`: the manifest of each service, and documents generated from manifests and
+contracts.
+"""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +33,7 @@ from saga.support.printable import count_noun
     "contracts/.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on one line.")
-def manifest(  # an argument for each option
+def manifest(  # one parameter for each option
     modules: tuple[str, ...], to_check: bool, to_write: bool, anyway: bool, folder: Path | None, as_json: bool
 ) -> None:
     """Print, write or check the manifest of each service.
@@ -124,7 +126,7 @@ def _releases_to_json(compared: list[ComparedManifest]) -> list[dict[str, object
 
 
 def _shown(path: Path) -> str:
-    """Return a path as people type it: relative to the current folder if it is inside."""
+    """Return a path for display: relative to the current folder if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

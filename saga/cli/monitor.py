@@ -1,4 +1,6 @@
-"""`saga monitor`: run the monitor, ask it over HTTP or read the topic of transitions, and make users for its page."""
+"""`saga monitor`: run the monitor, query it over HTTP or read the topic of transition events, and create users for its
+page.
+"""
 
 import asyncio
 import re
@@ -43,9 +45,9 @@ ADDRESS = "127.0.0.1:8642"
 """Default address of the monitor."""
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-"""Valid name of a shared monitor: the names of its topics and its group begin with it."""
+"""Valid names of a shared monitor. The names of its topics and of its group begin with this name."""
 Serve: TypeAlias = Callable[[asyncio.Event], Coroutine[None, None, None]]
-"""Function that serves until the event is set."""
+"""Function that serves until an event is set."""
 
 
 def _check_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
@@ -96,7 +98,7 @@ def monitor() -> None:
 )
 @broker_option
 @read_stores_option
-def run(  # a parameter for each option
+def run(  # one parameter for each option
     listen: str | None,
     since: str | None,
     sagas_max: int,
@@ -148,7 +150,7 @@ def run(  # a parameter for each option
 
 
 def _prepare_shared(name: str, sagas_max: int, settings: Settings, clock: SystemClock) -> Serve:
-    """Prepare a worker of a shared monitor, ready to run."""
+    """Prepare a worker of a shared monitor, and return the function that runs it."""
     try:
         from saga.monitor.shared.server import SharedOptions, serve_shared
     except ImportError as why:
@@ -163,7 +165,7 @@ def _print_address(address: str) -> None:
 
 
 def _run_until_stopped(serve: Serve) -> None:
-    """Run the function until the process is told to stop by a signal."""
+    """Run the function until a signal tells the process to stop."""
 
     async def until_stopped() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -181,13 +183,13 @@ def _run_until_stopped(serve: Serve) -> None:
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
 ERROR_TEXT_MAX = 1000
-"""Most characters that are shown of an error."""
+"""Maximum number of characters of an error that are shown."""
 
 Answer = TypeVar("Answer")
 
 
 class MonitorClient:
-    """Client of the monitor at an address (host and port)."""
+    """HTTP client of the monitor at an address (host and port)."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -219,21 +221,20 @@ class MonitorClient:
         return answer
 
     def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
-        """Send a query; `None` if the monitor does not know what it is about. Raises `OSError` if no server answers,
-        `SagaError` if the answer is not from a monitor."""
+        """Send a query, and return the answer; `None` if the monitor does not know the saga. Raises `OSError` if no
+        server answers, and `SagaError` if the server is not a monitor.
+        """
         host, _, port = self._address.rpartition(":")
         connection = HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
         try:
             connection.request("GET", path, headers={"Accept": "application/json"})
-            with (
-                connection.getresponse() as response
-            ):  # else its socket stays open, if it holds the last reference to it
+            with connection.getresponse() as response:  # otherwise the error may keep its socket open
                 content = response.read(ANSWER_BYTES_MAX)
             if response.status == 404:
                 return None
             if response.status == 503:
                 raise SagaError(f"the monitor at {self._address} cannot answer: {_find_error(content)}")
-            if response.status not in (200, 206):  # 206: the answer itself says what is missing from it
+            if response.status not in (200, 206):  # 206: the answer itself lists the missing parts
                 raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
             return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, HTTPException) as why:
@@ -247,14 +248,14 @@ class _ErrorAnswer(Struct, frozen=True):
 
 
 def _find_error(content: bytes) -> str:
-    """Return the error message in an answer, shortened."""
+    """Return the error message from a response, shortened."""
     try:
         return shorten(msgspec.json.decode(content, type=_ErrorAnswer).error, ERROR_TEXT_MAX)
     except msgspec.DecodeError:
         return "it is not ready, or has too many to answer; ask again"
 
 
-# -------------------------------------------------------------------- questions
+# -------------------------------------------------------------------- queries
 
 
 monitor_option = click.option(
@@ -347,7 +348,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
 
 def _find_unattended(settings: Settings) -> list[ServiceOffsets]:
-    """Find services that have unhandled records and no running process; none if the broker cannot tell."""
+    """Return services that have unhandled records but no running process. Return none if the broker cannot tell."""
     try:
         return asyncio.run(find_unattended(settings, SystemClock()))
     except SagaError as why:
@@ -388,13 +389,13 @@ def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
     _report_unanswered(found.unanswered or hot.unanswered)
 
 
-# -------------------------------------------------------------------- where the answer is from
+# -------------------------------------------------------------------- monitor or topic
 
 
 def _ask_or_read(
     monitor: str | None, broker: str | None, asks: Callable[[MonitorClient], Answer], reads: Callable[[Queries], Answer]
 ) -> Answer:
-    """Query a running monitor, or else read the topic; print which of the two it is."""
+    """Query a running monitor if there is one, else read the topic. Print which of the two was used."""
     settings = Settings.from_environment(broker=broker, monitor=monitor)
     if settings.monitor:
         try:
@@ -415,7 +416,7 @@ def _ask_or_read(
 
 
 def _report_unanswered(unanswered: Sequence[str]) -> None:
-    """Report which parts of a shared monitor are missing from an answer."""
+    """Print which parts of a shared monitor are missing from an answer."""
     for each in unanswered:
         print_error(f"missing in this answer: {each}")
 

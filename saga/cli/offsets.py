@@ -112,7 +112,7 @@ def _as_json(shown: ServiceOffsets) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Partitions and the offset to which they move."""
+    """Partitions, and the offset to which they are moved."""
 
     topic: str
     partition: int | None

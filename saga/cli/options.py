@@ -1,4 +1,6 @@
-"""Options that several commands share. A flag wins over an environment variable and over the file of settings."""
+"""Options that several commands share. An option takes precedence over an environment variable and over the settings
+file.
+"""
 
 import functools
 import re
@@ -21,8 +23,9 @@ stores_option = click.option(
     metavar="URL",
     help="Address of the stores, instead of SAGA_STORE; {service} in it stands for the name of the service.",
 )
-"""The option `--store`, instead of SAGA_STORE, for commands that open the stores of the services they are given.
-Commands that search stores for services have `read_stores_option`."""
+"""The option `--store`, instead of SAGA_STORE, for commands that are given services and open their stores. Commands
+that search stores for services have `read_stores_option`.
+"""
 
 read_stores_option = click.option(
     "--store",
@@ -32,11 +35,11 @@ read_stores_option = click.option(
     help="Store to read, for example sqlite:///FILE; {service} in it stands for any service. May be repeated. "
     "Default: SAGA_STORE, or else sqlite:///.saga/{service}.db.",
 )
-"""The option `--store` of all commands that read stores."""
+"""The option `--store` of commands that read existing stores. It may be given several times."""
 
 
 def require_audit_fields(who: str, why: str) -> None:
-    """Refuse a command that goes on record without an operator's name or a reason."""
+    """Refuse a command that is recorded in an audit if the operator's name or the reason is missing."""
     for name, text in (("--who", who), ("--why", why)):
         if not text.strip():
             raise click.UsageError(f"{name} is needed for the audit: give it")
@@ -48,14 +51,16 @@ LIMIT_MAX = 100_000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-# -------------------------------------------------------------------- options that make one value
+# -------------------------------------------------------------------- options combined into one value
 
 
 Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def pack_options(name: str, make: Callable[..., object], *options: Option) -> Option:
-    """Decorate a command with options whose values it gets as one argument `name`, which `make` builds from them."""
+    """Return a decorator that adds these options to a command. The command gets their values combined into one argument
+    `name`, which `make` creates.
+    """
 
     def placeholder() -> None: ...
 
@@ -106,9 +111,13 @@ operator_options = pack_options(
         help="Seconds to wait for the services' answers.",
     ),
 )
-"""Options of commands that services answer; the command gets an `Operator`."""
+"""Options for CLI commands that send a command to a running service and wait for its answer: who, why, and how long to
+wait. They are passed to the function as an `Operator`.
+"""
 record_options = pack_options("operator", _make_record, who_option, why_option)
-"""Options of commands that change something themselves; the command gets an `Operator`."""
+"""Options for CLI commands that change something themselves and record it: who and why. They are passed to the function
+as an `Operator`.
+"""
 
 
 def _make_deployment(addresses: tuple[str, ...], broker: str | None) -> Deployment:
@@ -117,16 +126,16 @@ def _make_deployment(addresses: tuple[str, ...], broker: str | None) -> Deployme
 
 
 deployment_options = pack_options("deployment", _make_deployment, read_stores_option, broker_option)
-"""Options that say where stores and broker are; the command gets a `Deployment`."""
+"""Options that name stores and broker. They are passed to the function as a `Deployment`."""
 
 
 def selection_options(*options: Option, required: bool = False, **fixed: Any) -> Option:
-    """Options of a command that selects sagas, runs or dead letters; the command gets a `Selection`.
+    """Options of a command that selects sagas, runs or dead letters. They are passed to the function as a `Selection`.
 
     Args:
         options: Any of the options below, and the argument `service`.
-        required: Without any of them, `--all` has to be given.
-        fixed: Fields of the selection that no option sets.
+        required: If none of the options is given, `--all` must be.
+        fixed: Fields of the selection that are not set by an option.
     """
 
     def make(
@@ -169,7 +178,7 @@ all_option = click.option("--all", "all_", is_flag=True, help="All of them; need
 
 
 def limit_option(default: int) -> Option:
-    """Option `--limit` of lists and of commands about many sagas."""
+    """Return the option `--limit` with this default."""
     return click.option(
         "--limit", type=click.IntRange(1, LIMIT_MAX), default=default, show_default=True, help="At most this many."
     )
@@ -179,7 +188,7 @@ def limit_option(default: int) -> Option:
 
 
 def parse_before(before: str | None, age: str | None, clock: Clock) -> str | None:
-    """Parse `--before` or `--age` to the time before which dead letters are selected."""
+    """Parse `--before` or `--age`, and return the time before which dead letters are selected."""
     if before is not None and age is not None:
         raise click.UsageError("--before and --age mean the same: give one of them")
     if age is not None:
@@ -194,7 +203,7 @@ def parse_before(before: str | None, age: str | None, clock: Clock) -> str | Non
 
 
 def parse_time(option: str, text: str | None, clock: Clock) -> str | None:
-    """Parse the time of an option: a duration from now, or RFC 3339."""
+    """Parse an option with a time: a duration from now, or RFC 3339."""
     if text is None:
         return None
     time_s = _parse_seconds(text)
@@ -205,7 +214,7 @@ def parse_time(option: str, text: str | None, clock: Clock) -> str | None:
 
 
 def parse_since_ms(option: str, text: str, clock: Clock) -> int:
-    """Parse an option's time in the past, a duration ago or RFC 3339, to milliseconds since 1970."""
+    """Parse an option with a time in the past, a duration ago or RFC 3339, to milliseconds since 1970."""
     time_s = _parse_seconds(text)
     try:
         return max(0, clock.now_ms() - time_s * 1000) if time_s is not None else max(0, from_iso(text))

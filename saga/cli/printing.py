@@ -1,4 +1,4 @@
-"""Output of the commands: lines, escaped. No other module writes to a terminal."""
+"""Output of the commands, with all text escaped. No other module writes to a terminal."""
 
 import io
 import json
@@ -16,11 +16,11 @@ from saga.support.printable import printable, printable_lines
 log = logging.getLogger("python")
 
 LIBRARY_LINES_MAX = 20
-"""Most lines that a process prints from one place in a library."""
+"""Maximum number of lines that a process prints from one place in a library."""
 
 
 def print_lines(*lines: str, err: bool = False) -> None:
-    """Print these lines, escaped: text from outside can neither start a new line nor control the terminal.
+    """Print these lines, escaped, so that text from outside can neither start a new line nor control the terminal.
 
     Args:
         err: Print to standard error.
@@ -29,36 +29,40 @@ def print_lines(*lines: str, err: bool = False) -> None:
 
 
 def print_prefixed(name: str, colour: str | None, line: str) -> None:
-    """Print a line of another process after its name, which is coloured on a terminal."""
+    """Print a line of another process, preceded by its name, which is coloured on a terminal."""
     click.echo(f"{click.style(printable(name), fg=colour)} | {printable(line)}")
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document on one line, in ASCII."""
+    """Print a JSON document as one line of ASCII."""
     click.echo(json.dumps(value))
 
 
 def print_error(what: object) -> None:
-    """Print an error, or why part of the answer is missing, to standard error. Of several lines, all but the first
-    are indented."""
+    """Print an error, or the reason why a part of the answer is missing, to standard error. If it has several lines,
+    all but the first are indented.
+    """
     click.echo("\n".join(printable_lines(f"saga: {what}")), err=True)
 
 
 def print_traceback(kind: type[BaseException], why: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of a defect: a `sys.excepthook`."""
+    """Print the traceback of an unexpected exception. This is a `sys.excepthook`."""
     print_lines(*"".join(traceback.format_exception(kind, why, trace)).rstrip("\n").split("\n"), err=True)
 
 
 def escape_unencodable() -> None:
-    """Escape characters that the terminal's encoding lacks, so that a name in another script does not end the
-    process."""
+    """Make output escape characters that the terminal's encoding lacks, so that a name in another script does not end
+    the process.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class LibraryLogHandler(logging.Handler):
-    """Handler that prints messages of libraries: a `logging.lastResort`. `saga run` writes them to its log instead."""
+    """Log handler that prints messages of libraries, used as `logging.lastResort`. `saga run` writes them to its log
+    instead.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -77,8 +81,9 @@ class LibraryLogHandler(logging.Handler):
 
 
 def install_hooks() -> None:
-    """Print everything that Python itself would print in the same way: uncaught exceptions of the process and its
-    threads, unraisable exceptions, and messages of libraries."""
+    """Install hooks so that everything that Python itself would print is escaped too: uncaught exceptions of the
+    process and its threads, unraisable exceptions, and messages of libraries.
+    """
     sys.excepthook = print_traceback
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_thread_error

@@ -1,4 +1,4 @@
-"""`saga publish`: events from lines of JSON, all of them checked before the first one is published."""
+"""`saga publish`: publish events given as lines of JSON. All lines are checked before the first event is published."""
 
 import asyncio
 import sys
@@ -24,22 +24,22 @@ from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messages import Event
 
 BATCH = 500
-"""Number of events that are published at once."""
+"""Number of events that are published together."""
 LINE_TIMES = 4
-"""Factor by which a line may be longer than a record: JSON takes more room than Avro."""
+"""How many times longer than a record a line may be, because JSON needs more space than Avro."""
 SPOOL_BYTES_MAX = 32_000_000
-"""Most bytes of input that wait in memory until all of it is checked; beyond them it waits on disk."""
+"""Maximum size of the input that is kept in memory while it is checked, in bytes. Larger input is kept on disk."""
 PROBLEMS_SHOWN_MAX = 20
 PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
-"""Most problems that are reported of one line, and of all lines; beyond that wrong lines are only counted."""
+"""Maximum number of problems that are reported of one line, and of all lines. Further wrong lines are only counted."""
 
 
 class LineProblem(NamedTuple):
-    """One thing that is wrong with a line."""
+    """A problem of a line."""
 
     line: int
     what: str
-    """The problem, with the field's name."""
+    """Description of the problem, with the name of the field."""
 
 
 @click.command()
@@ -89,10 +89,10 @@ def publish(event: str, file: IO[bytes], principal: str | None, broker: str | No
 def check_lines(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -> tuple[list[LineProblem], int]:
     """Check the lines. Return their problems and the number of wrong lines.
 
-    Until the first wrong line, lines that are not empty are copied to `spool`.
+    Until the first wrong line, all non-empty lines are copied to `spool`.
 
     Args:
-        bytes_max: Largest size of a record.
+        bytes_max: Maximum size of a record in bytes.
     """
     problems: list[LineProblem] = []
     wrong = 0
@@ -149,7 +149,7 @@ def _decode_event(line: bytes, to: type[Event]) -> Event:
 
 
 def _decode_line(line: bytes) -> tuple[object, list[str]]:
-    """Decode the JSON of a line. Also return names that occur twice in one object. Raises `BadInput`."""
+    """Decode the JSON of a line. Also return the names that occur twice in an object. Raises `BadInput`."""
     try:
         return read_json(line)
     except (ValueError, RecursionError) as why:  # a ValueError also for bytes that are not UTF-8
@@ -157,14 +157,14 @@ def _decode_line(line: bytes) -> tuple[object, list[str]]:
 
 
 async def _publish(lines: IO[bytes], to: type[Event], connecting: Client) -> int:
-    """Publish all events. Return their number. Exits with code 1 when the broker stops acknowledging."""
+    """Publish all events, and return their number. Exits with code 1 if the broker stops acknowledging."""
     published = 0
     async with connecting as client:
         for batch in _read_batches(lines, to):
             try:
                 await client.publish(*batch)
             except ConfigurationError:
-                raise  # in the first batch: nothing was published
+                raise  # it is in the first batch, so nothing was published
             except SagaError as why:
                 print_error(why)
                 print_lines(

@@ -1,5 +1,6 @@
-"""`saga run` and `saga dev`: run services in this process until it is stopped, or all of a folder in processes of their
-own that are restarted when something changes."""
+"""`saga run` and `saga dev`: run services in this process until it is stopped, or run all services of a folder in
+processes of their own, which are restarted when something changes.
+"""
 
 import asyncio
 import os
@@ -22,7 +23,7 @@ from saga.support.clock import SystemClock
 from saga.telemetry.logs import EventLog
 
 GRACE_S = 5.0
-"""Seconds after the drain in which everything that still keeps the process running has to end."""
+"""Seconds after the drain within which everything that still keeps the process running must end."""
 
 
 @click.command()
@@ -61,7 +62,7 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
         if not last_resort.is_alive():
             last_resort.start()
 
-    # Not the loop's own signal handlers: those need the loop, which a blocking handler function never lets run.
+    # The loop's own signal handlers are not used, because they need the loop, which a handler function may block.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, stop_on_signal)
     try:
@@ -72,8 +73,9 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 
 
 def _leave_all() -> None:
-    """End the process at once, as a crash would; nothing is lost by that. Called from a thread, because the loop may be
-    blocked."""
+    """End the process at once, as in a crash. Nothing is lost by that. Called from a thread, because the loop may be
+    blocked.
+    """
     print_lines(
         "saga: a handler did not end in time after the stop signal; it is cut off as by a crash, and will run again",
         err=True,
@@ -85,7 +87,7 @@ def _leave_all() -> None:
 
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
-"""Colours of the services' names on a terminal."""
+"""Colours for the services' names on a terminal."""
 
 
 @click.command()
@@ -153,7 +155,7 @@ async def _watch_until_stopped(
 
 
 class _Shown:
-    """Printer of lines prefixed with the names of services, each name in its own colour."""
+    """Printer of lines that are prefixed with a service's name. Each name has its own colour."""
 
     def __init__(self) -> None:
         self._colours: dict[str, str] = {}

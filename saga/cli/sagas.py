@@ -1,4 +1,4 @@
-"""`saga sagas`: list sagas, show one as a timeline, verify what services have recorded, repair and rebuild sagas."""
+"""`saga sagas`: list sagas, show one as a timeline, verify recorded histories, repair and rebuild sagas."""
 
 import asyncio
 import json
@@ -158,7 +158,7 @@ async def _print_list(selection: Selection, deployment: Deployment, as_json: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowOptions:
-    """What `saga sagas show` prints of a saga."""
+    """Options that select which details of a saga `saga sagas show` prints."""
 
     follow: bool
     transition: int | None
@@ -166,7 +166,7 @@ class ShowOptions:
     steps: bool
     values: bool
     reveal: Operator | None
-    """Operator to whom sensitive fields are shown; `None` keeps them hidden."""
+    """Operator to whom sensitive fields are shown; `None` to redact them."""
 
 
 def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> ShowOptions:
@@ -241,7 +241,7 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
         return
     decoder = asyncio.run(_reveal(saga_id, seen, details.reveal)) if details.reveal else None
     values = {h.service: read_event_fields(h, decoder) for h in seen.histories} if details.values else None
-    if seen.undoing:  # the log is read only then
+    if seen.undoing:  # the topic of dead letters is read only in this case
         seen = asyncio.run(add_reasons(saga_id, seen, deployment))
     if as_json:
         print_json(_details_to_json(saga_id, seen, values))
@@ -251,7 +251,7 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
 
 
 async def _reveal(saga: str, seen: SagaDetails, operator: Operator) -> EventDecoder:
-    """Return a decoder that decrypts the saga's events, after recording who sees them."""
+    """Record in the key log who sees the saga's events, then return a decoder that decrypts them."""
     ring = key_ring_of(Settings.from_environment())
     decoder = await make_decoder(seen.histories, ring)
     ring.append_audit_line("reveal", saga, operator.who, operator.why)
@@ -265,7 +265,7 @@ async def _follow(saga: str, deployment: Deployment, service: str | None, as_jso
 
 
 def _get_only_history(seen: SagaDetails) -> SagaHistory:
-    """Return the history of the selected service."""
+    """Return the history of the one selected service."""
     first, *others = seen.histories
     if others:
         names = ", ".join(h.service for h in seen.histories)
@@ -274,7 +274,7 @@ def _get_only_history(seen: SagaDetails) -> SagaHistory:
 
 
 def _print_transition(history: SagaHistory, n: int, as_json: bool, with_steps: bool) -> None:
-    """Print the transition and the state then; exit code 1 if there is none."""
+    """Print the transition and the state after it. Exit with code 1 if it does not exist."""
     try:
         line, state = find_transition(history, n)
     except LookupError:
@@ -293,7 +293,7 @@ def _print_transition(history: SagaHistory, n: int, as_json: bool, with_steps: b
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[EventFields]]]
-"""Events with their fields, by service and transition."""
+"""Decoded events, by service and transition."""
 
 
 def _details_to_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, object]:
@@ -328,7 +328,7 @@ def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[s
 
 
 def _name_history(history: SagaHistory) -> str:
-    """Return the service's name, with the version of its state unless that is the first."""
+    """Return the service's name. If the version of its state is not the first, include it."""
     version = history.progress.version
     return f"{history.service} (state version {version})" if version > 1 else history.service
 
@@ -384,7 +384,7 @@ _CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
 
 
 def _format_story(line: TimelineEntry) -> str:
-    """Describe the message and what the service did with it."""
+    """Describe the message, and how the service processed it."""
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     if line.steps:
         story += f"  [{', '.join(line.steps)}]"
@@ -461,7 +461,7 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
 
 
 async def _verify(deployment: Deployment, saga: str | None) -> VerificationReport:
-    # The topic is read before the stores: then everything published must be in the stores.
+    # The topic is read before the stores. So every published transition must be in the stores.
     published = await read_published_histories(deployment.broker_settings, deployment.clock, saga)
     return await verify_histories(deployment, saga, published)
 
@@ -540,7 +540,7 @@ def repair(
 async def _repair_and_print(
     services: Sequence[Declared], settings: Settings, saga: str | None, dry_run: bool, as_json: bool
 ) -> bool:
-    """Print a line for each saga as it is repaired. Return whether none has a problem."""
+    """Print a line for each saga as it is repaired. Return whether all were repaired without a problem."""
     count = problems = 0
     report = EventLog(sys.stderr, settings).report
     async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):
@@ -575,7 +575,7 @@ def _format_repaired(one: RepairedSaga, dry_run: bool) -> str:
 
 
 def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
-    """Describe what was done with a saga, or would be."""
+    """Describe what was done, or in a dry run would be done, with a saga."""
     work, words = one.work, []
     if one.again:
         words.append(f"{count_noun(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
@@ -605,7 +605,7 @@ def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
 @click.option("--dry-run", is_flag=True, help="Only print what would be rebuilt.")
 @click.option("--apply", is_flag=True, help="Rebuild.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per saga and line.")
-def rebuild(  # a parameter for each option
+def rebuild(  # one parameter for each option
     modules: tuple[str, ...],
     broker: str | None,
     store: str | None,
@@ -640,7 +640,7 @@ def rebuild(  # a parameter for each option
 async def _rebuild_and_print(
     services: Sequence[Declared], settings: Settings, saga: str | None, apply: bool, as_json: bool
 ) -> bool:
-    """Print a line for each saga. Return whether none has a problem."""
+    """Print a line for each saga. Return whether all were rebuilt without a problem."""
     made, problems, clock = 0, 0, SystemClock()
     async for one in repairing.rebuild(services, settings, clock, saga=saga, apply=apply):
         problems += one.problem is not None

@@ -78,7 +78,7 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 async def _plan_or_apply(modules: Sequence[str], address: str | None, *, apply: bool) -> list[TopicStep]:
     settings = Settings.from_environment(broker=address)
     wanted = collect_needs(wiring.load_services(modules), settings.transition_topic)
-    if not apply and missing_broker_file(settings) is not None:  # opening it would create it
+    if not apply and missing_broker_file(settings) is not None:  # opening the broker would create the file
         return topic_plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
     async with open_administration(settings, SystemClock()) as broker:
         steps = await topic_plans.plan_topics(wanted, broker)
@@ -166,7 +166,7 @@ async def _print_records(
     as_saga: bool,
     show: Callable[[TailedRecord], None],
 ) -> bool:
-    """Print records until the end; return whether there was any."""
+    """Print records until the end of the topics. Return whether there were any."""
     library, trouble = find_contracts()
     if library is None:
         print_error(f"no values are shown: {trouble}")

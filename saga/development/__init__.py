@@ -1,1 +1,1 @@
-"""Development mode: find the services of a folder, run them side by side, and restart them when something changes."""
+"""Development mode: find the services of a folder, run each in its own process, and restart them when files change."""

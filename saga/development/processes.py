@@ -1,8 +1,8 @@
 """Development mode: one process for each service of a folder, restarted when its code or a contract changes, and one
-for the page that shows what the services do.
+process for a web page that shows the sagas.
 
-Before a service is restarted it is loaded in a separate process. If it cannot be loaded, that is shown, and the old
-process continues. A service that ended by itself is started again at the next change.
+Before a service is restarted, its new code is loaded in a separate process. If that fails, the error is shown, and the
+old process continues. A service that ended by itself is started again at the next change.
 """
 
 import ast
@@ -21,27 +21,31 @@ from saga.errors import ConfigurationError
 from saga.support.clock import Clock
 
 LOOK_S, QUIET_S = 0.25, 0.3
-"""Pause between two scans of the files, and time without a change after which a change counts as finished."""
+"""Pause between two scans of the files, and time without changes after which a series of changes counts as finished, in
+seconds.
+"""
 STOP_S_MAX: Final = 30.0
-"""Longest time for services to drain: their own limit, 20 s by default, plus what may follow it."""
+"""Maximum time in seconds for services to drain. Their own limit is 20 s by default; the rest is for what follows the
+drain.
+"""
 LOAD_S_MAX: Final = 60.0
-"""Longest time for a service to be loaded."""
+"""Maximum time in seconds for loading a service."""
 LINE_BYTES_MAX: Final = 1 << 16
-"""Longest line that is shown; longer ones are split."""
+"""Maximum length of a line that is shown, in bytes. Longer lines are split."""
 PAGE: Final = ".page"
-"""Name of the page among the modules. It is no valid module name."""
+"""Key of the web page's process among the services' modules. It is no valid module name."""
 
 Seen: TypeAlias = Mapping[Path, tuple[int, int]]
-"""Files with the time of their last change and their size; two of these are compared to find changes."""
+"""Result of a scan: each file's time of last change and size. Two scans are compared to find changes."""
 FILES_MAX = 20_000
-"""Most files that are scanned; if there are more, changes may go unnoticed."""
+"""Maximum number of files that are scanned. If there are more, changes may go unnoticed."""
 _ENDINGS = (".py", ".avsc", ".json", ".toml")
 _LEFT_OUT = frozenset({"__pycache__", "tests", "node_modules", "build", "dist", "site"})
 
 
 @dataclass(eq=False)
 class RunningProcess:
-    """The process of one service, or of the page."""
+    """The running process of one service, or of the web page."""
 
     module: str
     process: Process
@@ -54,24 +58,24 @@ class ServiceProcesses:
     """The services of a folder, each in its own process."""
 
     folder: Path
-    """Folder of the services, below `root`."""
+    """Folder that contains the services. It is below `root`."""
     root: Path
-    """Folder from which they are imported, and their working directory."""
+    """Working directory of the services, from which they are imported."""
     environment: Mapping[str, str]
     clock: Clock
     say: Callable[[str, str], None]
-    """Function that shows a line; its first argument is the name of a service, or empty."""
+    """Function that prints a line. Its first argument is the name of a service, or empty."""
     contracts: Path | None = None
     """Folder of contracts, if it is not below `root`."""
     page: str | None = None
-    """Host and port of the page that shows what the services do; `None` for no page."""
+    """Host and port of the web page; `None` for no page."""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set it to stop without waiting until all have drained."""
+    """Event that makes the services stop at once, without waiting until they have drained."""
     _running: dict[str, RunningProcess] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run the services until `stop`, and end all of them. Raises `ConfigurationError` if the folder does not
-        exist.
+        """Run the services until `stop` is set, then end all of them. Raises `ConfigurationError` if the folder does
+        not exist.
         """
         seen = snapshot_files(self.root, self.contracts)
         found = services_in(self.folder, self.root)
@@ -92,7 +96,9 @@ class ServiceProcesses:
             await self._stop(list(self._running))
 
     async def _wait_until_settled(self, seen: Mapping[Path, tuple[int, int]]) -> Mapping[Path, tuple[int, int]]:
-        """Wait until files no longer change: several files may be saved one after another."""
+        """Wait until files stop changing, because several files may be saved one after another. Return the last
+        scan.
+        """
         while True:
             await self.clock.sleep(QUIET_S)
             now = snapshot_files(self.root, self.contracts)
@@ -101,7 +107,7 @@ class ServiceProcesses:
             seen = now
 
     async def _renew(self, paths: Collection[Path]) -> None:
-        """Restart the services that a change affects."""
+        """Restart the services that a change of these files affects."""
         some = sorted(str(path.relative_to(self.root)) for path in paths if self.root in path.parents)[:3]
         self.say("", f"changed: {', '.join(some) or len(paths)}{' and more' if len(paths) > 3 else ''}")
         found = services_in(self.folder, self.root)
@@ -115,12 +121,12 @@ class ServiceProcesses:
         restarting += [module for module in found.modules if module not in (*self._running, *restarting)]
         ready = [module for module in restarting if await self._can_be_loaded(module)]
         if self.page is not None and any(path.suffix in (".avsc", ".json") for path in paths):
-            ready.insert(0, PAGE)  # it reads contracts and manifests once
+            ready.insert(0, PAGE)  # the page reads contracts and manifests only once
         await self._stop(ready)
         await self._start(ready)
 
     def _usable(self, modules: Iterable[str], broken: Mapping[str, str]) -> list[str]:
-        """Return these modules, and show for each broken one why it cannot be read."""
+        """Return those of the modules that are not broken. For each broken one show why it cannot be read."""
         for module, why in broken.items():
             self.say(_name(module), f"cannot be read: {why}; {self._describe_next(module)}")
         return list(modules)
@@ -131,7 +137,7 @@ class ServiceProcesses:
         return "the old process keeps running" if is_up else "it is started when that is fixed"
 
     async def _can_be_loaded(self, module: str) -> bool:
-        """Load a service in a separate process, and show its output if that fails."""
+        """Load a service in a separate process, and return whether that succeeded. If not, show the output."""
         process = await self._process("manifest", module)
         try:
             output, _ = await self.clock.within(LOAD_S_MAX, process.communicate())
@@ -151,7 +157,7 @@ class ServiceProcesses:
     # ---------------------------------------------------------------- processes
 
     async def _process(self, *arguments: str) -> Process:
-        # In its own session, so that Ctrl-C in the terminal reaches only us, and we end the services in order.
+        # In its own session: Ctrl-C in the terminal then reaches only this process, which ends the services in order.
         return await create_subprocess_exec(
             *(sys.executable, "-m", "saga.cli.main", *arguments),
             cwd=self.root,
@@ -171,7 +177,7 @@ class ServiceProcesses:
             self.say(_name(module), f"started, process {process.pid}")
 
     async def _read(self, module: str, process: Process) -> None:
-        """Show the output of a process line by line, and how it ends."""
+        """Show the output of a process line by line, and then how the process ended."""
         assert process.stdout is not None
         rest = b""
         while part := await process.stdout.read(LINE_BYTES_MAX):
@@ -190,7 +196,7 @@ class ServiceProcesses:
             self.say(_name(module), f"ended by itself with code {code}; it is started again when {then} changes")
 
     async def _stop(self, modules: Iterable[str]) -> None:
-        """End processes: they drain in parallel; those that take too long are killed, by which nothing is lost."""
+        """End these processes. They drain in parallel; those that take too long are killed, which loses nothing."""
         ending = [self._running[module] for module in modules if module in self._running]
         for running in ending:
             running.is_stopping = True
@@ -214,7 +220,7 @@ class ServiceProcesses:
 
 
 async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool]) -> None:
-    """Wait until all tasks have ended, or `hurry` has."""
+    """Wait until all tasks have ended, or until `hurry` has."""
     waiting: set[asyncio.Task[int] | asyncio.Task[bool]] = {*tasks}
     while waiting and not hurry.done():
         await asyncio.wait({*waiting, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -222,7 +228,7 @@ async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool
 
 
 def _name(module: str) -> str:
-    """Return the last part of a module's name, to show to people."""
+    """Return the last part of a module's name, as it is shown to people."""
     return module.rpartition(".")[2]
 
 
@@ -230,21 +236,22 @@ def _name(module: str) -> str:
 
 
 class FoundServices(NamedTuple):
-    """The services of a folder."""
+    """The services that were found in a folder."""
 
     modules: tuple[str, ...]
-    """Modules that declare a service, by import name: `services.payment`."""
+    """Import names of the modules that declare a service, such as `services.payment`."""
     broken: Mapping[str, str]
-    """Modules that are not valid Python, each with the reason and its place."""
+    """Modules that are not valid Python, each with the error and its place."""
 
 
 def services_in(folder: Path, root: Path) -> FoundServices:
-    """Find the modules and packages directly in a folder that declare a service: they contain `name = Service(...)`.
+    """Find the modules and packages directly in a folder that declare a service, which means that they contain `name =
+    Service(...)`.
 
     Nothing is imported.
 
     Args:
-        root: Folder from which they are imported.
+        root: Folder from which the modules are imported.
 
     Raises:
         ConfigurationError: The folder does not exist, or is not below `root`.
@@ -265,7 +272,7 @@ def services_in(folder: Path, root: Path) -> FoundServices:
         try:
             if _declares(source):
                 modules.append(name)
-        except (SyntaxError, ValueError) as why:  # a ValueError for null bytes and for text that is no UTF-8
+        except (SyntaxError, ValueError) as why:  # ValueError for null bytes and for text that is not UTF-8
             at = f":{why.lineno}" if isinstance(why, SyntaxError) else ""
             broken[name] = f"{source}{at}: {why.msg if isinstance(why, SyntaxError) else why}"
     return FoundServices(tuple(modules), broken)
@@ -286,7 +293,7 @@ def _declares(source: Path) -> bool:
 
 
 def snapshot_files(root: Path, contracts: Path | None = None) -> Seen:
-    """Scan all files below a folder of which services are made, and the contracts if they are elsewhere.
+    """Scan all files below a folder that may be part of services, and the contracts if they are elsewhere.
 
     Hidden folders, virtual environments and tests are left out.
     """
@@ -298,7 +305,7 @@ def snapshot_files(root: Path, contracts: Path | None = None) -> Seen:
             try:
                 found = path.stat()
             except OSError:
-                continue  # it has just gone
+                continue  # the file was removed just now
             seen[path] = found.st_mtime_ns, found.st_size
     return seen
 
@@ -313,13 +320,13 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 
 def changed_files(before: Seen, now: Seen) -> frozenset[Path]:
-    """Return the files that were written, created or removed between two scans."""
+    """Return the files that were changed, created or removed between two scans."""
     return frozenset(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
 
 
 def affected_modules(paths: Collection[Path], modules: Collection[str], root: Path) -> tuple[str, ...]:
-    """Return the modules that a change affects: those in whose package or file it is; all of them if any of it is
-    elsewhere, because contracts and shared code belong to all.
+    """Return the modules that changes of these files affect. If each file belongs to a module or its package, these are
+    its modules. If a file is elsewhere, these are all modules, because contracts and shared code belong to all.
     """
     found = set[str]()
     for path in paths:

@@ -1,5 +1,5 @@
-"""The files of a new project with its first service, and those of another service: which there are, their texts from
-templates, and writing them.
+"""Plans of the files to create for a new project with its first service, or for another service: paths, texts from
+templates, and writing.
 """
 
 import json
@@ -33,9 +33,9 @@ from saga.messaging.names import OURS
 from saga.support.printable import quote_text
 
 PACKAGE: Final = "services"
-"""Package of a project that contains its services."""
+"""Name of a project's package that contains its services."""
 FIRST: Final = "order"
-"""First service of a new project; it decides the outcome."""
+"""Name of the first service of a new project. It decides the outcome."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _NAME_MAX: Final = 40
 _TAKEN: Final = {
@@ -44,7 +44,7 @@ _TAKEN: Final = {
 }
 
 HOMES: Final = {"date": "datetime", "datetime": "datetime", "Decimal": "decimal", "UUID": "uuid"}
-"""Modules of the names that generated examples import from the standard library."""
+"""Modules of the standard library from which generated examples import these names."""
 _SCALARS: Final[Mapping[ScalarKind, str]] = {
     "string": '"one"',
     "boolean": "True",
@@ -61,7 +61,7 @@ _SCALARS: Final[Mapping[ScalarKind, str]] = {
 
 
 class _Text(Template):
-    """A template text with placeholders `~{name}`, because the generated files contain `$`, `@` and braces
+    """A template text. Placeholders have the form `~{name}`, because the generated files contain `$`, `@` and braces
     themselves.
     """
 
@@ -69,40 +69,40 @@ class _Text(Template):
 
 
 class NewService(NamedTuple):
-    """The names of a new service in its files."""
+    """The forms of a new service's name that its files use."""
 
     name: str
-    """Name of the service, its topic and its contracts' folder: `stock-taking`."""
+    """Name of the service, of its topic and of its contracts' folder: `stock-taking`."""
 
     @property
     def module(self) -> str:
-        """Return the name of its module: `stock_taking`."""
+        """Return the name of the service's module: `stock_taking`."""
         return self.name.replace("-", "_")
 
     @property
     def camel(self) -> str:
-        """Return the prefix of the names of its events: `StockTaking`."""
+        """Return the prefix of the names of the service's events: `StockTaking`."""
         return "".join(part.capitalize() for part in self.name.split("-"))
 
     @property
     def done(self) -> str:
-        """Return the name of the event that says that it has done its part."""
+        """Return the name of the event with which the service reports that it has done its part."""
         return f"{self.camel}Done"
 
     @property
     def back(self) -> str:
-        """Return the name of the event that says that it has undone its part."""
+        """Return the name of the event with which the service reports that it has undone its part."""
         return f"{self.camel}TakenBack"
 
     @property
     def title(self) -> str:
-        """Return its name for the beginning of a sentence: `Stock taking`."""
+        """Return the service's name as it begins a sentence: `Stock taking`."""
         return self.name.replace("-", " ").capitalize()
 
 
 def plan_project(name: str) -> Mapping[str, str]:
-    """Return the files of a project with a service that decides how orders end. Raises `ConfigurationError` for an
-    invalid name.
+    """Return the files of a project, by path, with a service that decides how orders end. Raises `ConfigurationError`
+    for an invalid name.
     """
     _check("project", name)
     events = ("OrderPlaced", "OrderConfirmed", "OrderCancelled")
@@ -117,10 +117,10 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
     """Return the files of another service for the project at `root`, by path below it.
 
     Args:
-        hears: Event that it reacts to; by default the only one that begins a saga there.
+        hears: Event that the service reacts to; by default the only event that starts a saga in the project.
 
     Raises:
-        ConfigurationError: All problems that keep the files from being written.
+        ConfigurationError: All problems because of which the files cannot be written.
         ContractError: The contracts cannot be used.
     """
     part, problems = NewService(name), list(_find_name_problems("service", name))
@@ -170,7 +170,7 @@ def _service(part: NewService, library: Library, cause: Contract) -> Mapping[str
 
 
 def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapping[str, str]:
-    """Return the values for a service's templates."""
+    """Return the values for the placeholders of a service's templates."""
     made_cause, called = example_of(cause, "CAUSE = ")
     made_failure, also = ("", set[str]()) if failure is None else example_of(failure, "FAILED = ")
     hears = [cause.name, *([failure.name, part.back] if failure is not None else [])]
@@ -196,7 +196,9 @@ def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapp
 
 
 def _cause(library: Library, hears: str | None, problems: list[str]) -> Contract | None:
-    """Return the contract of the event that the service reacts to; problems are added to the list."""
+    """Return the contract of the event that the service reacts to. If there is a problem, add it to the list and return
+    `None`.
+    """
     if hears is not None:
         if hears not in library.contracts:
             known = ", ".join(sorted(library.contracts)) or "none"
@@ -240,8 +242,8 @@ def _schema(name: str, owner: str, key: Mapping[str, Any], doc: str) -> str:
 
 
 def _texts(template: str, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of a template's files by the path that they get: in a file name, `--` stands for `/` and
-    `__dot__` for a leading dot.
+    """Return the texts of a template's files by the path that each file gets. In the name of a template file, `--`
+    stands for `/` and `__dot__` for a leading dot.
     """
     found = {}
     for file in files("saga.scaffold").joinpath("templates", template).iterdir():
@@ -263,7 +265,7 @@ def _library(folder: Path, contracts: Mapping[str, str]) -> Library:
 
 
 def _all(library: Library) -> Sequence[Path]:
-    """Return the files of a library."""
+    """Return the paths of all contract files of a library."""
     return sorted(path for path in library.folder.rglob("*") if path.is_file())
 
 
@@ -271,8 +273,10 @@ def _all(library: Library) -> Sequence[Path]:
 
 
 def example_of(contract: Contract, before: str) -> tuple[str, set[str]]:
-    """Return a call that creates an event of a contract, with values for all fields without a default, and the names
-    that it uses. `before`: the text before it in its line.
+    """Return the source of a call that creates an event of a contract, and the names that the call uses. The call has
+    values for all fields without a default.
+
+    `before`: the text that precedes the call in its line.
     """
     called: set[str] = set()
     return format_call(before, contract.name, _arguments(contract.newest.record, called), ""), {contract.name, *called}
@@ -306,7 +310,7 @@ def _value(type_: Type, called: set[str]) -> str:
 
 
 def imports_of(called: Collection[str]) -> str:
-    """Return the import statements for the standard-library names that are used, one line per module.
+    """Return import statements for those of these names that are in the standard library, one line per module.
 
     >>> imports_of({"date", "datetime", "Order"})
     'from datetime import UTC, date, datetime\\n'
@@ -319,7 +323,7 @@ def imports_of(called: Collection[str]) -> str:
 
 
 def format_import(module: str, names: Sequence[str]) -> str:
-    """Return an import statement, on several lines if it is long.
+    """Return an import statement, split over several lines if it is long.
 
     >>> format_import("a.events", ["B", "A"])
     'from a.events import A, B'
@@ -331,8 +335,8 @@ def format_import(module: str, names: Sequence[str]) -> str:
 
 
 def format_call(before: str, name: str, arguments: Sequence[str], after: str) -> str:
-    """Return a call, or the head of a function, on several lines if it is long. `before`, `after`: the text around it
-    in its line.
+    """Return the source of a call or of a function's head, split over several lines if it is long. `before`, `after`:
+    the text around it in its line.
 
     >>> format_call("x = ", "A", ["b=1", "c=2"], "")
     'A(b=1, c=2)'
@@ -349,11 +353,11 @@ def format_call(before: str, name: str, arguments: Sequence[str], after: str) ->
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Write new files below a folder, each with its text, and return their paths.
+    """Write new files, each with its text, below a folder, and return their paths.
 
     Raises:
-        ConfigurationError: Some files exist already; all are listed, and nothing was written.
-        SagaError: A file cannot be written; those written before it are removed again.
+        ConfigurationError: Some files exist already. All of them are listed, and nothing was written.
+        SagaError: A file cannot be written. Files that were written before it are removed again.
     """
     there = [name for name in sorted(files) if (folder / name).exists() or (folder / name).is_symlink()]
     if there:
