@@ -1,1 +1,1 @@
-"""What operators read and do: sagas, dead letters, offsets, topics, checks and repairs of brokers and stores."""
+"""Operations for operators: sagas, dead letters, offsets, topics, and checks and repairs of brokers and stores."""

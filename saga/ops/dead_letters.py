@@ -16,9 +16,11 @@ from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
 RECORDS_MAX = 100_000
-"""Largest number of records that are kept in memory: beyond it only the newest."""
+"""Maximum number of records that are kept in memory. Beyond it only the newest are kept."""
 ENDS = ("dropped", "replayed", "discarded", "resolved")
-"""Kinds of records that report the end of a dead letter. Their id is the id of the dead letter, `-` and the kind."""
+"""Kinds of records that report the end of a dead letter. The id of such a record is the dead letter's id, `-` and the
+kind.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +30,14 @@ class DeadLetter:
     service: str
     id: str
     what: str
-    """Kind: `dead letter`, `escalation`, one of `ENDS`, or an operator's action, as a move of offsets."""
+    """Kind of the record: `dead letter`, `escalation`, one of `ENDS`, or an operator's action such as a move of
+    offsets.
+    """
     time: str
     reason: str
     remedy: str
     saga: str | None = None
-    """Saga id; `None`: it is not known."""
+    """Saga id; `None` if it is unknown."""
     type: str | None = None
     message: str | None = None
     handler: str | None = None

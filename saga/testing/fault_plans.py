@@ -97,12 +97,12 @@ class faults:
 
     - crash: the process dies before or after any operation on the store, the broker or an external system, and another
       one starts.
-    - lost answer: the operation took effect, but its caller gets an error that says that it may not have.
-    - late answer: its caller gets the same error, and the operation takes effect later.
+    - lost answer: the operation takes effect, but its caller gets an error that leaves open whether it did.
+    - late answer: the caller gets the same error, and the operation takes effect later.
     - duplicate: a published record is delivered a second time, at once or minutes later.
     - delay: an operation takes seconds, or a partition of a topic is delivered seconds late.
     - partition: a worker, or all workers of a service, cannot reach the store or the broker for a while.
-    - freeze: a process stands still, perhaps until it is considered dead, and continues as if nothing had happened.
+    - freeze: a process is suspended, perhaps until it is considered dead, and then continues without noticing.
     - rebalance: partitions move among the workers, once or several times, or a worker is restarted gracefully.
     - clock: a process's clock is wrong from then on, nearly always by up to ten minutes, seldom by days or years.
     - full disk: the store or the broker rejects writes for a while.
@@ -119,7 +119,7 @@ class faults:
       are now, and removals are never delivered; only in a world with `world.use_connector()`.
     - slow handler: a step is answered only after seconds, while partitions move among the workers.
     - outage: all workers of a service die, and others start minutes or hours later: longer than most deadlines.
-    - lag: a published record, and all behind it in its partition, reaches its readers minutes to an hour late.
+    - lag: a published record, and all later ones in its partition, become visible minutes to an hour late.
     - backlog: a service gets one record after another, seconds apart, for up to an hour.
     - other partitioner: a record that the application publishes is in another partition than its key says.
     """
