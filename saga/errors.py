@@ -96,8 +96,8 @@ class UpcasterFailed(BadInput):
 
 
 class SchemaUnasked(SagaError):
-    """Error for a schema that must first be fetched from a registry, because it has not been requested since the last
-    attempt. `id` identifies the schema."""
+    """Raised when a message needs a schema that is not cached yet. The engine fetches the schema from the registry,
+    then processes the message again. `id` is the schema's id in the registry."""
 
     def __init__(self, id_: int) -> None:
         self.id = id_

@@ -35,7 +35,7 @@ PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
 
 
 class LineProblem(NamedTuple):
-    """A problem of a line."""
+    """A problem in one line of the input, such as a field with a wrong value or a line that is too long."""
 
     line: int
     what: str

@@ -92,7 +92,8 @@ class Client:
         self._broker = await self._stack.enter_async_context(open_administration(settings, self._clock))
         self._looking = asyncio.Lock()
         self._known: set[tuple[str, bool]] = set()
-        """Topics that are known to exist, each with whether the right to write to it was checked, too."""
+        """Topics that have been checked, as (topic, writes): `writes` is true if the right to write was checked,
+        false if the right to read was checked."""
         self._outcomes: dict[frozenset[type[Event]], OutcomeReader[Any]] = {}
         self._listening: set[EventSubscription[Any]] = set()
         return self

@@ -143,8 +143,8 @@ def read_json(text: bytes | str) -> tuple[Any, list[str]]:
 
 
 def read_objects(text: bytes | str) -> tuple[Any, list[tuple[dict[str, Any], list[str]]]]:
-    """Parse JSON. Return it with the objects in which names occur more than once, each with these names. Raises as
-    `read_json` does."""
+    """Parse JSON. Return the parsed value and a list of the objects that contain duplicate names, each paired with
+    those names. Raises the same errors as `read_json`."""
     twice: list[tuple[dict[str, Any], list[str]]] = []
     if isinstance(text, bytes):
         try:

@@ -22,7 +22,7 @@ from saga.support.printable import shorten
 REASON_BYTES_MAX = 500
 """Maximum size in bytes of the exception text of an upcaster that `UpcasterFailed` repeats."""
 _FORWARD = ("forward", "full")
-"""Beginnings of the compatibility modes which promise that older versions can read newer ones."""
+"""Prefixes of the compatibility modes that guarantee forward compatibility: older versions can read newer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

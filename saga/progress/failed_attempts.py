@@ -41,7 +41,7 @@ LOOK_S_MAX = 50.0
 SPREAD = 0.2
 """Share of that time by which checks are spread, so that runs parked at the same moment are not all checked at once."""
 HISTORY_MAX = 20
-"""Largest number of failed attempts that a transition describes: the last ones."""
+"""Maximum number of failed attempts that one transition records. Only the most recent are kept."""
 STATE_BYTES_MAX = 2000
 """Largest number of bytes of the saga's state that a dead letter shows."""
 

@@ -178,7 +178,7 @@ class BlockedPartitions:
         self._known, self._clock = known, clock
         self.records: dict[Partition, list[Record]] = {}
         self.trouble: dict[int, str] = {}
-        """Ids for which the registry did not answer, each with the reason."""
+        """For each schema id that the registry could not be asked about, the reason."""
         self._has_requests = asyncio.Event()
 
     def pass_ready(self, records: Sequence[Record]) -> Sequence[Record]:

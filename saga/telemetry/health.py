@@ -63,8 +63,8 @@ class WorkerView(Protocol):
         """
 
     def away(self) -> Mapping[str, float]:
-        """Return for how many seconds the `store` and the `broker` have been unreachable. Each that can be reached is
-        left out.
+        """Return the seconds for which the `store` and the `broker` have been unreachable. Only those that are
+        unreachable now are included.
         """
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:

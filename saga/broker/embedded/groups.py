@@ -34,7 +34,11 @@ from saga.support.clock import Clock
 
 
 class AssignedLog(NamedTuple):
-    """A log with its owner and target in a group."""
+    """The assignment of one partition's log within a consumer group.
+
+    `owner` is the member that reads it now, `target` the member that should read it (`None` if there is none), and
+    `granted` the generation in which the owner took it.
+    """
 
     log: int
     owner: int | None

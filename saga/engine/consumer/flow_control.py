@@ -119,8 +119,8 @@ WINDOW = 10
 """A partition is not read while more than this many times `inflight_max` finished messages wait behind an unfinished
 one and cannot be committed."""
 GATHERED = 8
-"""No poll starts for less than one part in this many of the in-flight bound: polling for each single message would cost
-more than handling it."""
+"""A poll starts only when at least 1/`GATHERED` of the concurrency limit is free, because polling for single messages
+costs more than handling them."""
 
 
 _taken, _unfinished = attrgetter("taken"), attrgetter("unfinished")

@@ -47,7 +47,8 @@ class OffsetTracker:
         self.unfinished += 1
 
     def skip_to(self, after: int) -> None:
-        """Count all offsets below `after` that were not received as finished: they need no work, or do not exist."""
+        """Treat every offset below `after` that was never registered with `begin` as finished, because it needs no
+        work or does not exist. Registered messages still have to finish."""
         self._end = max(self._end, after)
         self.may_have_moved = True
 

@@ -45,7 +45,7 @@ class SkippedRecord(Struct, frozen=True, gc=False):
     """Kind of a skipped record that may have been meant for this service and is counted; `None` if it certainly was
     not."""
     type: str = ""
-    """Type that no contract has, for reports."""
+    """Event type that matches no contract, for telemetry; shortened to printable text."""
 
 
 class BadRecord(Struct, frozen=True, gc=False):
@@ -174,7 +174,7 @@ class Recognition(NamedTuple):
     remark: str = ""
     """What is unusual about its type header; it is handled nevertheless."""
     unknown_type: str = ""
-    """Type that no contract has, for reports."""
+    """Event type that matches no contract, or contradicts the record's bytes; for telemetry. Empty if there is none."""
 
 
 def recognize(record: Record, library: Library) -> Recognition:

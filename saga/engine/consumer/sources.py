@@ -58,7 +58,8 @@ class WorkerSources:
         return next((id_ for _, membership in self.joined if (id_ := membership.log_id(partition))), "")
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Return the records not yet polled, by partition; `None` before every group has assigned partitions."""
+        """Return the number of records not yet polled in each partition, or `None` until every group has assigned its
+        partitions."""
         lags = [membership.lag() for _, membership in self.joined]
         known = [lag for lag in lags if lag is not None]
         return {p: n for lag in known for p, n in lag.items()} if len(known) == len(self.sources) else None

@@ -177,8 +177,8 @@ class TimerBuffer:
     full: set[tuple[str, int]] = field(default_factory=set)
     """Partitions that should not be polled now."""
     _heap: list[tuple[float, int, WorkItem, bool]] = field(default_factory=list)
-    """Monotonic time at which each timer is released, a number to break ties, the timer, and whether it waits for its
-    tier."""
+    """Heap of the buffered timers. Each entry: the monotonic time at which the timer is released, a sequence number
+    that breaks ties, the timer, and whether it waits because of the delay of its timer tier."""
     _added: int = 0
     _all: Counter[tuple[str, int]] = field(default_factory=Counter)
     _waiting: Counter[tuple[str, int]] = field(default_factory=Counter)

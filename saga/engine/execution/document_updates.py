@@ -338,7 +338,8 @@ async def _put(
 async def _refusal(
     service: ServiceRuntime, position: Position, update: DocumentUpdate
 ) -> StoreError | Superseded | None:
-    """Return why an update without a marker is not made: its run is not open, or it is unknown whether it is."""
+    """Return the error that prevents an update of which the document has no marker: `Superseded` if its run is no
+    longer open, `StoreError` if that cannot be determined. Return `None` if the update may be applied."""
     try:
         return None if await _is_open(service, position, update.saga, update.run) else Superseded()
     except StoreError as why:

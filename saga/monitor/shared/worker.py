@@ -176,7 +176,7 @@ class MonitorWorker:
     # ---------------------------------------------------------------- applying records
 
     async def _run(self) -> None:
-        """Apply delivered records, in batches of those that are available."""
+        """Apply delivered records until cancelled. Each batch contains the records that are already queued."""
         while True:
             events = [await self._taken.get()]
             while len(events) < BATCH_RECORDS and not self._taken.empty():

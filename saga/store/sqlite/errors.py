@@ -35,7 +35,8 @@ class OwnerErrors:
     """Error for an invalid statement, or for tables that another program has changed."""
     too_large: Callable[[str], SagaError]
     unfit: Callable[[str], SagaError]
-    """Error for a file of the owner that cannot be used by this version or in this place."""
+    """Error for one of the owner's own files that cannot be used: another version of saga wrote its format, or its file
+    system does not support the WAL mode of SQLite."""
     foreign: Callable[[str], SagaError]
     """Error for a file that another program created."""
     closed_to_us: Callable[[str], SagaError]

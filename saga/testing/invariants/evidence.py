@@ -83,7 +83,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold in some place."""
+    """One violation of an invariant, with the saga and service in which it was found."""
 
     invariant: Invariant
     saga: str | None

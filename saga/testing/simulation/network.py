@@ -165,7 +165,7 @@ class Network:
         """
         self._numbers: dict[str, int] = {}
         self._cut: dict[tuple[str, str], float] = {}
-        """Time until which a process or service cannot reach a backend, by both names."""
+        """Time until which a process or service cannot reach a backend, keyed by (its name, name of the backend)."""
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
         """For each slow backend the time until which it is slow, and the extra seconds of each operation."""
