@@ -62,21 +62,22 @@ def pack_options(name: str, make: Callable[..., object], *options: Option) -> Op
     `name`, which `make` creates.
     """
 
-    def placeholder() -> None: ...
+    def options_only() -> None:
+        """Collect the parameters that the options add; it is never called."""
 
     for option in options:
-        option(placeholder)
-    names = [each.name for each in cast("_WithParameters", placeholder).__click_params__ if each.name is not None]
+        option(options_only)
+    names = [each.name for each in cast("_WithParameters", options_only).__click_params__ if each.name is not None]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def wrapped(**values: Any) -> Any:
+        def call_command(**values: Any) -> Any:
             value = make(**{each: values.pop(each) for each in names})
             return command(**values, **{name: value})
 
         for option in reversed(options):
-            option(wrapped)
-        return wrapped
+            option(call_command)
+        return call_command
 
     return decorate
 
@@ -149,11 +150,12 @@ def selection_options(*options: Option, required: bool = False, **fixed: Any) ->
             raise click.UsageError(f"select something: {', '.join(names)}, or --all")
         return selection
 
-    def placeholder() -> None: ...
+    def options_only() -> None:
+        """Collect the parameters that the options add; it is never called."""
 
     for option in options:
-        option(placeholder)
-    parameters = cast("_WithParameters", placeholder).__click_params__
+        option(options_only)
+    parameters = cast("_WithParameters", options_only).__click_params__
     return pack_options("selection", make, *options)
 
 

@@ -57,7 +57,7 @@ class Publisher:
         self._lookups: dict[str, asyncio.Task[int]] = {}
         """Running lookups of topics for the current producer, by topic."""
         self._asking: set[asyncio.Task[int]] = set()
-        """All running lookups, including those for earlier producers, whose results nobody awaits."""
+        """All running lookups, including those for earlier producers, whose results are no longer awaited."""
         self._seen: set[str] = set()
         """Topics that existed at some time. If one of them is missing or hidden later, calls wait for it."""
         self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
@@ -313,7 +313,7 @@ class Publisher:
 
 
 def _ignore_results(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
-    """Mark the results of acknowledgements that nobody awaits as retrieved, because asyncio would log their errors
+    """Mark the results of acknowledgements that are not awaited as retrieved, because asyncio would log their errors
     otherwise."""
     for future in acknowledged:
         if future.done():

@@ -214,7 +214,7 @@ class OverflowStore:
         return key, document
 
     async def _missing(self, state: ProcessingState, key: str) -> Exception | Superseded:
-        """Return why a listed segment is missing: the progress has changed, or somebody removed the segment."""
+        """Return why a listed segment is missing: the progress has changed, or the segment was removed by hand."""
         where = progress_key(self.service.name, state.message.saga)
         there = await retry_while_unavailable(
             self.service, state.position, "get", self.service.ports.store.get, PROGRESS, where

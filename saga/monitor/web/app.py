@@ -110,7 +110,7 @@ async def _on_http(request: Request, why: Exception) -> Response:
 
 
 async def _on_gone(request: Request, why: Exception) -> Response:
-    """Return a response that nobody receives. The client disconnected before the response, which is not an error of
+    """Return a response that is not delivered. The client disconnected before the response, which is not an error of
     ours.
     """
     return Response(status_code=400)

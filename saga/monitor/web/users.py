@@ -227,7 +227,7 @@ class Sessions:
 
     @property
     def may_begin(self) -> bool:
-        """True if users are configured, so that somebody could sign in."""
+        """True if users are configured, so that signing in is possible."""
         return bool(self._file)
 
     async def begin(self, name: str, password: str, address: str = "") -> str | None:

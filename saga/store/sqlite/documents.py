@@ -378,7 +378,7 @@ class DocumentWriter:
         """Do nothing, because no state is kept between transactions."""
 
     def announce(self) -> None:
-        """Do nothing, because nobody waits for new documents."""
+        """Do nothing: no task waits for new documents."""
 
     # ---------------------------------------------------------------- writes
 
