@@ -34,6 +34,9 @@ from services.shipping.carrier import Carrier
 
 GONE_S_MAX = 10.0
 
+PARKED_S_MAX = 60.0
+"""How long a busy machine may take until a handler whose line is dead waits for its timer."""
+
 EVERYTHING = {"crash": 0.04, "duplicate": 0.02, "freeze": 0.02, "rebalance": 0.01}
 
 
@@ -154,17 +157,21 @@ class DeadBank(Bank):
 
 
 def test_a_world_that_does_not_become_quiet_says_what_goes_on() -> None:
+    # One wake or more: that of an earlier attempt, too, which is about to be committed.
+    parked = re.compile(r"payment: 0 records and [1-9]\d* wakes not committed, 2 members in its group")
     with ProcessWorld(deadline_s=4) as world:
         world.start(payment, use=[DeadBank()])
         world.publish(an_order())
-        with pytest.raises(SagaError) as raised:
-            world.run_until_quiet()
+        told, until = "", time.monotonic() + PARKED_S_MAX
+        while not parked.search(told) and time.monotonic() < until:
+            # On a busy machine the workers may still be starting, or in the first attempt, when the 4 s are over.
+            with pytest.raises(SagaError) as raised:
+                world.run_until_quiet()
+            told = str(raised.value)
+            assert "has not become quiet within 4 s (faults: no fault)" in told
         with pytest.raises(AssertionError, match=r"saga 'order-17' in 'payment': STRANDED begun \(reserve\)"):
             world.verify()
-    told = str(raised.value)
-    assert "has not become quiet within 4 s (faults: no fault)" in told
-    # One wake or more: that of an earlier attempt, too, which is about to be committed.
-    assert re.search(r"payment: 0 records and [1-9]\d* wakes not committed, 2 members in its group", told)
+    assert parked.search(told), told
     assert "payment-2 (running, process" in told
     assert "the line is dead" in told
 
