@@ -180,7 +180,7 @@ async def _job() -> list[Figure]:
         )
         await worker.take(worker.message(asked, "asked"))
         while worker.known is not None and worker.known[0].n < MARKS[-1]:
-            wake = worker.known[0].wake
+            wake = worker.known[0].timer
             assert wake is not None
             now = iso(worker.participant.ports.clock.now_ms())
             await worker.take(

@@ -54,7 +54,7 @@ class Books:
             if (
                 t.outcome == "discarded"
                 and t.handler not in ran
-                and all(letter.what != "escalation" for letter in t.letters)
+                and all(letter.kind != "escalation" for letter in t.letters)
             ):
                 did = f"do:{t.handler}:"
                 if any(c.what.startswith(did) for c in self._s.outside) or any(
@@ -88,7 +88,9 @@ class Books:
             for k in (*self._p.queue, *self._p.compensating, *(k for p, _ in self._lives for k in p.waiting))
             if (k.message.id, k.message.source) == (m.id, m.source)
         }
-        kept |= {c.handler for c in self._p.later if any((q.id, q.source) == (m.id, m.source) for q in c.parts)}
+        kept |= {
+            c.handler for c in self._p.suspended_runs if any((q.id, q.source) == (m.id, m.source) for q in c.parts)
+        }
         named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
         parts = ((t, progress_checks.list_causes(t)) for t in self._entries if (t.ran or t.outcome == "discarded"))
         named |= {t.handler for t, causes in parts if len(causes) > 1 and m.id in causes}
@@ -131,12 +133,14 @@ class Books:
             return False
         if role.may_do_without(type_):
             return False
-        if role.name in self._added and type_ in self._space.services[0].roles.heard:
+        if role.name in self._added and type_ in self._space.services[0].roles.self_consumed_types:
             return False  # the release before took it for another handler, and kept it no longer than for that one
         taken_over = role.name in self._added and not any(k.handler == role.name for k in p.waiting)
         if taken_over and not any(t.handler in self._added and t.n > said.n for t in entries):
             return False  # that happens when the progress is read, of which only what the later release did tells
-        there = {k.message.type for k in p.waiting if k.handler == role.name and k.bad is None} | set(own.values())
+        there = {k.message.type for k in p.waiting if k.handler == role.name and k.undecodable is None} | set(
+            own.values()
+        )
         return all(types & there for types in role.takes)
 
     # ---------------------------------------------------------------- effects
@@ -147,7 +151,7 @@ class Books:
         s = self._s
         did = {c.what.removeprefix("do:") for c in s.outside if c.what.startswith("do:")}
         back = {c.what.removeprefix("undo:") for c in s.outside if c.what.startswith("undo:")}
-        told = {letter.handler for t in self._entries for letter in t.letters if letter.what == "escalation"}
+        told = {letter.handler for t in self._entries for letter in t.letters if letter.kind == "escalation"}
         failures = self._scenario.service.failures
         said = [m for m in self._messages if m.type in failures]
         if not said and not any(e.type in failures for t in self._entries for e in t.events):
@@ -193,7 +197,7 @@ class Books:
                 if call.kind == "update" and call.answer is None:
                     net += changes[call.name]
         left = self._space.stock_left(self._s.stock)
-        told = any(letter.what == "escalation" for t in self._entries for letter in t.letters)
+        told = any(letter.kind == "escalation" for t in self._entries for letter in t.letters)
         if (
             left != self._scenario.stock + net + self._scenario.other - self._s.other
             and not told

@@ -80,7 +80,7 @@ class Contents:
     def whole(self, s: State) -> SagaProgress:
         """Progress with all that its pages hold. Raises `SagaError` for a page that is not there."""
         p = self.snapshot(s.progress)
-        return restore_all(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
+        return restore_all(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.segments else p
 
     def is_settled(self, s: State) -> bool:
         """True if all that is recorded is in the log, and nothing of the saga is ready."""

@@ -146,10 +146,10 @@ class Promises:
     def _woken_in_vain(self, s: State) -> str | None:
         """A wake that is to come, and to come again for ever, where no time moves the saga but only a person."""
         p = self._space.snapshot(s.progress)
-        if p.wake is None or any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
+        if p.timer is None or any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
         in_vain = find_next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
-        return f"WOKEN IN VAIN by {p.wake}" if in_vain else None
+        return f"WOKEN IN VAIN by {p.timer}" if in_vain else None
 
     def _passed_in_time(self, s: State) -> str | None:
         """A deadline that ran although the log held, at its due time, what would have closed it: by itself, or by the
@@ -174,9 +174,9 @@ class Promises:
 
     def _page_lost(self, s: State) -> str | None:
         p = self._space.snapshot(s.progress)
-        if not p.pages:
+        if not p.segments:
             return None
-        lost, pages = list[str](), [*p.pages]
+        lost, pages = list[str](), [*p.segments]
         while pages:
             page = pages.pop()
             key = segment_key(SERVICE, SAGA, page)

@@ -561,7 +561,7 @@ def _repaired_to_json(one: RepairedSaga) -> dict[str, object]:
         "service": one.service,
         "saga": one.saga,
         "again": one.again,
-        "heard": one.work.heard,
+        "heard": one.work.self_consumed_types,
         "begun": [intent.handler for intent in one.work.begun],
         "ready": one.work.ready,
         "wakes_at": one.work.wakes_at,
@@ -580,7 +580,7 @@ def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
     if one.again:
         words.append(f"{count_noun(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
     if dry_run:
-        words += [f"would handle {', '.join(work.heard)}"] if work.heard else []
+        words += [f"would handle {', '.join(work.self_consumed_types)}"] if work.self_consumed_types else []
         left = [*(f"{each.handler}, which has begun" for each in work.begun), *([work.ready] if work.ready else [])]
         words += [f"would resume {', '.join(left)}"] if left else []
         words += [f"its timer for {work.wakes_at} would be sent again"] if work.wakes_at else []

@@ -26,7 +26,7 @@ from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.errors import find_origin
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.ports import CallExternal, ExternalCall
-from saga.engine.prepared_service import emitted_by, heard_by, needs_of, prepare, topics_of
+from saga.engine.prepared_service import get_consumed_contracts, get_emitted_contracts, needs_of, prepare, topics_of
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
 from saga.messages import Topic
 from saga.messaging.message_ids import Tracing
@@ -124,7 +124,9 @@ def open_keys(settings: Settings, clock: Clock, services: Sequence[Declared] = (
     keys = key_ring(Path(settings.keys), clock)
     keys.check()
     contracts = {n: c for declared in services for n, c in prepare(declared).contracts.items()}
-    versions = {v.path: v for v in (*(c.newest for c in contracts.values()), *(v for _, v in emitted_by(services)))}
+    versions = {
+        v.path: v for v in (*(c.newest for c in contracts.values()), *(v for _, v in get_emitted_contracts(services)))
+    }
     problems = [f"{version.path}: {p}" for version in versions.values() for p in find_unencryptable(version.record)]
     if problems:
         raise ConfigurationError(
@@ -351,7 +353,7 @@ async def with_topics(
         )
     if forbidden:
         raise ConfigurationError("nothing was started: have this user allowed what its services do:", forbidden)
-    if wrong := await problems_of(broker, emitted_by(services), heard_by(services)):
+    if wrong := await problems_of(broker, get_emitted_contracts(services), get_consumed_contracts(services)):
         raise ConfigurationError("nothing was started: the schema registry is not as its events need it:", wrong)
 
 

@@ -306,13 +306,13 @@ def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
     return frozenset(map(name_of, events))
 
 
-def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
+def get_emitted_contracts(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
     """Return the contracts that services emit, each with the version of the declared class."""
     events = dict.fromkeys(event for declared in services for each in declared.reactions for event in each.emits)
     return [(binding.contract, binding.version) for binding in map(binding_of, events)]
 
 
-def heard_by(services: Iterable[Declared]) -> list[Contract]:
+def get_consumed_contracts(services: Iterable[Declared]) -> list[Contract]:
     """Return the contracts that services consume, by name."""
     consumed = {
         e for declared in services for each in declared.reactions for e in each.consumed_events if not is_change(e)

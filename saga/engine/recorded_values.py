@@ -224,7 +224,10 @@ def migrate_progress(
         return p, delta
     state = close(migrate_fields(service, dict(older), p.version, p.saga))
     p = replace(
-        p, state=state, version=service.version, format=compute_format(p.pages, p.deadlines, p.later, service.version)
+        p,
+        state=state,
+        version=service.version,
+        format=compute_format(p.segments, p.deadlines, p.suspended_runs, service.version),
     )
     return p, {**state, **delta}
 

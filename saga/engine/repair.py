@@ -93,7 +93,7 @@ async def republish_saga(
         state = await processor.process(_without_message(service, saga, stages))
         if state.progress is None or not takeover.is_takeover_due(state.progress, service.roles):
             return stages.outcomes
-        whole = replace(state.loaded_progress, heard=service.roles.heard)
+        whole = replace(state.loaded_progress, self_consumed_types=service.roles.self_consumed_types)
         try:
             await processor.repository.checkpoint(state, Commit(whole))
         except Superseded:
@@ -112,7 +112,7 @@ async def republish_timer(service: ServiceRuntime, saga: str) -> None:
     due_ms = find_earliest_ms(p)
     if due_ms is None:  # the saga has continued meanwhile
         return
-    if p.wake is None or is_timer_too_late(p, service.ports.clock.now_ms()):
+    if p.timer is None or is_timer_too_late(p, service.ports.clock.now_ms()):
         await processor.process(state)  # this sets a timer that is in time
     else:
         await processor.forward_timer(state, ForwardTimer(due_ms))

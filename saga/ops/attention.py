@@ -235,8 +235,9 @@ def _find_recorded_letters(
             break
         for dead in entry.letters:
             if (kept := wanted.pop(dead.id, None)) is not None:
-                letter = _make_unexplained_letter(p, kept)
-                found[dead.id] = replace(letter, time=entry.time, **{**asdict(dead), "message": letter.message})
+                letter, recorded = _make_unexplained_letter(p, kept), asdict(dead)
+                what, _ = recorded.pop("kind"), recorded.pop("message")
+                found[dead.id] = replace(letter, time=entry.time, what=what, **recorded)
     return found
 
 

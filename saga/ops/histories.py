@@ -19,6 +19,7 @@ from saga.ops.sources import ServiceStore
 from saga.progress import history, overflow
 from saga.progress.document import (
     FORMAT,
+    STORED_NAMES,
     UNREADABLE,
     IntentKind,
     Outcome,
@@ -76,10 +77,10 @@ class SummaryResult(Struct, frozen=True, gc=False):
     event: SummaryEvent
 
 
-class SummaryPage(Struct, frozen=True, gc=False):
+class SummarySegment(Struct, frozen=True, gc=False, rename={"kind": "of"}):
     """Summary of an overflow segment: its kind, and the number of its entries."""
 
-    of: str
+    kind: str
     count: int
 
 
@@ -114,7 +115,7 @@ class SummaryFailure(Struct, frozen=True, gc=False):
     failures: tuple[SummaryAttempt, ...] = ()
 
 
-class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False):
+class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False, rename=STORED_NAMES):
     """The part of a progress that a list of sagas needs. Fields are named as in
     `saga.progress.document.SagaProgress`.
     """
@@ -128,15 +129,15 @@ class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False):
     outcome: str | None = None
     closed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    ran: tuple[SummaryRun, ...] = ()
+    completed_runs: tuple[SummaryRun, ...] = ()
     results: tuple[SummaryResult, ...] = ()
     intents: tuple[SummaryIntent, ...] = ()
     queue: tuple[SummaryMessage, ...] = ()
     waiting: tuple[SummaryMessage, ...] = ()
     compensating: tuple[SummaryMessage, ...] = ()
     deadlines: tuple[SummaryMessage, ...] = ()
-    later: tuple[SummaryFailedRun, ...] = ()
-    pages: tuple[SummaryPage, ...] = ()
+    suspended_runs: tuple[SummaryFailedRun, ...] = ()
+    segments: tuple[SummarySegment, ...] = ()
     first: int = 0
     transitions: tuple[Raw, ...] = ()
 
@@ -351,12 +352,12 @@ class ServiceStatus:
 
 def _list_overflow(p: SagaProgress | ProgressSummary, of: SegmentKind) -> int:
     """Count the messages in overflow segments of this kind."""
-    return sum(page.count for page in p.pages if page.of == of)
+    return sum(page.count for page in p.segments if page.kind == of)
 
 
 def can_never_run(p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage) -> bool:
     """Return whether the handler that a message waits for can no longer run."""
-    if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
+    if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.completed_runs):
         return True
     return kept.decides and p.outcome is not None
 
@@ -396,7 +397,7 @@ def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
         parked=len(retries),
         retries=retries,
         deadlines=len(p.deadlines),
-        later=len(p.later),
+        later=len(p.suspended_runs),
         dead=dead,
     )
 
@@ -649,7 +650,7 @@ async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
     """
     what = f"a page of {p.saga} in {source.service}"
     while True:
-        leaves, left, is_missing = dict[str, bytes](), [*p.pages], False
+        leaves, left, is_missing = dict[str, bytes](), [*p.segments], False
         while left:
             page = left.pop()
             key = overflow.segment_key(p.service, p.saga, page)
@@ -664,7 +665,7 @@ async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
                 raise UnreadableHistory(f"{what} cannot be read: {why}") from why
         if is_missing and (document := await read_document(source, p.saga)) is not None:
             now = decode_progress(source, p.saga, document)
-            if now.pages != p.pages:
+            if now.segments != p.segments:
                 p = now
                 continue
         try:

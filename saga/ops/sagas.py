@@ -343,7 +343,7 @@ def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[
     found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
     found += [_describe_compensation(p, k) for k in p.compensating if _is_due(k)]
     found += [_describe_deadline(k) for k in p.deadlines]
-    found += [_describe_suspended(c) for c in p.later]
+    found += [_describe_suspended(c) for c in p.suspended_runs]
     found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if _is_due(k)]
     waits = "is waiting" if p.started else f"waits {UNSTARTED}"
     found += [f"{k.message.type} for {k.handler} {waits}" for k in p.waiting if not can_never_run(p, k)]
@@ -374,7 +374,7 @@ def _describe_deadline(kept: PendingMessage) -> str:
 
 def _describe_suspended(c: SuspendedRun) -> str:
     """Describe a suspended run."""
-    until = f", or with {' or '.join(c.until)}" if c.until else ""
+    until = f", or with {' or '.join(c.awaited_types)}" if c.awaited_types else ""
     text = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
     text += _describe_version(c)
     return f"{text}: {count_noun(c.attempts, 'attempt')} failed" if c.attempts else text
@@ -400,7 +400,7 @@ def _describe_parked(each: ParkedRunStatus, behind: int) -> str:
 def _describe_intent(intent: Intent, failing: Mapping[str, str]) -> str:
     """Describe a run that has begun, and its call whose result is not known."""
     text = _describe_run(intent, failing)
-    return text if (call := intent.open_call) is None else f"{text}; {call.in_words} has no answer"
+    return text if (call := intent.open_call) is None else f"{text}; {call.description} has no answer"
 
 
 def _describe_run(intent: Intent, failing: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from saga.contracts.contract import Contract, Version
 from saga.contracts.foreign_values import registered_text
 from saga.contracts.library import Library
 from saga.declarations.values import Declared
-from saga.engine.prepared_service import emitted_by, heard_by
+from saga.engine.prepared_service import get_consumed_contracts, get_emitted_contracts
 from saga.errors import ConfigurationError
 from saga.registry.edge import UNSET, RegistryCache, create_registry
 from saga.registry.port import RegistryOptions, RegistryRefused, SchemaRegistry
@@ -72,7 +72,7 @@ def _open_registry(settings: Settings) -> SchemaRegistry:
 
 async def check_registry(services: Collection[Declared], settings: Settings, clock: Clock) -> list[Finding]:
     """Check whether the registry has every schema that these services need. Raises `RegistryUnavailable`."""
-    emitted, consumed = emitted_by(services), heard_by(services)
+    emitted, consumed = get_emitted_contracts(services), get_consumed_contracts(services)
     needed = [contract for contract, _ in emitted if contract.subject] + [each for each in consumed if each.subject]
     if not needed:
         return []

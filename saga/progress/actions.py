@@ -57,7 +57,7 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
 
     message: Message
     """An empty type means that there is no message: a repair only continues ready work."""
-    bad: Mapping[str, str] = NO_HANDLERS
+    undecodable: Mapping[str, str] = NO_HANDLERS
     """Handlers that can never decode the message, with the reason for each."""
     paged: tuple[str, ...] | None = None
     """Handlers for which the message is stored in an overflow segment; `None` if the segments were not searched."""
@@ -170,7 +170,7 @@ class Compensate(HandlerAction, frozen=True, gc=False):
     @property
     def parts(self) -> tuple[Message, ...]:
         """Return the outcome, the event that is undone, and what its handler consumed."""
-        return self.message, self.result.event, *self.result.took
+        return self.message, self.result.event, *self.result.consumed
 
 
 class Abort(HandlerAction, frozen=True, gc=False):
@@ -218,7 +218,7 @@ class Enqueue(RecordDecision, frozen=True, gc=False):
     """Queue the message behind the run or dead letter that blocks the saga."""
 
     reason: str
-    bad: str | None = None
+    undecodable: str | None = None
     """Reason why the message can never be decoded."""
 
 
@@ -266,7 +266,7 @@ class AdmitAsNew(ApplyCommand, frozen=True, gc=False):
     """Handlers that have not processed the message."""
     undone: tuple[HandlerRole, ...] = ()
     """Handlers whose compensations have not processed the message."""
-    bad: Mapping[str, str] = NO_HANDLERS
+    undecodable: Mapping[str, str] = NO_HANDLERS
     """Handlers that can never decode the message, with the reason for each."""
 
 

@@ -57,13 +57,15 @@ def complete_compensation(
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
     # With the run's last result all of its self-consumed events are withdrawn, before that only the event undone here.
     last = not any(r.handler == role.name and r.cause == result.cause for r in rest)
-    own = tuple(o for o in p.own if o.event.id != cause and not (last and o.event.id in result.own))
-    if p.queue and own != p.own:
-        p, ended = _drop_withdrawn_runs(p, hand, {o.event.id for o in p.own if o not in own}, ended)
+    own = tuple(
+        o for o in p.self_consumed if o.event.id != cause and not (last and o.event.id in result.self_consumed_ids)
+    )
+    if p.queue and own != p.self_consumed:
+        p, ended = _drop_withdrawn_runs(p, hand, {o.event.id for o in p.self_consumed if o not in own}, ended)
     p = replace(
         p,
         results=rest,
-        own=own,
+        self_consumed=own,
         intents=tuple(i for i in p.intents if not (i.kind == "undo" and i.handler == role.name and i.cause == cause)),
         state={**p.state, **delta} if delta else p.state,
         compensating=tuple(
@@ -76,7 +78,7 @@ def complete_compensation(
     if not (
         _has_more_results(p, role)
         or any(i.handler == role.name for i in p.intents)
-        or (p.later and suspended_runs.has_uncovered_calls(p, role.name))
+        or (p.suspended_runs and suspended_runs.has_uncovered_calls(p, role.name))
     ):
         p, letters = _close_handler(p, hand, role, outcome)
         ended = replace(ended, letters=(*ended.letters, *letters))
@@ -115,7 +117,7 @@ def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
     """Make the record that ends a dead letter whose message will never be handled."""
     return DeadLetterRecord(
         id=f"{k.dead}-dropped",
-        what="dropped",
+        kind="dropped",
         handler=k.handler,
         reason=reason,
         remedy="nothing to do",
@@ -130,7 +132,7 @@ def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
     """
     if any(result.handler == role.name for result in p.results):
         return True
-    return any(page.of == "results" and page.handlers == (role.name,) for page in p.pages)
+    return any(page.kind == "results" and page.handlers == (role.name,) for page in p.segments)
 
 
 def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
@@ -147,21 +149,24 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
 
     `run`: id of a message of the run to abort; `None` for any run of the handler.
     """
-    going_on = [c for c in p.later if c.handler == role.name and run in (None, c.parts[0].id)]
+    going_on = [c for c in p.suspended_runs if c.handler == role.name and run in (None, c.parts[0].id)]
     done = tuple(call for c in going_on for call in c.calls)
     said = tuple(each for c in going_on for each in c.undo_with)
     intents = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
     original = next((i for i in intents if run is None or run in [m.id for m in i.parts]), None)
     if original is not None and not said and not original.undo_with:
-        return replace(original, kind="lieu", left=done)
+        return replace(original, kind="lieu", not_undone=done)
     if original is not None:
         return replace(
             original,
             kind="lieu",
             calls=(),
             begins=None,
-            left=(*(() if original.undo_with else done), *find_uncovered_calls(original.calls, original.undo_with)),
-            maybe=original.open_call,
+            not_undone=(
+                *(() if original.undo_with else done),
+                *find_uncovered_calls(original.calls, original.undo_with),
+            ),
+            unanswered_call=original.open_call,
             undo_with=(*said, *original.undo_with),
         )
     c = going_on[0]
@@ -174,7 +179,7 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
         state=p.state,
         version=p.version,
         time="",
-        left=done,
+        not_undone=done,
         undo_with=said,
     )
 
@@ -203,7 +208,7 @@ def complete_abort(  # the original, because of which outcome, and what became o
         reason += "; what it did stands and has to be put right by hand"
         escalation = DeadLetterRecord(
             id=ids.dead_letter_id(p.service, p.saga, f"{role.name}|escalation", outcome.id, p.replays),
-            what="escalation",
+            kind="escalation",
             handler=role.name,
             reason=reason,
             remedy="put right each of these calls by hand",
@@ -231,16 +236,16 @@ def _close_handler(
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
     letters = tuple([_make_dropped_record(k, reason) for k in p.queue if k.handler == role.name and k.dead])
     inbox = journal.close_inbox(p, hand, role, outcome)
-    later = tuple(c for c in p.later if c.handler != role.name)
+    later = tuple(c for c in p.suspended_runs if c.handler != role.name)
     p = replace(
         p,
-        later=later,
-        format=compute_format(p.pages, p.deadlines, later, p.version),
+        suspended_runs=later,
+        format=compute_format(p.segments, p.deadlines, later, p.version),
         inbox=inbox,
         queue=tuple(k for k in p.queue if k.handler != role.name),
         waiting=tuple(k for k in p.waiting if k.handler != role.name),
         compensating=journal.remove_messages(p.compensating, role.name, [outcome.id]),
-        pages=_close_segments(p, hand, role) if p.pages else (),
+        segments=_close_segments(p, hand, role) if p.segments else (),
         closed=p.closed if role.name in p.closed else (*p.closed, role.name),
         failed=p.failed if outcome.type in p.failed else (*p.failed, outcome.type),
     )
@@ -255,8 +260,10 @@ def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> t
     """
     now_s = hand.entered_s
     return tuple(
-        page.closed(now_s, now_s + hand.retention_s) if page.of == "waiting" and page.handlers == (role.name,) else page
-        for page in p.pages
+        page.closed(now_s, now_s + hand.retention_s)
+        if page.kind == "waiting" and page.handlers == (role.name,)
+        else page
+        for page in p.segments
     )
 
 

@@ -46,7 +46,7 @@ HANDLED_AS_NEW = "if it never was handled, have it handled as a new one: saga de
 
 
 def decide(
-    p: SagaProgress, role: HandlerRole, message: Message, *, now: Now | None = None, bad: str | None = None
+    p: SagaProgress, role: HandlerRole, message: Message, *, now: Now | None = None, undecodable: str | None = None
 ) -> MessageDecision:
     """Decide what happens to a message for one handler, by the first applicable line of the decision table.
 
@@ -56,7 +56,7 @@ def decide(
     """
     if p.inbox and ids.inbox_entry(message.id, role.name) in p.inbox:  # line 1
         return HAD
-    if now is not None and (p.queue or p.waiting or p.later) and is_pending(p, role.name, message):  # line 1a
+    if now is not None and (p.queue or p.waiting or p.suspended_runs) and is_pending(p, role.name, message):  # line 1a
         return LEFT
     begun = _resume_intent(p, role, message) if p.intents else None
     if begun is not None:  # line 2
@@ -64,29 +64,29 @@ def decide(
     ended = find_closing_reason(p, role)
     if ended is not None:  # line 3
         return Ignore(role, message, ended)
-    goes_on = suspended_runs.find_suspended_run(p, role.name, message.id) if p.later else None
+    goes_on = suspended_runs.find_suspended_run(p, role.name, message.id) if p.suspended_runs else None
     if goes_on is not None:
         return _decide_next_turn(p, role, goes_on)
     index = role.parameter_of(message.type)
-    if index < 0 and bad is None:
+    if index < 0 and undecodable is None:
         return _decide_optional(p, role, message)
-    if index >= 0 and (p.ran or p.waiting or p.own or p.later):  # line 4
+    if index >= 0 and (p.completed_runs or p.waiting or p.self_consumed or p.suspended_runs):  # line 4
         repeated = _decide_repetition(p, role, index, message)
         if repeated is not None:
             return repeated
     if message.type in role.changes and not (role.many and index == 0) and is_removal(message.id):  # line 4a
         return Ignore(role, message, f"the document is gone, and {role.name} runs on one that is there")
-    if p.started is None and message.started is None and bad is None:
+    if p.started is None and message.started is None and undecodable is None:
         return KeepPending(role, message, "no message has told yet when this saga began")
     if role.many and index == 0 and now is not None and message.time < now.forgotten:
         return _reject_too_old(role, message)
-    parts = (message,) if bad is not None or role.takes_one else collect_parts(p, role, message)
+    parts = (message,) if undecodable is not None or role.takes_one else collect_parts(p, role, message)
     if parts is None:  # line 5
         return KeepPending(role, message, f"for {describe_missing(p, role, message)}")
-    if role.many and index == 0 and p.waiting and bad is None and is_other_message_first(p, role, message):
+    if role.many and index == 0 and p.waiting and undecodable is None and is_other_message_first(p, role, message):
         return KeepPending(role, message, "earlier ones wait and go first")
     if is_blocked(p, role.name, message):  # line 6
-        return Enqueue(role, message, explain_block(p, role.name), bad)
+        return Enqueue(role, message, explain_block(p, role.name), undecodable)
     return RunHandler(role, message, parts)  # line 7
 
 
@@ -147,7 +147,7 @@ def is_pending(p: SagaProgress, handler: str, message: Message) -> bool:
     """Return True if the message is queued or pending for this handler, or belongs to a suspended run of it."""
     if any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting)):
         return True
-    return bool(p.later) and suspended_runs.find_suspended_run(p, handler, message.id) is not None
+    return bool(p.suspended_runs) and suspended_runs.find_suspended_run(p, handler, message.id) is not None
 
 
 def find_intent(p: SagaProgress, handler: str, message: Message, kind: IntentKind = "do") -> Intent | None:
@@ -169,10 +169,10 @@ def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: 
         return None
     earlier = [
         (r.type, r.schema, r.content)
-        for r in p.ran
+        for r in p.completed_runs
         if r.handler == role.name and r.parameter == index and r.message != message.id
     ]
-    if p.waiting or p.own or p.later:
+    if p.waiting or p.self_consumed or p.suspended_runs:
         earlier += [
             (m.type, m.schema, ids.content_digest(m.value)) for m in find_earlier_parts(p, role, index, message)
         ]
@@ -259,13 +259,13 @@ def find_next_ready(
     if p.queue:
         k = p.queue[0]
         if k.dead is None and k.due_ms <= now_ms:
-            decision = decide(p, roles.handlers[k.handler], k.message, bad=k.bad)
+            decision = decide(p, roles.handlers[k.handler], k.message, undecodable=k.undecodable)
             if not isinstance(decision, (Enqueue, AlreadyPending, AlreadyProcessed)):
                 return decision
         ready = None
     else:
-        ready = _find_complete_join(p, roles) if p.own or p.waiting else None
-    if ready is None and p.later:
+        ready = _find_complete_join(p, roles) if p.self_consumed or p.waiting else None
+    if ready is None and p.suspended_runs:
         ready = _find_ready_suspended_run(p, roles, now_ms, in_hand)
     if ready is None and p.waiting and roles.lookers:
         ready = _find_unused_optional(p, roles)
@@ -276,7 +276,7 @@ def _find_ready_suspended_run(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
 ) -> Ignore | RunHandler | None:
     """Return the next action for the first suspended run that may continue, or that never will."""
-    for c in p.later:
+    for c in p.suspended_runs:
         role = roles.handlers[c.handler]
         ended = find_closing_reason(p, role)
         if ended is not None and find_intent(p, c.handler, c.parts[0]) is None:
@@ -321,7 +321,7 @@ def _find_resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms
         opened = next((k for k in p.deadlines if k.handler == role.name), None)
         if opened is not None:
             return RunHandler(role, opened.message, intent.parts, intent) if opened.due_ms <= now_ms else None
-    goes_on = suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) if p.later else None
+    goes_on = suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) if p.suspended_runs else None
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
         if queued.dead is not None or queued.due_ms > now_ms:
@@ -340,13 +340,13 @@ def _find_complete_join(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject
     """Return the fan-in that was completed first, with the message that completed it."""
     found: list[tuple[int, HandlerRole, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
-    types = {*[k.message.type for k in p.waiting], *[own.event.type for own in p.own]}
+    types = {*[k.message.type for k in p.waiting], *[own.event.type for own in p.self_consumed]}
     for role in roles.handlers.values():
         if any(map(types.isdisjoint, role.takes)):  # usually a part is missing, and checking that is cheap
             continue
         if role.name not in roles.ready_from_kept and role.name not in waiting_alone:
             continue
-        if not role.many and (_has_run(p, role.name) or any(c.handler == role.name for c in p.later)):
+        if not role.many and (_has_run(p, role.name) or any(c.handler == role.name for c in p.suspended_runs)):
             continue
         parts = [next(find_parts(p, role, index), None) for index in range(len(role.takes))]
         there = [part for part in parts if part is not None]
@@ -361,7 +361,7 @@ def _find_complete_join(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject
 
 
 def _has_run(p: SagaProgress, handler: str) -> bool:
-    return any(r.handler == handler for r in p.ran)
+    return any(r.handler == handler for r in p.completed_runs)
 
 
 def decide_compensation(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
@@ -400,7 +400,7 @@ def is_message_known(p: SagaProgress, roles: HandlerRoles, message: Message) -> 
     kept = p.queue + p.waiting + p.compensating + p.deadlines
     if kept and message.id in [k.message.id for k in kept]:
         return True
-    return bool(p.later) and message.id in [m.id for c in p.later for m in c.parts]
+    return bool(p.suspended_runs) and message.id in [m.id for c in p.suspended_runs for m in c.parts]
 
 
 def is_compensated(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
@@ -422,10 +422,10 @@ def find_parts(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple
     for k in p.waiting:
         if k.handler == role.name and k.message.type in types:
             yield k.n, k.message
-    if not p.own:
+    if not p.self_consumed:
         return
-    taken = suspended_runs.find_consumed_ids(p, role) if p.later else ()
-    for own in p.own:
+    taken = suspended_runs.find_consumed_ids(p, role) if p.suspended_runs else ()
+    for own in p.self_consumed:
         event = own.event
         if event.type not in types or not own.is_for(role.name) or event.id in taken:
             continue
@@ -436,7 +436,7 @@ def find_parts(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple
 def find_earlier_parts(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Iterator[Message]:
     """Return the available events for a parameter that were stored before `message`; all if `message` itself is not
     stored."""
-    for c in p.later:
+    for c in p.suspended_runs:
         if c.handler == role.name and not (role.many and index == 0):
             yield c.parts[index]
     for _, part in sorted(find_parts(p, role, index), key=lambda there: there[0]):

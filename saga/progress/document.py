@@ -63,20 +63,27 @@ class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     it."""
 
 
-class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class OverflowSegment(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"kind": "of", "expires": "until", "items_digest": "bound", "inbox_digest": "had"},
+):
     """Reference to an overflow segment: an immutable document of its own. See `saga.progress.overflow`."""
 
-    of: SegmentKind
+    kind: SegmentKind
     name: str
     count: int
     newest: int
     """Time at which the newest entry of the segment was made, in seconds since 1970."""
-    until: int = 0
+    expires: int = 0
     """Time after which the segment may have expired, in seconds since 1970; 0 if it never expires."""
-    bound: str = ""
+    items_digest: str = ""
     """Sum of the digests of the segment's items. Like `count`, it includes the items of the segments below. See
     `saga.progress.integrity`."""
-    had: str = ""
+    inbox_digest: str = ""
     """Sum of the digests of the inbox entries of the segment's messages. It replaces `bound` when the handler is
     closed: then the messages will never be handled, and count as handled."""
     first: int = 0
@@ -97,15 +104,23 @@ class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
         A segment that never expires stays so, until the next write replaces it by a copy that expires.
         """
-        until = min(self.until, until)
+        until = min(self.expires, until)
         none = ()
         return replace(
-            self, of="inbox", bound=self.had, had="", handlers=none, types=none, level=0, newest=now_s, until=until
+            self,
+            kind="inbox",
+            items_digest=self.inbox_digest,
+            inbox_digest="",
+            handlers=none,
+            types=none,
+            level=0,
+            newest=now_s,
+            expires=until,
         )
 
     def is_forgotten(self, now_s: int) -> bool:
         """Return True if everything in the segment is older than the retention."""
-        return self.of == "inbox" and 0 < self.until < now_s
+        return self.kind == "inbox" and 0 < self.expires < now_s
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -141,12 +156,19 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     number, whatever arguments a rerun passes."""
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Describe the call for people, with its arguments if they are recorded."""
         return f"{self.kind} {self.name}" + (f"({self.arguments})" if self.arguments else "")
 
 
-class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Intent(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"not_undone": "left", "unanswered_call": "maybe"},
+):
     """The durable record that a run has begun, with everything that a rerun may see."""
 
     handler: str
@@ -170,9 +192,9 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[AbortAction, ...] = ()
     """Calls that undo the run if it never finishes, in the order in which the run declared them."""
-    left: tuple[StepRecord, ...] = ()
+    not_undone: tuple[StepRecord, ...] = ()
     """For kind `lieu`, which is an abort: calls of the original run, or of its earlier turns, that nothing undoes."""
-    maybe: StepRecord | None = None
+    unanswered_call: StepRecord | None = None
     """For kind `lieu` with `on_abort` calls: the call of the original run that had begun and has no answer. `begins`
     and `calls` belong to the abort."""
 
@@ -188,7 +210,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return begins
 
 
-class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename={"undecodable": "bad"}):
     """A message stored for a handler, in `queue`, `waiting`, `compensating` or `deadlines`."""
 
     handler: str
@@ -198,7 +220,7 @@ class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     with it when the message moves to another list or a segment."""
     dead: str | None = None
     """Id of the message's dead letter. The message stays at the head of the queue until an operator decides."""
-    bad: str | None = None
+    undecodable: str | None = None
     """Reason why the message can never be decoded."""
     attempts: int = 0
     """Number of failed attempts."""
@@ -220,7 +242,14 @@ class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     may answer these even if an answer is recorded; of the run's other calls only the open one."""
 
 
-class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class SuspendedRun(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"awaited_types": "until", "last_message": "by"},
+):
     """A run that returned `Later`: it continues at a time or on an event. The calls of its earlier turns are
     recorded."""
 
@@ -243,9 +272,9 @@ class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     delay_ms: int = 0
     """Length in milliseconds of the wait that ends at `due_ms`, if a failed attempt or a postponement set it; 0 if the
     last turn did."""
-    until: tuple[str, ...] = ()
+    awaited_types: tuple[str, ...] = ()
     """Types of the awaited events."""
-    by: str = ""
+    last_message: str = ""
     """Id of the message that was being processed when the last turn ended."""
     attempts: int = 0
     """Number of failed attempts of the next turn."""
@@ -257,15 +286,22 @@ class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     undo_with: tuple[AbortAction, ...] = ()
 
 
-class CompensableResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class CompensableResult(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"consumed": "took", "self_consumed_ids": "own"},
+):
     """An event of a run that the handler's compensation can undo."""
 
     handler: str
     cause: str
     event: Message
-    took: tuple[Message, ...] = ()
+    consumed: tuple[Message, ...] = ()
     """Messages that the handler consumed and that its compensation takes as parameters."""
-    own: tuple[str, ...]
+    self_consumed_ids: tuple[str, ...]
     """Ids of the run's self-consumed events. They are withdrawn when the last result of the run is undone."""
     n: int = 0
     """Number of the transition that emitted the event; 0 if an older version of the toolkit, which did not record it,
@@ -320,7 +356,19 @@ class FailedAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Class of the failure: who can correct its cause."""
 
 
-class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+STORED_NAMES = {
+    "completed_runs": "ran",
+    "self_consumed": "own",
+    "self_consumed_types": "heard",
+    "suspended_runs": "later",
+    "segments": "pages",
+    "timer": "wake",
+    "transitions_published": "told",
+}
+"""Fields of a progress that have another name in its JSON: the first versions of the toolkit wrote these names."""
+
+
+class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename=STORED_NAMES):
     """The progress of one saga in one service."""
 
     service: str
@@ -339,13 +387,13 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """The outcome that this service emitted."""
     inbox: dict[str, int] = {}
     """Maps the entry of (message, handler) to the time at which it was made, in seconds since 1970."""
-    ran: tuple[CompletedRun, ...] = ()
+    completed_runs: tuple[CompletedRun, ...] = ()
     closed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     """Types of the failure outcomes that caused something to be undone or closed here."""
     results: tuple[CompensableResult, ...] = ()
-    own: tuple[SelfConsumedEvent, ...] = ()
-    heard: tuple[str, ...] = ()
+    self_consumed: tuple[SelfConsumedEvent, ...] = ()
+    self_consumed_types: tuple[str, ...] = ()
     """Types of own events that the version of the service which wrote this progress consumes. Other own events are only
     in the transitions."""
     intents: tuple[Intent, ...] = ()
@@ -354,18 +402,18 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     compensating: tuple[PendingMessage, ...] = ()
     deadlines: tuple[PendingMessage, ...] = ()
     """Messages that opened a deadline which is still open. Each deadline handler runs at its time."""
-    later: tuple[SuspendedRun, ...] = ()
+    suspended_runs: tuple[SuspendedRun, ...] = ()
     """Suspended runs."""
-    pages: tuple[OverflowSegment, ...] = ()
+    segments: tuple[OverflowSegment, ...] = ()
     """References to the overflow segments, oldest first."""
-    wake: CurrentTimer | None = None
+    timer: CurrentTimer | None = None
     """The current timer; `None` if nothing waits for a time."""
     replays: int = 0
     n: int = 0
     """Number of transitions; the next one gets this number."""
     published: int = 0
     """The events of all transitions below this number are published."""
-    told: int = 0
+    transitions_published: int = 0
     """The transition events of all transitions below this number are published on the topic `saga.transitions`, for
     monitors."""
     hash: str = ""
@@ -377,7 +425,7 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     @property
     def is_open(self) -> bool:
         """Whether the saga has open work in this service. Then the document never expires."""
-        return bool(self.intents or self.deadlines or self.later) or self.may_stand
+        return bool(self.intents or self.deadlines or self.suspended_runs) or self.may_stand
 
     @property
     def may_stand(self) -> bool:
@@ -399,11 +447,11 @@ class EmittedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     value: bytes
 
 
-class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename={"kind": "what"}):
     """A dead letter or an escalation: a message that was given up, or a compensation that could not be completed."""
 
     id: str
-    what: Literal["dead letter", "escalation", "dropped", "replayed", "discarded", "resolved"]
+    kind: Literal["dead letter", "escalation", "dropped", "replayed", "discarded", "resolved"]
     handler: str
     reason: str
     remedy: str
@@ -421,7 +469,7 @@ class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """Calls that ran or may have run, and that a person has to correct by hand."""
 
 
-class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename={"timer": "wake"}):
     """One write of the progress: the message that caused it, the handler, the outcome, and the emitted events."""
 
     n: int
@@ -457,7 +505,7 @@ class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     shown: tuple[str, ...] = ()
     """Ids of the optional messages that the run was given, if its handler may return `Later`."""
     letters: tuple[DeadLetterRecord, ...] = ()
-    wake: CurrentTimer | None = None
+    timer: CurrentTimer | None = None
     """Timer that is the current one from this transition on. It is published with the events."""
     trace: str | None = None
 
@@ -534,7 +582,7 @@ def compute_format(
         return RELEASED
     if version > 1:
         return VERSIONED
-    stacked = any(page.of == "results" for page in pages)
+    stacked = any(page.kind == "results" for page in pages)
     return STACKED if stacked else CONTINUED if later else TIMED if deadlines else PAGED if pages else PLAIN
 
 

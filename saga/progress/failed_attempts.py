@@ -78,7 +78,7 @@ class FailureVerdict(NamedTuple):
     """Number of failed attempts under each named rule."""
     history: tuple[FailedAttempt, ...]
     """The attempts that failed while this message was processed."""
-    is_look: bool = False
+    is_recheck: bool = False
     """True if this was only a recheck and does not count as an attempt: the schema or release that the run waits for is
     still missing, and the journal already says so."""
 
@@ -101,7 +101,7 @@ class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
     """Class of the failure: who can correct its cause."""
     put_off: bool = False
     """True if a pause, a limit or an open breaker postponed the run: nothing has failed."""
-    bad: str | None = None
+    undecodable: str | None = None
     """Reason why the message could not be decoded, if its schema may still arrive. Such a message does not wait for the
     other events of its handler."""
     disputed: tuple[tuple[str, int], ...] = ()
@@ -134,9 +134,9 @@ def judge_failure(
     )
     if action.undoes and attempt >= retry.attempts_max:  # a compensation is never given up
         retry = without_end(retry)
-    is_look, wait_s = False, delay_s(retry, attempt, chance)
+    is_recheck, wait_s = False, delay_s(retry, attempt, chance)
     if waits_for in ("schema", "release"):
-        is_look = before > 0 and _is_recorded_wait(p, action.name, failure.reason, retry, attempt, now_ms)
+        is_recheck = before > 0 and _is_recorded_wait(p, action.name, failure.reason, retry, attempt, now_ms)
         wait_s = look_wait_s(p, retry, attempt)
     elif waits_for is not None:
         wait_s = max(wait_s, READ_S_MIN)  # each attempt reads the keys again
@@ -150,14 +150,14 @@ def judge_failure(
         attempts=attempts,
         under=named,
         history=history,
-        is_look=is_look,
+        is_recheck=is_recheck,
     )
 
 
 def count_failures_before(p: SagaProgress, action: HandlerAction) -> tuple[int, Mapping[str, int]]:
     """Return how many attempts of the run failed before this message was processed: all, and those under each named
     rule."""
-    if p.wake is None:  # what is parked has a timer
+    if p.timer is None:  # what is parked has a timer
         return 0, {}
     name, message = action.role.name, action.message.id
     if action.undoes:
@@ -166,7 +166,7 @@ def count_failures_before(p: SagaProgress, action: HandlerAction) -> tuple[int, 
         kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
     if kept is not None:
         return kept.attempts, kept.under
-    c = suspended_runs.find_suspended_run(p, name, message) if p.later else None
+    c = suspended_runs.find_suspended_run(p, name, message) if p.suspended_runs else None
     return (0, {}) if c is None else (c.attempts, c.under)
 
 
@@ -207,7 +207,7 @@ def give_up(
     message = action.message
     letter = DeadLetterRecord(
         id=ids.dead_letter_id(p.service, p.saga, action.name, message.id, p.replays),
-        what="dead letter",
+        kind="dead letter",
         handler=action.name,
         reason=failure.reason,
         remedy=failure.remedy,
@@ -252,17 +252,21 @@ def park(
         n=_find_order_number(p, action),
         attempts=failure.attempts,
         under=failure.under,
-        bad=failure.bad,
+        undecodable=failure.undecodable,
         due_ms=due_ms,
         delay_ms=max(0, due_ms - hand.now_ms),
         put_off=failure.put_off,
     )
-    c = suspended_runs.find_suspended_run(p, action.role.name, message.id) if p.later and not action.undoes else None
+    c = (
+        suspended_runs.find_suspended_run(p, action.role.name, message.id)
+        if p.suspended_runs and not action.undoes
+        else None
+    )
     if c is not None and not _waits_in_place(p, action, kept, c):
         p = _move_to_head(p, kept)
     elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it blocks no message: only its time changes
         moved = replace(c, attempts=kept.attempts, under=kept.under, due_ms=due_ms, delay_ms=kept.delay_ms)
-        p = replace(p, later=tuple(moved if other is c else other for other in p.later))
+        p = replace(p, suspended_runs=tuple(moved if other is c else other for other in p.suspended_runs))
     elif any(_is_same(k, kept) for k in p.deadlines):  # a deadline does not block either, unless it is replayed
         p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
     elif not action.undoes:
@@ -336,7 +340,7 @@ def give_up_without_content(
         p,
         action,
         PendingMessage(
-            handler=action.role.name, message=message, n=_find_order_number(p, action), dead=letter, bad=reason
+            handler=action.role.name, message=message, n=_find_order_number(p, action), dead=letter, undecodable=reason
         ),
     )
     return journal.append_transition(
@@ -376,7 +380,7 @@ def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> boo
         return True
     if any(k.handler == name and k.message.id == message for k in p.queue[:1]):
         return p.queue[0].due_ms > 0
-    c = suspended_runs.find_suspended_run(p, name, message) if p.later else None
+    c = suspended_runs.find_suspended_run(p, name, message) if p.suspended_runs else None
     return c is not None and not has_begun and not suspended_runs.is_awaited_event_here(p, action.role, c)
 
 
@@ -432,7 +436,7 @@ def release_run(p: SagaProgress, run: ParkedRun, now_ms: int) -> SagaProgress:
         p,
         queue=tuple(map(due, p.queue)),
         deadlines=tuple(map(due, p.deadlines)),
-        later=tuple(map(goes_on, p.later)),
+        suspended_runs=tuple(map(goes_on, p.suspended_runs)),
     )
 
 

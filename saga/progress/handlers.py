@@ -118,7 +118,7 @@ class HandlerRoles:
     """Types that a fan-in consumes, as required or optional ones."""
     lookers: tuple[HandlerRole, ...] = field(init=False)
     """Handlers with an optional event parameter."""
-    heard: tuple[str, ...] = field(init=False)
+    self_consumed_types: tuple[str, ...] = field(init=False)
     """Types that this service both emits and consumes, sorted."""
 
     def __init__(
@@ -165,7 +165,7 @@ class HandlerRoles:
             ("ready_from_kept", ready_from_kept),
             ("joined", frozenset(t for t, takers in by_type.items() if any(map(HandlerRole.is_joined, takers)))),
             ("lookers", tuple(role for role in named.values() if role.optional)),
-            ("heard", tuple(sorted(emitted & by_type.keys()))),
+            ("self_consumed_types", tuple(sorted(emitted & by_type.keys()))),
         ):
             object.__setattr__(self, name, value)
 

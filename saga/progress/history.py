@@ -29,7 +29,7 @@ def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], 
     """
     for raw in p.transitions[max(0, p.published - p.first) :]:
         entry = decode_transition(raw)
-        says = entry.events or entry.letters or (entry.wake is not None and entry.wake.id != in_hand)
+        says = entry.events or entry.letters or (entry.timer is not None and entry.timer.id != in_hand)
         if says and not (entry.position and is_committed(Position(*entry.position, entry.log_id))):
             yield entry
 

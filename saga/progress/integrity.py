@@ -32,8 +32,10 @@ from saga.progress.document import (
     encode,
 )
 
+_ATTRIBUTES = {field.encode_name: field.name for field in structs.fields(SagaProgress)}
+"""Attribute of a progress for each name in its JSON. Digests and findings have the names of the JSON."""
 _SELDOM = ("queue", "waiting", "compensating", "deadlines", "later", "closed", "failed", "replays")
-_seldom = attrgetter(*_SELDOM)
+_seldom = attrgetter(*map(_ATTRIBUTES.__getitem__, _SELDOM))
 DIGESTED_FIELDS = ("inbox", "ran", "results", "outcome", *_SELDOM)
 """The fields that only transitions change. For the inbox, the digests cover the entries but not their times, and not
 the entries with time 0, which are made when a version consumes more of its own events: see `saga.progress.takeover`.
@@ -41,24 +43,24 @@ For results they do not cover the ids of self-consumed events, for the same reas
 UNDIGESTED_FIELDS = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
-    "format": "it is what pages, deadlines, runs that go on later, and versions of state and handlers make it",
+    "format": "overflow segments, deadlines, suspended runs, and versions of state and handlers determine it",
     "started": "the first transition holds it, or the one that brought it, unless an intent did",
     "principal": "the transition that brought it holds it, unless an intent did; an older toolkit leaves it out",
     "state": "the transitions hold all changes of it",
     "version": "each transition holds it",
     "own": "each is an event of some transition; one that is missing cannot be told from one that was withdrawn",
-    "heard": "nothing: what the version takes that wrote last",
+    "heard": "nothing: it depends on the version of the service that wrote last",
     "intents": "they are written between transitions: only what contradicts these is found",
     "n": "it is counted",
-    "pages": "what they hold counts as if it stood in the snapshot",
-    "wake": "the last transition that named one names it",
+    "pages": "their contents count as contents of the snapshot",
+    "wake": "the last transition that set a timer holds it",
     "published": "all but the last transition, or all if an intent was written since",
-    "told": "nothing: what is told twice is told once more",
+    "told": "nothing: a lower number only makes the service publish transitions again",
     "hash": "it is the last transition's",
     "first": "it is the number of the first transition in the document",
     "transitions": "each holds the hash of the one before it",
 }
-"""All other fields of a snapshot, and what is checked instead."""
+"""All other names in the JSON of a progress, and what is checked instead."""
 NOTHING = "0"
 """The sum for a field that did not change: transitions leave it out."""
 MANY = 64
@@ -89,7 +91,10 @@ def digest_changes(
     # This runs for each transition, and most fields are the same object before and after: `is` is the cheapest check.
     if after.inbox is not before.inbox and (gained := _sum_inbox_difference(before.inbox, after.inbox)) != NOTHING:
         found["inbox"] = gained
-    if after.ran is not before.ran and (gained := _sum_difference(before.ran, after.ran)) != NOTHING:
+    if (
+        after.completed_runs is not before.completed_runs
+        and (gained := _sum_difference(before.completed_runs, after.completed_runs)) != NOTHING
+    ):
         found["ran"] = gained
     if after.results is not before.results and (gained := _sum_difference(before.results, after.results)) != NOTHING:
         found["results"] = gained
@@ -100,7 +105,7 @@ def digest_changes(
         for name, had, has in zip(_SELDOM, old, new, strict=True):
             if has is not had and (gained := _sum_difference(_items(had), _items(has))) != NOTHING:
                 found[name] = gained
-    if before.pages is not after.pages:
+    if before.segments is not after.segments:
         _add_segments(found, before, after)
     if started is not None and (before.n == 0 or before.started is None):
         found["started"] = started
@@ -121,7 +126,7 @@ def _add_segments(found: dict[str, str], before: SagaProgress, after: SagaProgre
 
 def _sum_segments(p: SagaProgress, name: str) -> int:
     """Return the sum of the digests of a field's items that are in segments."""
-    return sum(int(page.bound, 16) for page in p.pages if page.of == name)
+    return sum(int(page.items_digest, 16) for page in p.segments if page.kind == name)
 
 
 def sum_digests(items: Iterable[object]) -> str:
@@ -144,9 +149,9 @@ def update_format(p: SagaProgress) -> SagaProgress:
     if _is_released(p):
         format_ = RELEASED
     elif claimed or p.format == CLAIMED:
-        format_ = max(CLAIMED, compute_format(p.pages, p.deadlines, p.later, p.version))
+        format_ = max(CLAIMED, compute_format(p.segments, p.deadlines, p.suspended_runs, p.version))
     elif p.format == RELEASED:
-        format_ = compute_format(p.pages, p.deadlines, p.later, p.version)
+        format_ = compute_format(p.segments, p.deadlines, p.suspended_runs, p.version)
     else:
         return p
     return p if p.format == format_ else structs.replace(p, format=format_)
@@ -166,10 +171,10 @@ def _is_released(p: SagaProgress) -> bool:
     """Return True if the progress needs format `RELEASED`, because older versions of the toolkit would misread it: a
     run was started under handler version 2 or later, an open run's unanswered call is a fallback, or a result stores
     messages that its handler consumed."""
-    begun = any(i.handler_version > 1 for i in p.intents) or any(c.handler_version > 1 for c in p.later)
+    begun = any(i.handler_version > 1 for i in p.intents) or any(c.handler_version > 1 for c in p.suspended_runs)
     # In a progress that was changed by hand, `begins` may be of any type.
     another_way = any(getattr(i.begins, "instead", "") for i in p.intents)
-    return begun or another_way or any(result.took for result in p.results)
+    return begun or another_way or any(result.consumed for result in p.results)
 
 
 def has_digests(entries: Sequence[Transition]) -> bool:
@@ -194,7 +199,7 @@ def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]
 
 def _sum_field(name: str, p: SagaProgress) -> int:
     """Return the sum of the digests of a field's items, including those in segments."""
-    value = getattr(p, name)
+    value = getattr(p, _ATTRIBUTES[name])
     held = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
     return (sum(held) + _sum_segments(p, name)) % _MODULUS
 
@@ -279,8 +284,8 @@ def _digest(item: object) -> int:
 
 
 def _hash(item: object) -> blake2b:
-    if type(item) is CompensableResult and item.own:
-        item = structs.replace(item, own=())
+    if type(item) is CompensableResult and item.self_consumed_ids:
+        item = structs.replace(item, self_consumed_ids=())
     return blake2b(encode(item), digest_size=8)
 
 
@@ -291,7 +296,7 @@ def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iter
     """Yield the fields that contradict the transitions, or each other."""
     calls = [call for i in p.intents for call in i.calls] + [call for entry in entries for call in entry.calls]
     claimed = any(call.claim for call in calls)
-    plain = compute_format(p.pages, p.deadlines, p.later, p.version)
+    plain = compute_format(p.segments, p.deadlines, p.suspended_runs, p.version)
     if p.format != (RELEASED if _is_released(p) else plain) and not (claimed and p.format == CLAIMED):
         yield "format"
     yield from _find_wrong_numbers(p, entries)
@@ -301,9 +306,11 @@ def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iter
         yield "principal"
     if p.published == p.n and p.n and not p.intents:  # only a write that begins a run sets `published` to `n`
         yield "intents"
-    if p.wake is not None and p.wake != next((entry.wake for entry in reversed(entries) if entry.wake), None):
+    if p.timer is not None and p.timer != next((entry.timer for entry in reversed(entries) if entry.timer), None):
         yield "wake"
-    if p.own and not _restore_original(p.own) <= {own for entry in entries for own in _iterate_own_events(p, entry)}:
+    if p.self_consumed and not _restore_original(p.self_consumed) <= {
+        own for entry in entries for own in _iterate_own_events(p, entry)
+    }:
         yield "own"
     if any(i.message.saga != p.saga or (i.kind == "do" and i.handler in p.closed) for i in p.intents):
         yield "intents"
@@ -313,13 +320,13 @@ def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iter
     if any(not a.dead and (b.dead or a.n > b.n) for a, b in pairwise(queue)):
         yield "queue"
     for name in ("waiting", "compensating", "deadlines", "later"):
-        if any(a.n > b.n for a, b in pairwise(getattr(p, name))):
+        if any(a.n > b.n for a, b in pairwise(getattr(p, _ATTRIBUTES[name]))):
             yield name
     order = {e.id: (entry.n, i) for entry in entries for i, e in enumerate(entry.events)}
     places = [order.get(result.event.id) for result in p.results]
     if None in places or any(a > b for a, b in pairwise(filter(None, places))):
         yield "results"
-    if any(not set(result.own) <= order.keys() for result in p.results):
+    if any(not set(result.self_consumed_ids) <= order.keys() for result in p.results):
         yield "results"
 
 

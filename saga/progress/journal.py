@@ -47,14 +47,14 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
     position: Position | None
     """Position of the message in the log; `None` if the progress knew the message before this write."""
     roles: HandlerRoles
-    heard: tuple[str, ...]
+    self_consumed_types: tuple[str, ...]
     """Types of own events that the progress, once it is written, stores completely for its handlers: see
     `SagaProgress.heard`."""
     now_ms: int
     retention_s: int
     before: SagaProgress | None = None
     """The progress as it is in the store: the transition records the changes from it."""
-    told: int = 0
+    transitions_published: int = 0
     """The transition events of all transitions below this number are published."""
 
     @property
@@ -135,7 +135,7 @@ def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
             published=p.n,
             started=p.started or hand.message.started,
             principal=determine_principal(p, hand.message),
-            heard=hand.heard,
+            self_consumed_types=hand.self_consumed_types,
         )
     )
 
@@ -165,15 +165,15 @@ def append_transition(
     """Return the progress with one more transition. This is the last change before the write."""
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trim_inbox(p, hand))
-    if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
-        pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
-        p = replace(p, pages=pages, format=compute_format(pages, p.deadlines, p.later, p.version))
+    if p.segments and any(page.is_forgotten(hand.surely_s) for page in p.segments):
+        pages = tuple(page for page in p.segments if not page.is_forgotten(hand.surely_s))
+        p = replace(p, segments=pages, format=compute_format(pages, p.deadlines, p.suspended_runs, p.version))
     started, principal, message = p.started or hand.message.started, determine_principal(p, hand.message), ended.message
     wake = None
     if hand.roles.deadlines:
         p = timers.touch_deadlines(p, hand.roles, hand.message, ended.events, hand.now_ms)
     # In most sagas nothing waits for a time, and checking that is cheap.
-    if p.deadlines or p.queue or p.compensating or p.later or p.wake is not None:
+    if p.deadlines or p.queue or p.compensating or p.suspended_runs or p.timer is not None:
         if not timers.is_clock_behind(hand.message, hand.now_ms):
             p = timers.limit_delays(p, hand.roles, hand.now_ms)
         p, wake = timers.set_timer(p, hand.before, hand.now_ms)
@@ -200,7 +200,7 @@ def append_transition(
         calls=ended.calls,
         shown=ended.shown,
         letters=ended.letters,
-        wake=wake,
+        timer=wake,
         trace=message.trace,
     )
     raw = encode(entry)
@@ -211,10 +211,10 @@ def append_transition(
             principal=principal,
             n=p.n + 1,
             published=p.n,
-            told=hand.told,
+            transitions_published=hand.transitions_published,
             hash=sha256(raw).hexdigest(),
             transitions=(*p.transitions, Raw(raw)),
-            heard=hand.heard,
+            self_consumed_types=hand.self_consumed_types,
         ),
         entry,
     )
@@ -240,9 +240,9 @@ def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
 def iterate_messages(p: SagaProgress) -> Iterator[Message]:
     """Yield every message that is stored in the progress, for whatever purpose."""
     yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
-    yield from (own.event for own in p.own)
+    yield from (own.event for own in p.self_consumed)
     yield from (part for intent in p.intents for part in intent.parts)
-    yield from (part for c in p.later for part in c.parts)
+    yield from (part for c in p.suspended_runs for part in c.parts)
 
 
 def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
@@ -275,7 +275,7 @@ def reject_message(
     """Record a dead letter that does not block the saga: a message that need not be handled cannot block others."""
     letter = DeadLetterRecord(
         id=ids.dead_letter_id(p.service, p.saga, role.name, message.id, p.replays),
-        what="dead letter",
+        kind="dead letter",
         handler=role.name,
         reason=reason,
         remedy=remedy,
@@ -302,10 +302,10 @@ def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message
 
 
 def enqueue_message(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, bad: str | None
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, undecodable: str | None
 ) -> Commit:
     """Record that the message is queued, in order, behind the run or dead letter that blocks the saga."""
-    kept = PendingMessage(handler=role.name, message=message, n=p.n, bad=bad)
+    kept = PendingMessage(handler=role.name, message=message, n=p.n, undecodable=undecodable)
     p = replace(
         p,
         queue=(*remove_messages(p.queue, role.name, [message.id]), kept),
@@ -318,7 +318,7 @@ def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: 
     """Record the end of a handler's run: state, inbox, events and results in one transition."""
     parts, delta = ended.parts, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
-    ran = p.ran
+    ran = p.completed_runs
     if not role.many:
         ran += tuple(
             [
@@ -339,11 +339,11 @@ def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: 
         queue=p.queue and remove_messages(p.queue, role.name, ids_of_ended),
         waiting=p.waiting and remove_messages(p.waiting, role.name, ids_of_ended),
         intents=remove_intent(p, role, ended),
-        ran=ran,
+        completed_runs=ran,
         results=add_results(p, hand, role, ended),
         state={**p.state, **delta} if delta else p.state,
     )
-    if p.later:
+    if p.suspended_runs:
         p = remove_suspended_runs(p, role.name, ids_of_ended)
     return append_transition(apply_emitted_events(p, hand.roles, ended.events), hand, "handled", role.name, ended)
 
@@ -364,7 +364,7 @@ def add_results(
     own, undo = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo
     took = tuple([m for m in ended.parts if m.type in undo.took]) if undo.took else ()
     new = [
-        CompensableResult(handler=role.name, cause=ended.cause, event=e, took=took, own=own, n=p.n)
+        CompensableResult(handler=role.name, cause=ended.cause, event=e, consumed=took, self_consumed_ids=own, n=p.n)
         for e in ended.events
         if e.type in undo.results
     ]
@@ -374,26 +374,26 @@ def add_results(
 def remove_suspended_runs(p: SagaProgress, handler: str, messages: Iterable[str]) -> SagaProgress:
     """Return the progress without the suspended runs of this handler that were started by one of these messages."""
     gone = set(messages)
-    later = tuple(c for c in p.later if c.handler != handler or c.parts[0].id not in gone)
+    later = tuple(c for c in p.suspended_runs if c.handler != handler or c.parts[0].id not in gone)
     return (
         p
-        if later == p.later
-        else replace(p, later=later, format=compute_format(p.pages, p.deadlines, later, p.version))
+        if later == p.suspended_runs
+        else replace(p, suspended_runs=later, format=compute_format(p.segments, p.deadlines, later, p.version))
     )
 
 
 def find_suspended_ids(p: SagaProgress, handler: str, messages: Iterable[str]) -> list[str]:
     """Return the ids of all messages of the handler's suspended runs that were started by one of these messages."""
     wanted = set(messages)
-    return [m.id for c in p.later if c.handler == handler and c.parts[0].id in wanted for m in c.parts]
+    return [m.id for c in p.suspended_runs if c.handler == handler and c.parts[0].id in wanted for m in c.parts]
 
 
 def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
     """Return the progress with the effects of emitted events: self-consumed events, the outcome, compensations that
     begin."""
-    if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
+    if not p.self_consumed and roles.affecting.isdisjoint([e.type for e in events]):
         return p
-    own = [o for o in p.own if any(True for _ in find_remaining_consumers(p, roles, o))]
+    own = [o for o in p.self_consumed if any(True for _ in find_remaining_consumers(p, roles, o))]
     outcome, compensating = p.outcome, p.compensating
     for e in events:
         if e.type in roles.by_type:
@@ -402,14 +402,14 @@ def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[
             outcome = outcome or e.type
         if e.type in roles.undone_by:
             compensating += tuple([PendingMessage(handler=r.name, message=e, n=p.n) for r in roles.undone_by[e.type]])
-    return replace(p, own=tuple(own) if own else (), outcome=outcome, compensating=compensating)
+    return replace(p, self_consumed=tuple(own) if own else (), outcome=outcome, compensating=compensating)
 
 
 def reschedule_timer(p: SagaProgress, hand: WriteContext) -> Commit:
     """Record a new timer, because the current one would fire too late or there is none."""
     reason = "a wake is due earlier than the one that was to come"
     return append_transition(
-        replace(p, wake=None), hand, "waiting", "", TransitionDetails(message=hand.message, reason=reason)
+        replace(p, timer=None), hand, "waiting", "", TransitionDetails(message=hand.message, reason=reason)
     )
 
 
@@ -421,7 +421,7 @@ def record_deadline_event(p: SagaProgress, hand: WriteContext, message: Message)
 
 def _finish_messages(p: SagaProgress, hand: WriteContext, role: HandlerRole, messages: Sequence[str]) -> SagaProgress:
     """Move these messages of this handler to the inbox."""
-    if p.later:
+    if p.suspended_runs:
         messages = [*messages, *([] if role.many else find_suspended_ids(p, role.name, messages))]
         p = remove_suspended_runs(p, role.name, messages)
     return replace(
@@ -436,7 +436,7 @@ def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfCons
     """Yield the handlers that may still consume this self-consumed event."""
     for role in roles.by_type.get(own.event.type, ()):
         had = not own.is_for(role.name) or ids.inbox_entry(own.event.id, role.name) in p.inbox
-        if not had and (role.many or not any(ran.handler == role.name for ran in p.ran)):
+        if not had and (role.many or not any(ran.handler == role.name for ran in p.completed_runs)):
             yield role
 
 
@@ -444,7 +444,7 @@ def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome:
     """Return the inbox after the compensation of `role` has ended: with entries of the outcome, and of the stored
     messages that the handler will never handle."""
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
-    dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
+    dropped += [m.id for c in p.suspended_runs if c.handler == role.name for m in c.parts]
     return {
         **add_to_inbox(p, hand, role.name, dropped),
         **add_to_inbox(p, hand, compensation_name(role.name), [outcome.id]),
@@ -475,7 +475,7 @@ def suspend_run(
         p.results
     ):  # otherwise the compensation of a result covers all calls
         said = next_turn.undo_with
-        earlier = [c for c in p.later if c.handler == role.name and c.parts[0].id == needed[0].id]
+        earlier = [c for c in p.suspended_runs if c.handler == role.name and c.parts[0].id == needed[0].id]
         # Without arguments: the digests of a history count these calls, and an older toolkit would leave them out.
         here = [replace(call, arguments="") for call in find_uncovered_calls(ended.calls, said)]
         calls = keep_newest_calls((*[call for c in earlier if not said for call in c.calls], *here))
@@ -489,8 +489,11 @@ def suspend_run(
         results=results,
         state={**p.state, **ended.delta} if ended.delta else p.state,
     )
-    later = (*p.later, replace(next_turn, n=p.n, by=hand.message.id, calls=calls, undo_with=undo_with))
-    p = replace(p, later=later, format=compute_format(p.pages, p.deadlines, later, p.version))
+    later = (
+        *p.suspended_runs,
+        replace(next_turn, n=p.n, last_message=hand.message.id, calls=calls, undo_with=undo_with),
+    )
+    p = replace(p, suspended_runs=later, format=compute_format(p.segments, p.deadlines, later, p.version))
     return append_transition(apply_emitted_events(p, hand.roles, ended.events), hand, "later", role.name, ended)
 
 
@@ -529,7 +532,10 @@ def _has_side_effect(call: StepRecord) -> bool:
 
 FREE = 4
 """Runs leave one part in this many of the store's maximum document size free, for dead letters and queued messages."""
-_GROWING = ("state", "inbox", "results", "own", "intents", "queue", "waiting", "compensating", "later", "transitions")
+_GROWING = (
+    "state", "inbox", "results", "self_consumed", "intents", "queue", "waiting", "compensating", "suspended_runs",
+    "transitions",
+)  # fmt: skip
 
 
 def check_room(written: Commit, p: SagaProgress, content_bytes: int, bytes_max: int) -> None:

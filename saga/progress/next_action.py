@@ -48,7 +48,7 @@ from saga.progress.handlers import HandlerRoles
 from saga.progress.journal import Commit, WriteContext
 
 DONE, RELOAD, RECALL = Complete(), LoadProgress(), RecallOverflow()
-_open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "later", "pages")
+_open_work = attrgetter("intents", "queue", "waiting", "self_consumed", "compensating", "suspended_runs", "segments")
 
 
 def choose_next_action(
@@ -66,22 +66,22 @@ def choose_next_action(
     message = trigger.message
     if p is None:
         return RELOAD
-    if p.pages and trigger.paged is None:
+    if p.segments and trigger.paged is None:
         return RECALL
-    if p.wake is not None and not timers.is_clock_behind(message, now.ms):  # without a timer nothing waits for a time
+    if p.timer is not None and not timers.is_clock_behind(message, now.ms):  # without a timer nothing waits for a time
         p = timers.limit_delays(p, roles, now.ms)
     only_had = (
         message.type != TIMER_TYPE
     )  # a handled message stays in the inbox, so an old copy suffices; timers are not in it
     if isinstance(message, OperatorCommand):
-        heeded = operator_commands.decide_command(p, roles, message, trigger.bad)
+        heeded = operator_commands.decide_command(p, roles, message, trigger.undecodable)
         if heeded is not None:
             return heeded
     for role in roles.by_type.get(message.type, ()):
         if trigger.paged and role.name in trigger.paged:  # it is stored already
             only_had = False
             continue
-        decision = decide(p, role, message, now=now, bad=trigger.bad.get(role.name))
+        decision = decide(p, role, message, now=now, undecodable=trigger.undecodable.get(role.name))
         if isinstance(decision, AlreadyProcessed):
             continue
         only_had = False
@@ -110,9 +110,9 @@ def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, c
     at = timers.compute_next_check(p, now.ms)
     if at is None:
         return DONE
-    if p.wake is None or p.wake.due_ms > at:  # a worker whose clock is ahead set it
+    if p.timer is None or p.timer.due_ms > at:  # a worker whose clock is ahead set it
         return RescheduleTimer() if certain else RELOAD
-    if message.type and message.id != p.wake.id:
+    if message.type and message.id != p.timer.id:
         return DONE
     if message.type and p.deadlines and (behind := timers.find_deadlines_behind_log(p, roles, now)):
         return _await_log(p, roles, behind, now)
@@ -169,7 +169,7 @@ def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecisio
         case KeepPending():
             return journal.keep_pending(p, hand, role, message, action.reason)
         case Enqueue():
-            return journal.enqueue_message(p, hand, role, message, action.reason, action.bad)
+            return journal.enqueue_message(p, hand, role, message, action.reason, action.undecodable)
         case DelayCompensation():
             return compensation.delay_compensation(p, hand, role, message, known=action.known)
         case BeginAbort():
@@ -198,10 +198,10 @@ def hold_back(p: SagaProgress, held_back: Sequence[HeldBack], now_ms: int) -> Sa
                 replace(c, due_ms=max(c.due_ms, at))
                 if c.handler == handler and message in ("", *[m.id for m in c.parts])
                 else c
-                for c in p.later
+                for c in p.suspended_runs
             )
             queue, waits = _move_due(p.queue, handler, message, at), _move_due(p.deadlines, handler, message, at)
-            p = replace(p, queue=queue, deadlines=waits, later=later)
+            p = replace(p, queue=queue, deadlines=waits, suspended_runs=later)
     return p
 
 

@@ -42,7 +42,7 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext
 
 
 def decide_command(
-    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, bad: Mapping[str, str] = NO_HANDLERS
+    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, undecodable: Mapping[str, str] = NO_HANDLERS
 ) -> CommandDecision | BeginAbort | Abort | None:
     """Decide what a command does; `None` if it was applied before, or its saga is unknown.
 
@@ -58,7 +58,7 @@ def decide_command(
     if (
         kept is None
         and command.wanted == "replay"
-        and (admitted := _decide_admission(p, roles, command, bad)) is not None
+        and (admitted := _decide_admission(p, roles, command, undecodable)) is not None
     ):
         return admitted
     if kept is None:
@@ -86,7 +86,7 @@ def decide_command(
 
 
 def _decide_admission(
-    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, bad: Mapping[str, str]
+    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, undecodable: Mapping[str, str]
 ) -> AdmitAsNew | RejectCommand | None:
     """Decide on a dead letter that does not block its saga; `None` if there is none with this id."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
@@ -101,7 +101,7 @@ def _decide_admission(
     if letter is not None and letter.handler not in roles.handlers:
         return RejectCommand(command, f"this version has no handler {letter.handler}: replay it where one has")
     if letter is not None:
-        return AdmitAsNew(command, message, (roles.handlers[letter.handler],), bad=bad)
+        return AdmitAsNew(command, message, (roles.handlers[letter.handler],), undecodable=undecodable)
     held = {(k.handler, k.message.id) for k in (*p.queue, *p.waiting)}
     takers = tuple(
         role
@@ -119,7 +119,7 @@ def _decide_admission(
         return RejectCommand(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
     if not takers and not undone:
         return RejectCommand(command, f"nobody here has anything left to do with {message.type}")
-    return AdmitAsNew(command, message, takers, undone, bad)
+    return AdmitAsNew(command, message, takers, undone, undecodable)
 
 
 def _decide_release(p: SagaProgress, command: OperatorCommand) -> Release | RejectCommand:
@@ -198,7 +198,7 @@ def _decide_resolution(p: SagaProgress, command: OperatorCommand) -> ResolveEsca
     if f"{command.dead}-resolved" in letters:
         return RejectCommand(command, f"escalation {command.dead} is closed already")
     escalation = letters.get(command.dead)
-    if (escalation is None and not p.first) or (escalation is not None and escalation.what != "escalation"):
+    if (escalation is None and not p.first) or (escalation is not None and escalation.kind != "escalation"):
         return RejectCommand(command, f"no escalation {command.dead} is known of this saga here")
     return ResolveEscalation(command, escalation)
 
@@ -319,7 +319,10 @@ def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) ->
     inbox = dict(p.inbox)
     for role in action.takers:
         inbox.pop(ids.inbox_entry(message.id, role.name), None)
-    takers = [PendingMessage(handler=r.name, message=message, n=p.n, bad=action.bad.get(r.name)) for r in action.takers]
+    takers = [
+        PendingMessage(handler=r.name, message=message, n=p.n, undecodable=action.undecodable.get(r.name))
+        for r in action.takers
+    ]
     undone = [PendingMessage(handler=r.name, message=message, n=p.n) for r in action.undone]
     p = replace(
         p,
@@ -331,7 +334,7 @@ def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) ->
     handler = action.takers[0].name if len(action.takers) == 1 and not undone else COMMAND
     end = DeadLetterRecord(
         id=f"{command.dead}-replayed",
-        what="replayed",
+        kind="replayed",
         handler=handler,
         reason=f"it is handled as a new one: {describe_request(command)}",
         remedy="nothing to do",
@@ -381,7 +384,7 @@ def _apply_resolution(
     handler = COMMAND if escalation is None else escalation.handler
     end = DeadLetterRecord(
         id=f"{command.dead}-resolved",
-        what="resolved",
+        kind="resolved",
         handler=handler,
         reason=f"what it tells of is put right: {describe_request(command)}",
         remedy="nothing to do",
@@ -414,7 +417,7 @@ def discard_message(  # the message, because of which command, and what became o
         letters.append(
             DeadLetterRecord(
                 id=ids.dead_letter_id(p.service, p.saga, f"{kept.handler}|escalation", command.id, p.replays),
-                what="escalation",
+                kind="escalation",
                 handler=kept.handler,
                 reason=f"{kept.handler} had begun, and is discarded; what it did has to be put right by hand",
                 remedy="put right each of these calls by hand",
@@ -424,14 +427,14 @@ def discard_message(  # the message, because of which command, and what became o
         )
     goes_on = suspended_runs.find_suspended_run(p, kept.handler, kept.message.id)
     left = () if goes_on is None else _find_remaining_parts(p, hand.roles.handlers[kept.handler], goes_on)
-    later = tuple(c for c in p.later if c is not goes_on)
+    later = tuple(c for c in p.suspended_runs if c is not goes_on)
     p = replace(
         p,
         inbox=inbox,
         queue=journal.remove_messages(p.queue, kept.handler, gone),
         waiting=(*journal.remove_messages(p.waiting, kept.handler, gone), *left),
-        later=later,
-        format=compute_format(p.pages, p.deadlines, later, p.version),
+        suspended_runs=later,
+        format=compute_format(p.segments, p.deadlines, later, p.version),
         intents=tuple(i for i in p.intents if i is not sealed),
     )
     ended = TransitionDetails(
@@ -459,7 +462,7 @@ def _make_end_record(
     """Make the record of the end of a dead letter, of a handler or a compensation."""
     return DeadLetterRecord(
         id=f"{kept.dead}-{what}",
-        what=what,
+        kind=what,
         handler=handler,
         reason=f"{so}: {describe_request(command)}",
         remedy="nothing to do",

@@ -109,20 +109,27 @@ class OverflowContext:
     events are withdrawn."""
 
 
-class SegmentDocument(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class SegmentDocument(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"kind": "of", "expires": "until", "messages": "kept", "self_consumed": "own", "segments": "pages"},
+):
     """Content of an overflow segment, as it is stored."""
 
     service: str
     saga: str
-    of: SegmentKind
+    kind: SegmentKind
     newest: int
-    until: int = 0
+    expires: int = 0
     entries: bytes
     """The inbox entries of the messages in the segment, each of `ENTRY_BYTES`, sorted."""
-    kept: tuple[PendingMessage, ...] = ()
+    messages: tuple[PendingMessage, ...] = ()
     results: tuple[CompensableResult, ...] = ()
-    own: tuple[SelfConsumedEvent, ...] = ()
-    pages: tuple[OverflowSegment, ...] = ()
+    self_consumed: tuple[SelfConsumedEvent, ...] = ()
+    segments: tuple[OverflowSegment, ...] = ()
     """The segments that it lists, if it is an index segment."""
     below: OverflowSegment | None = None
     """For results: the segment with the next older results of the same handler."""
@@ -187,9 +194,9 @@ def _make_segment(p: SagaProgress, segment: OverflowSegment, **content: Any) -> 
     document = SegmentDocument(
         service=p.service,
         saga=p.saga,
-        of=segment.of,
+        kind=segment.kind,
         newest=segment.newest,
-        until=segment.until,
+        expires=segment.expires,
         **{"entries": b"", **content},
     )
     encoded = encode(document)
@@ -197,13 +204,13 @@ def _make_segment(p: SagaProgress, segment: OverflowSegment, **content: Any) -> 
 
 
 def _with_segments(p: SagaProgress, segments: tuple[OverflowSegment, ...]) -> SagaProgress:
-    return replace(p, pages=segments, format=compute_format(segments, p.deadlines, p.later, p.version))
+    return replace(p, segments=segments, format=compute_format(segments, p.deadlines, p.suspended_runs, p.version))
 
 
 def _replace_segment(p: SagaProgress, segment: OverflowSegment, *others: OverflowSegment) -> SagaProgress:
     """Return the progress with this segment replaced by other segments, or by none."""
-    at = p.pages.index(segment)
-    return _with_segments(p, (*p.pages[:at], *others, *p.pages[at + 1 :]))
+    at = p.segments.index(segment)
+    return _with_segments(p, (*p.segments[:at], *others, *p.segments[at + 1 :]))
 
 
 # -------------------------------------------------------------------- the mechanism, for every kind of list
@@ -219,10 +226,10 @@ def move_out(p: SagaProgress, context: OverflowContext) -> tuple[SagaProgress, S
                 below = kind.find_below(p, tail)
                 segment, content = kind.describe(tail, items, below)
                 if kind.expires:
-                    segment = replace(segment, newest=context.now_s, until=until)
+                    segment = replace(segment, newest=context.now_s, expires=until)
                 made = _make_segment(p, segment, **content)
                 p = kind.remove(p, items)
-                p = _with_segments(p, (*(other for other in p.pages if other is not below), made.segment))
+                p = _with_segments(p, (*(other for other in p.segments if other is not below), made.segment))
                 new.append(made)
     return p, new
 
@@ -230,7 +237,7 @@ def move_out(p: SagaProgress, context: OverflowContext) -> tuple[SagaProgress, S
 def find_segment_to_restore(p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
     """Return a segment that has to be read back, because it has items that decisions depend on, or that were
     withdrawn."""
-    found = (kind.find_segment_to_restore(p, context) for kind in LIST_KINDS.values()) if p.pages else ()
+    found = (kind.find_segment_to_restore(p, context) for kind in LIST_KINDS.values()) if p.segments else ()
     return next((segment for segment in found if segment is not None), None)
 
 
@@ -245,7 +252,7 @@ def restore(
     if segment.level:
         return open_index(p, segment, document)
     p = _replace_segment(p, segment, *(() if document.below is None else (document.below,)))
-    kind = LIST_KINDS[segment.of]
+    kind = LIST_KINDS[segment.kind]
     return kind.put_back(p, getattr(document, kind.stored), before)
 
 
@@ -260,10 +267,10 @@ def drop(p: SagaProgress, segment: OverflowSegment, document: SegmentDocument) -
 def find_segments_to_index(p: SagaProgress, bounds: OverflowBounds) -> Sequence[OverflowSegment]:
     """Return the segments of one list that one index segment may replace; empty if there are too few."""
     lists: dict[tuple[object, ...], list[OverflowSegment]] = {}
-    for segment in p.pages:
-        if segment.of in ("queue", "waiting", "own"):
-            whose = () if segment.of == "queue" else (segment.handlers, segment.types)
-            lists.setdefault((segment.of, *whose), []).append(segment)
+    for segment in p.segments:
+        if segment.kind in ("queue", "waiting", "own"):
+            whose = () if segment.kind == "queue" else (segment.handlers, segment.types)
+            lists.setdefault((segment.kind, *whose), []).append(segment)
     for segments in lists.values():
         if len(segments) < bounds.index_max:
             continue
@@ -284,13 +291,13 @@ def index_segments(
     segment."""
     first = segments[0]
     index = OverflowSegment(
-        of=first.of,
+        kind=first.kind,
         name="",
         count=sum(segment.count for segment in segments),
         newest=max(segment.newest for segment in segments),
-        until=min(segment.until for segment in segments),
-        bound=_sum_digests([segment.bound for segment in segments]),
-        had=_sum_digests([segment.had for segment in segments]),
+        expires=min(segment.expires for segment in segments),
+        items_digest=_sum_digests([segment.items_digest for segment in segments]),
+        inbox_digest=_sum_digests([segment.inbox_digest for segment in segments]),
         first=first.first,
         last=segments[-1].last,
         handlers=tuple(sorted({name for segment in segments for name in segment.handlers})),
@@ -298,15 +305,15 @@ def index_segments(
         level=first.level + 1,
     )
     all_ = sorted({entry for packed in entries for entry in _split_entries(packed)})
-    new = _make_segment(p, index, entries=b"".join(all_), pages=tuple(segments))
-    at, gone = p.pages.index(first), {segment.name for segment in segments}
-    rest = [segment for segment in p.pages[at:] if segment.name not in gone]
-    return _with_segments(p, (*p.pages[:at], new.segment, *rest)), new
+    new = _make_segment(p, index, entries=b"".join(all_), segments=tuple(segments))
+    at, gone = p.segments.index(first), {segment.name for segment in segments}
+    rest = [segment for segment in p.segments[at:] if segment.name not in gone]
+    return _with_segments(p, (*p.segments[:at], new.segment, *rest)), new
 
 
 def open_index(p: SagaProgress, index: OverflowSegment, document: SegmentDocument) -> SagaProgress:
     """Return the progress with an index segment replaced by the segments that it lists."""
-    return _replace_segment(p, index, *document.pages)
+    return _replace_segment(p, index, *document.segments)
 
 
 def _sum_digests(bounds: Sequence[str]) -> str:
@@ -330,13 +337,13 @@ def find_wrong_expiries(p: SagaProgress, context: OverflowContext) -> Sequence[O
     soon = context.now_s + context.retention_s + YEAR_S // 2
 
     def is_wrong(segment: OverflowSegment) -> bool:
-        if segment.of == "results":  # like archives, they never expire
+        if segment.kind == "results":  # like archives, they never expire
             return False
-        if segment.of == "inbox" or not p.may_stand:
-            return not segment.until or (segment.of != "inbox" and segment.until < soon)
-        return segment.until > 0
+        if segment.kind == "inbox" or not p.may_stand:
+            return not segment.expires or (segment.kind != "inbox" and segment.expires < soon)
+        return segment.expires > 0
 
-    return tuple(segment for segment in p.pages if is_wrong(segment))
+    return tuple(segment for segment in p.segments if is_wrong(segment))
 
 
 def copy_segment(
@@ -346,12 +353,16 @@ def copy_segment(
 
     Of an inbox segment, only the entries are copied: all its messages count as handled.
     """
-    if segment.of == "inbox":
+    if segment.kind == "inbox":
         new = make_inbox_segment(p, _split_entries(document.entries), newest=segment.newest, until=until)
     else:
-        content = {"entries": document.entries, "kept": document.kept, "own": document.own}
-        new = _make_segment(p, replace(segment, until=until), **content)
-    return replace(p, pages=tuple(new.segment if other is segment else other for other in p.pages)), new
+        content = {
+            "entries": document.entries,
+            "messages": document.messages,
+            "self_consumed": document.self_consumed,
+        }
+        new = _make_segment(p, replace(segment, expires=until), **content)
+    return replace(p, segments=tuple(new.segment if other is segment else other for other in p.segments)), new
 
 
 # -------------------------------------------------------------------- the kinds of list
@@ -360,7 +371,7 @@ def copy_segment(
 class Tail(NamedTuple, Generic[Item]):
     """Items at the end of one list that may move to segments, in order."""
 
-    of: SegmentKind
+    kind: SegmentKind
     items: Sequence[Item]
     handlers: tuple[str, ...] = ()
     """Handlers of the list, if the items do not name them."""
@@ -394,7 +405,7 @@ class ListKind(ABC, Generic[Item]):
         """
         first, last, names = items[0].n, items[-1].n, tail.handlers
         segment = OverflowSegment(
-            of=tail.of, name="", count=len(items), newest=0, first=first, last=last, handlers=names
+            kind=tail.kind, name="", count=len(items), newest=0, first=first, last=last, handlers=names
         )
         return segment, {self.stored: items}
 
@@ -454,7 +465,7 @@ class Messages(ListKind[PendingMessage]):
     Other pending messages need no segments: for every other required parameter at most one message is pending.
     """
 
-    stored = "kept"
+    stored = "messages"
 
     def __init__(self, of: Literal["queue", "waiting"]) -> None:
         self.of: SegmentKind = of
@@ -462,7 +473,7 @@ class Messages(ListKind[PendingMessage]):
 
     def iterate_lists(self, p: SagaProgress, roles: HandlerRoles) -> Iterator[MessageList]:
         """Yield the lists of this kind that may grow without limit."""
-        segments = tuple(segment for segment in p.pages if segment.of == self.of)
+        segments = tuple(segment for segment in p.segments if segment.kind == self.of)
         if self.of == "queue":
             if p.queue or segments:
                 yield MessageList(tuple(k for k in p.queue if k.dead is None), segments)
@@ -506,8 +517,8 @@ class Messages(ListKind[PendingMessage]):
         segment, content = super().describe(tail, items, below)
         segment = replace(
             segment,
-            bound=integrity.sum_digests(items),
-            had=integrity.sum_entry_digests(entries),
+            items_digest=integrity.sum_digests(items),
+            inbox_digest=integrity.sum_entry_digests(entries),
             handlers=tuple(sorted({k.handler for k in items})),
             types=tuple(sorted({k.message.type for k in items})) if tail.has_types else (),
         )
@@ -571,23 +582,23 @@ class Results(ListKind[CompensableResult]):
     def find_segment_to_restore(self, p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
         """Return the newest segment of a handler that has no results outside segments."""
         here = {result.handler for result in p.results}
-        return next((s for s in p.pages if s.of == "results" and s.handlers[0] not in here), None)
+        return next((s for s in p.segments if s.kind == "results" and s.handlers[0] not in here), None)
 
     def find_below(self, p: SagaProgress, tail: Tail[CompensableResult]) -> OverflowSegment | None:
-        return next((s for s in p.pages if s.of == "results" and s.handlers == tail.handlers), None)
+        return next((s for s in p.segments if s.kind == "results" and s.handlers == tail.handlers), None)
 
     def describe(
         self, tail: Tail[CompensableResult], items: tuple[CompensableResult, ...], below: OverflowSegment | None
     ) -> tuple[OverflowSegment, dict[str, Any]]:
         count, bound = len(items), int(integrity.sum_digests(items), 16)
         if below is not None:
-            count, bound = count + below.count, bound + int(below.bound, 16)
+            count, bound = count + below.count, bound + int(below.items_digest, 16)
         segment, content = super().describe(tail, items, below)
-        segment = replace(segment, count=count, bound=integrity.format_sum(bound), first=0, last=0)
+        segment = replace(segment, count=count, items_digest=integrity.format_sum(bound), first=0, last=0)
         return segment, {**content, "below": below}
 
     def get_size(self, item: CompensableResult) -> int:
-        return len(item.event.value) + sum(map(len, item.own))
+        return len(item.event.value) + sum(map(len, item.self_consumed_ids))
 
     def get_group(self, item: CompensableResult) -> Hashable:
         return item.cause
@@ -612,7 +623,7 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
     In a segment, an event names the handlers that may still consume it.
     """
 
-    field = stored = "own"
+    field = stored = "self_consumed"
 
     def find_tails(self, p: SagaProgress, context: OverflowContext) -> Sequence[Tail[SelfConsumedEvent]]:
         """Return the events after the first ones of each parameter, grouped by type and handlers.
@@ -621,13 +632,18 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
         decisions depend on them.
         """
         bounds = context.bounds
-        if len(p.own) < bounds.segment_max and sum(map(self.get_size, p.own)) < bounds.segment_bytes:
+        if (
+            len(p.self_consumed) < bounds.segment_max
+            and sum(map(self.get_size, p.self_consumed)) < bounds.segment_bytes
+        ):
             return ()  # no segment is full
         staying = {context.message.id} | {k.message.id for k in (*p.queue, *p.waiting)}
-        staying |= {part.id for intent in p.intents for part in intent.parts} | {m.id for c in p.later for m in c.parts}
+        staying |= {part.id for intent in p.intents for part in intent.parts} | {
+            m.id for c in p.suspended_runs for m in c.parts
+        }
         heads: defaultdict[_Parameter, _Head] = defaultdict(_Head)
         tails: defaultdict[tuple[str, tuple[str, ...]], list[SelfConsumedEvent]] = defaultdict(list)
-        for own in p.own:
+        for own in p.self_consumed:
             takers = list(journal.find_remaining_consumers(p, context.roles, own))
             # A list, not a generator: `is_full` has to count the event for every handler.
             beyond = [heads[_find_parameter(role, own.event.type)].is_full(own, bounds) for role in takers]
@@ -637,7 +653,7 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
 
     def find_segment_to_restore(self, p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
         """Return a segment that may contain withdrawn events, or the first event for a parameter."""
-        segments = sorted((s for s in p.pages if s.of == "own"), key=lambda segment: segment.first)
+        segments = sorted((s for s in p.segments if s.kind == "own"), key=lambda segment: segment.first)
         if not segments:
             return None
         return self.find_withdrawn(p, context.before) or self.find_first(p, context.roles, segments)
@@ -646,9 +662,9 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
         """Return a segment that may contain events of results that were undone, so those events are withdrawn; `None`
         if there is none."""
         undone = _find_undone(p, before)
-        for segment in p.pages:
+        for segment in p.segments:
             # A result without the number of its transition, from an older version, may be of any.
-            if segment.of == "own" and any(not r.n or segment.first <= r.n <= segment.last for r in undone):
+            if segment.kind == "own" and any(not r.n or segment.first <= r.n <= segment.last for r in undone):
                 return segment
         return None
 
@@ -657,7 +673,7 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
     ) -> OverflowSegment | None:
         """Return a segment that may contain the first event for a parameter."""
         first: dict[_Parameter, int] = {}
-        for own in p.own:
+        for own in p.self_consumed:
             for role in journal.find_remaining_consumers(p, roles, own):
                 first.setdefault(_find_parameter(role, own.event.type), own.n)
         for segment in segments:
@@ -686,13 +702,13 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
         withdrawn = set[str]()
         for result in _find_undone(p, before):
             withdrawn.add(result.event.id)
-            withdrawn.update(() if (result.handler, result.cause) in left else result.own)
+            withdrawn.update(() if (result.handler, result.cause) in left else result.self_consumed_ids)
         return super().put_back(p, [own for own in items if own.event.id not in withdrawn], before)
 
 
 def find_unneeded_segments(p: SagaProgress, roles: HandlerRoles) -> Sequence[OverflowSegment]:
     """Return segments of self-consumed events that no handler will ever consume: up to `DROPPED_MAX` of them."""
-    gone = [s for s in p.pages if s.of == "own" and not any(True for _ in _find_consumers(p, roles, s))]
+    gone = [s for s in p.segments if s.kind == "own" and not any(True for _ in _find_consumers(p, roles, s))]
     return gone[:DROPPED_MAX]
 
 
@@ -714,7 +730,9 @@ class _Head:
 def _find_consumers(p: SagaProgress, roles: HandlerRoles, segment: OverflowSegment) -> Iterator[HandlerRole]:
     """Yield the handlers that may consume the events in a segment."""
     for role in roles.by_type.get(segment.types[0], ()):
-        if role.name in segment.handlers and (role.many or not any(ran.handler == role.name for ran in p.ran)):
+        if role.name in segment.handlers and (
+            role.many or not any(ran.handler == role.name for ran in p.completed_runs)
+        ):
             yield role
 
 
@@ -743,7 +761,7 @@ LIST_KINDS: Mapping[SegmentKind, ListKind[Any]] = {
 
 def has_entries(segment: OverflowSegment) -> bool:
     """Return True if the segment lists inbox entries. Otherwise it need not be searched for a message."""
-    return segment.of not in ("results", "own")
+    return segment.kind not in ("results", "own")
 
 
 def contains_entry(entries: bytes, entry: str) -> bool:
@@ -763,7 +781,7 @@ def _split_entries(packed: bytes) -> Iterator[bytes]:
 def find_segments_to_merge(p: SagaProgress, bounds: OverflowBounds) -> tuple[OverflowSegment, ...]:
     """Return the small inbox segments that the next inbox segment replaces, once there are many of them."""
     large = bounds.small_segments_max * (bounds.inbox_max - bounds.inbox_kept)
-    small = tuple(segment for segment in p.pages if segment.of == "inbox" and segment.count < large)
+    small = tuple(segment for segment in p.segments if segment.kind == "inbox" and segment.count < large)
     return small if len(small) >= bounds.small_segments_max else ()
 
 
@@ -794,14 +812,16 @@ def move_inbox_entries(
     new = make_inbox_segment(p, entries, newest=newest, until=newest + context.retention_s)
     gone, left = {segment.name for segment, _ in merged}, set(going)
     p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in left})
-    return _with_segments(p, (*(s for s in p.pages if s.name not in gone), new.segment)), new
+    return _with_segments(p, (*(s for s in p.segments if s.name not in gone), new.segment)), new
 
 
 def make_inbox_segment(p: SagaProgress, entries: Iterable[bytes], *, newest: int, until: int) -> NewSegment:
     """Make a segment of these inbox entries, named for the write of `p` that will list it."""
     entries = sorted(entries)
     bound = integrity.sum_entry_digests(entry.hex() for entry in entries)
-    segment = OverflowSegment(of="inbox", name="", count=len(entries), newest=newest, until=until, bound=bound)
+    segment = OverflowSegment(
+        kind="inbox", name="", count=len(entries), newest=newest, expires=until, items_digest=bound
+    )
     return _make_segment(p, segment, entries=b"".join(entries))
 
 
@@ -810,10 +830,10 @@ def make_inbox_segment(p: SagaProgress, entries: Iterable[bytes], *, newest: int
 
 def list_segments(segment: OverflowSegment, content: bytes) -> tuple[OverflowSegment, ...]:
     """Return the segments that a segment refers to. Raises the errors in `saga.progress.document.UNREADABLE`."""
-    if segment.of == "inbox":  # of a former index segment, only the entries count
+    if segment.kind == "inbox":  # of a former index segment, only the entries count
         return ()
     document = decode_segment(content)
-    return document.pages if document.below is None else (document.below,)
+    return document.segments if document.below is None else (document.below,)
 
 
 def restore_all(p: SagaProgress, documents: Mapping[str, bytes], *, now_s: int = 0) -> SagaProgress:
@@ -826,12 +846,12 @@ def restore_all(p: SagaProgress, documents: Mapping[str, bytes], *, now_s: int =
     Raises:
         SagaError: a segment is missing, or was changed since it was written.
     """
-    if not p.pages:
+    if not p.segments:
         return p
     inbox: dict[str, int] = {}
     found: dict[SegmentKind, list[Any]] = {of: [] for of in LIST_KINDS}
     unread: list[OverflowSegment] = []
-    left = [*reversed(p.pages)]
+    left = [*reversed(p.segments)]
     while left:
         segment = left.pop()
         key = segment_key(p.service, p.saga, segment)
@@ -842,10 +862,10 @@ def restore_all(p: SagaProgress, documents: Mapping[str, bytes], *, now_s: int =
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} is gone")
         elif segment.name.rpartition("-")[2] != digest_content(content):
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} was changed")
-        elif segment.of == "inbox":
+        elif segment.kind == "inbox":
             inbox.update((entry.hex(), segment.newest) for entry in _split_entries(decode_segment(content).entries))
         else:
-            found[segment.of].append(getattr(decode_segment(content), LIST_KINDS[segment.of].stored))
+            found[segment.kind].append(getattr(decode_segment(content), LIST_KINDS[segment.kind].stored))
             left += list_segments(segment, content)
     found["results"].reverse()  # a segment below has older results
     for of, kind in LIST_KINDS.items():

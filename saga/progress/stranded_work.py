@@ -13,7 +13,7 @@ from saga.support.clock import LATEST_MS, from_iso, iso
 class StrandedWork(Struct, frozen=True, kw_only=True):
     """Work of a saga that continues only if something else triggers it."""
 
-    heard: tuple[str, ...] = ()
+    self_consumed_types: tuple[str, ...] = ()
     """Types of own events that the version which wrote the progress does not consume, and this version does."""
     wakes_at: str | None = None
     """Time of the saga's current timer, which may be missing."""
@@ -24,12 +24,12 @@ class StrandedWork(Struct, frozen=True, kw_only=True):
 
     @property
     def is_any(self) -> bool:
-        return bool(self.heard or self.begun or self.ready or self.wakes_at is not None)
+        return bool(self.self_consumed_types or self.begun or self.ready or self.wakes_at is not None)
 
     @property
     def is_wake_alone(self) -> bool:
         """Return True if all of the work continues by itself once the timer fires."""
-        return not (self.heard or self.begun or self.ready)
+        return not (self.self_consumed_types or self.begun or self.ready)
 
     @property
     def triggers(self) -> tuple[Message, ...]:
@@ -43,16 +43,22 @@ def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_
     `quiet_ms`: time without a write after which it is assumed that no worker is processing ready work. Raises the
     errors of decoding damaged transitions.
     """
-    heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_takeover_due(p, roles) else ()
+    heard = (
+        tuple(sorted(set(roles.self_consumed_types) - set(p.self_consumed_types)))
+        if takeover.is_takeover_due(p, roles)
+        else ()
+    )
     due_ms = timers.find_earliest_ms(p)
     at = None if due_ms is None else iso(min(due_ms, LATEST_MS))
-    if not (p.is_open or p.own or p.waiting) or takeover.find_undeclared(p, roles):
-        return StrandedWork(heard=heard, wakes_at=at)
+    if not (p.is_open or p.self_consumed or p.waiting) or takeover.find_undeclared(p, roles):
+        return StrandedWork(self_consumed_types=heard, wakes_at=at)
     begun = tuple(intent for intent in p.intents if _is_kept_by_its_intent_alone(p, intent))
-    step = find_next_ready(p, roles, now_ms) if p.wake is None else None
+    step = find_next_ready(p, roles, now_ms) if p.timer is None else None
     if not (begun or step) or now_ms - _last_ms(p) < quiet_ms:
-        return StrandedWork(heard=heard, wakes_at=at)
-    return StrandedWork(heard=heard, wakes_at=at, begun=begun, ready=None if step is None else step.role.name)
+        return StrandedWork(self_consumed_types=heard, wakes_at=at)
+    return StrandedWork(
+        self_consumed_types=heard, wakes_at=at, begun=begun, ready=None if step is None else step.role.name
+    )
 
 
 def _is_kept_by_its_intent_alone(p: SagaProgress, intent: Intent) -> bool:
@@ -62,7 +68,7 @@ def _is_kept_by_its_intent_alone(p: SagaProgress, intent: Intent) -> bool:
         return find_pending_compensation(p, intent.handler, intent.message) is None
     if any(k.handler == intent.handler and k.message.id == intent.message.id for k in p.deadlines):
         return False
-    if p.later and suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) is not None:
+    if p.suspended_runs and suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) is not None:
         return False
     return not any(is_pending(p, intent.handler, part) for part in intent.parts)
 

@@ -14,7 +14,7 @@ from saga.progress.handlers import HandlerRole, HandlerRoles
 
 def find_suspended_run(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
     """Return the handler's suspended run that a message started."""
-    for c in p.later:
+    for c in p.suspended_runs:
         if c.handler == handler and any(m.id == message for m in c.parts):
             return c
     return None
@@ -23,7 +23,7 @@ def find_suspended_run(p: SagaProgress, handler: str, message: str) -> Suspended
 def has_uncovered_calls(p: SagaProgress, handler: str) -> bool:
     """Return True if earlier turns of a run made calls that no result covers: closing the run undoes or reports
     them."""
-    return any(c.handler == handler and (c.calls or c.undo_with) for c in p.later)
+    return any(c.handler == handler and (c.calls or c.undo_with) for c in p.suspended_runs)
 
 
 def compute_cause(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
@@ -34,7 +34,9 @@ def compute_cause(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
 
 def find_consumed_ids(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
     """Return the ids of the messages that belong to suspended runs of this handler: no other run gets them."""
-    return frozenset([m.id for c in p.later if c.handler == role.name for m in (c.parts[:1] if role.many else c.parts)])
+    return frozenset(
+        [m.id for c in p.suspended_runs if c.handler == role.name for m in (c.parts[:1] if role.many else c.parts)]
+    )
 
 
 def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
@@ -45,7 +47,7 @@ def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message,
         here = [(k.n, k.message) for k in p.waiting if k.handler == role.name and k.message.type in types]
         here += [
             (o.n, o.event)
-            for o in p.own
+            for o in p.self_consumed
             if o.event.type in types and o.is_for(role.name) and ids.inbox_entry(o.event.id, role.name) not in p.inbox
         ]
         if here:
@@ -60,7 +62,7 @@ def collect_run_parts(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> tu
 
 def is_awaited_event_here(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> bool:
     """Return True if an event that the suspended run waits for has arrived."""
-    return bool(c.until) and any(message.type in c.until for message in find_optional_messages(p, role))
+    return bool(c.awaited_types) and any(message.type in c.awaited_types for message in find_optional_messages(p, role))
 
 
 def find_ready_runs(
@@ -72,10 +74,10 @@ def find_ready_runs(
     saga comes in between. `None` for `in_hand` means any message.
     """
     timed = []
-    for c in p.later:
+    for c in p.suspended_runs:
         role = roles.handlers[c.handler]
         if not c.attempts and is_awaited_event_here(p, role, c):
             yield role, c
-        elif c.due_ms <= now_ms and c.by != in_hand:
+        elif c.due_ms <= now_ms and c.last_message != in_hand:
             timed.append((role, c))
     yield from sorted(timed, key=lambda found: found[1].due_ms)

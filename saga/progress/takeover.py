@@ -19,7 +19,11 @@ from saga.progress.handlers import HandlerRoles
 def is_takeover_due(p: SagaProgress, roles: HandlerRoles) -> bool:
     """Return True if the progress was written by a version that does not consume all own events which this version
     consumes."""
-    return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
+    return (
+        p.self_consumed_types != roles.self_consumed_types
+        and bool(p.n)
+        and not set(roles.self_consumed_types) <= set(p.self_consumed_types)
+    )
 
 
 def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition], now: Now) -> SagaProgress:
@@ -28,9 +32,9 @@ def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition
     `entries`: all transitions, oldest first. A handler with `repeats` may have processed an event whose inbox entry has
     expired: an event older than the retention is not taken over for such a handler.
     """
-    types = set(roles.heard) - set(p.heard)
+    types = set(roles.self_consumed_types) - set(p.self_consumed_types)
     undone = {entry.cause for entry in entries if entry.outcome == "compensated" and entry.cause}
-    there = {own.event.id for own in p.own}
+    there = {own.event.id for own in p.self_consumed}
     found: list[SelfConsumedEvent] = []
     inbox, results = p.inbox, p.results
     for entry in entries:
@@ -45,14 +49,16 @@ def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition
             found.append(SelfConsumedEvent(event=event, n=entry.n))
             results = tuple(
                 [
-                    replace(r, own=(*r.own, event.id)) if (r.handler, r.cause) == (entry.handler, cause) else r
+                    replace(r, self_consumed_ids=(*r.self_consumed_ids, event.id))
+                    if (r.handler, r.cause) == (entry.handler, cause)
+                    else r
                     for r in results
                 ]
             )
-    own = sorted((*p.own, *found), key=lambda part: part.n)
+    own = sorted((*p.self_consumed, *found), key=lambda part: part.n)
     return replace(
         p,
-        own=tuple(
+        self_consumed=tuple(
             [
                 o
                 for o in own
@@ -93,9 +99,9 @@ def find_undeclared(p: SagaProgress, roles: HandlerRoles) -> tuple[str, ...]:
     known, kept = roles.handlers, (*p.queue, *p.compensating, *p.deadlines)
     if p.started is None:  # otherwise these are parts of a fan-in, which keep nothing open
         kept += p.waiting
-    open_ = {k.handler for k in kept} | {i.handler for i in p.intents} | {c.handler for c in p.later}
+    open_ = {k.handler for k in kept} | {i.handler for i in p.intents} | {c.handler for c in p.suspended_runs}
     of = ("queue", "waiting") if p.started is None else ("queue",)
-    open_ |= {name for page in p.pages if page.of in of for name in page.handlers}
+    open_ |= {name for page in p.segments if page.kind in of for name in page.handlers}
     missing = {f"handler {name}" for name in open_ - known.keys()}
     for handler in {result.handler for result in p.results}:
         if handler not in known:

@@ -34,7 +34,7 @@ def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
 
     Work that a dead letter blocks is left out: it waits for an operator, whose command sets a new timer.
     """
-    if not p.queue and not p.compensating and not p.deadlines and not p.later:
+    if not p.queue and not p.compensating and not p.deadlines and not p.suspended_runs:
         return _NOTHING
     kept: Iterable[PendingMessage] = (*p.queue, *p.deadlines)
     later = find_timed_runs(p)
@@ -62,9 +62,9 @@ def find_timed_runs(p: SagaProgress) -> Iterable[SuspendedRun]:
     """Return the suspended runs that continue by themselves. A run that was given up is left out: it waits for an
     operator."""
     if not p.queue:
-        return p.later
+        return p.suspended_runs
     queued = {(k.handler, k.message.id) for k in p.queue}
-    return [c for c in p.later if (c.handler, c.parts[0].id) not in queued]
+    return [c for c in p.suspended_runs if (c.handler, c.parts[0].id) not in queued]
 
 
 def _of_turn(c: SuspendedRun) -> tuple[str, str, int]:
@@ -82,8 +82,8 @@ def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None
     """
     waits = find_timed_work(p)
     times_ms = [_compute_check(due_ms, now_ms) for _, _, due_ms in waits]
-    if (p.later or p.deadlines) and before is not None:
-        at_once = {*map(_of_turn, p.later), *[(k.handler, k.message.id, k.due_ms) for k in p.deadlines]}
+    if (p.suspended_runs or p.deadlines) and before is not None:
+        at_once = {*map(_of_turn, p.suspended_runs), *[(k.handler, k.message.id, k.due_ms) for k in p.deadlines]}
         new = at_once & waits - find_timed_work(before)
         times_ms += [max(due_ms, now_ms) for _, _, due_ms in new]
     return min(times_ms, default=None)
@@ -126,7 +126,7 @@ def find_earliest_ms(p: SagaProgress) -> int | None:
 def is_timer_too_late(p: SagaProgress, now_ms: int) -> bool:
     """Return True if the current timer fires after work is due, because it was set by a clock that is ahead."""
     at = compute_next_check(p, now_ms)
-    return p.wake is not None and at is not None and p.wake.due_ms > at
+    return p.timer is not None and at is not None and p.timer.due_ms > at
 
 
 def is_clock_behind(in_hand: Message, now_ms: int) -> bool:
@@ -153,10 +153,10 @@ def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgr
         return replace(c, due_ms=now_ms + delay_ms, delay_ms=delay_ms) if left_ms > delay_ms + AHEAD_MS else c
 
     queue, compensating = tuple(map(kept, p.queue)), tuple(map(kept, p.compensating))
-    waits, later = tuple(map(opened, p.deadlines)), tuple(map(going_on, p.later))
-    if (queue, compensating, waits, later) == (p.queue, p.compensating, p.deadlines, p.later):
+    waits, later = tuple(map(opened, p.deadlines)), tuple(map(going_on, p.suspended_runs))
+    if (queue, compensating, waits, later) == (p.queue, p.compensating, p.deadlines, p.suspended_runs):
         return p
-    return replace(p, queue=queue, compensating=compensating, deadlines=waits, later=later)
+    return replace(p, queue=queue, compensating=compensating, deadlines=waits, suspended_runs=later)
 
 
 def is_deadline_overdue(p: SagaProgress, now_ms: int) -> bool:
@@ -172,12 +172,12 @@ def set_timer(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tupl
     """
     due_ms = compute_next_check(p, now_ms, before)
     if due_ms is None:
-        return (p if p.wake is None else replace(p, wake=None)), None
+        return (p if p.timer is None else replace(p, timer=None)), None
     known = _NOTHING if before is None else find_timed_work(before)
-    if p.wake is not None and p.wake.due_ms <= due_ms and find_timed_work(p) <= known:
+    if p.timer is not None and p.timer.due_ms <= due_ms and find_timed_work(p) <= known:
         return p, None
     timer = CurrentTimer(id=f"wake-{p.n}", due_ms=due_ms)
-    return replace(p, wake=timer), timer
+    return replace(p, timer=timer), timer
 
 
 # -------------------------------------------------------------------- deadlines
@@ -224,7 +224,9 @@ def touch_deadlines(
     )
     if left == p.deadlines and len(closed) == len(p.closed):
         return p
-    return replace(p, deadlines=left, closed=tuple(closed), format=compute_format(p.pages, left, p.later, p.version))
+    return replace(
+        p, deadlines=left, closed=tuple(closed), format=compute_format(p.segments, left, p.suspended_runs, p.version)
+    )
 
 
 def _counts_from_ms(message: Message, now_ms: int) -> int:
@@ -239,7 +241,7 @@ def _counts_from_ms(message: Message, now_ms: int) -> int:
 def _has_run(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
     return (
         ids.inbox_entry(message.id, role.name) in p.inbox
-        or any(r.handler == role.name for r in p.ran)
+        or any(r.handler == role.name for r in p.completed_runs)
         or any(k.handler == role.name for k in p.queue)
     )
 
@@ -290,7 +292,9 @@ def may_deadline_run(p: SagaProgress, roles: HandlerRoles) -> bool:
         return False
     if any(_is_pending(k) and roles.handlers[k.handler].closes_deadlines for k in p.queue):
         return False
-    if any(page.of == "queue" and any(roles.handlers[h].closes_deadlines for h in page.handlers) for page in p.pages):
+    if any(
+        page.kind == "queue" and any(roles.handlers[h].closes_deadlines for h in page.handlers) for page in p.segments
+    ):
         return False
     head = p.queue[0] if p.queue and p.queue[0].due_ms else None
     if head is None:

@@ -389,7 +389,7 @@ class ContractsUnreadable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     error: str
 
 
-class Untold(TelemetryEvent, frozen=True, kw_only=True, gc=False):
+class TransitionsDropped(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Transition events could not be published and were dropped from memory. They are published when their sagas are
     next loaded. Reported once a minute.
     """

@@ -58,7 +58,7 @@ LEVELS: Mapping[type[TelemetryEvent], int] = {
     events.PublishedLost: logging.ERROR,
     events.SchemasDeployed: logging.INFO,
     events.ContractsUnreadable: logging.ERROR,
-    events.Untold: logging.WARNING,
+    events.TransitionsDropped: logging.WARNING,
     events.Misfit: logging.WARNING,
     events.Opened: logging.INFO,
     events.StillOpening: logging.WARNING,

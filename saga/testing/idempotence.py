@@ -618,7 +618,7 @@ class _ScriptRuns:
         if not found:
             return None
         p = decode_progress(found[-1])
-        due = [c.due_ms for c in p.later if is_last or not c.until]
+        due = [c.due_ms for c in p.suspended_runs if is_last or not c.awaited_types]
         return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
 
     async def _process(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:

@@ -587,7 +587,7 @@ def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: i
         state=fields,
         version=version,
         format=compute_format((), (), (), version),
-        heard=prepared.roles.heard,
+        self_consumed_types=prepared.roles.self_consumed_types,
     )
 
 

@@ -189,7 +189,11 @@ def test_large_results_are_made_once_and_undone_in_reverse_whoever_is_killed(
 
     def waits() -> bool:
         found = history(service) if len(numbers("stamp")) == COVERED + LEFT else None
-        return found is not None and bool(found.progress.later) and found.progress.later[0].turn == COVERED + LEFT
+        return (
+            found is not None
+            and bool(found.progress.suspended_runs)
+            and found.progress.suspended_runs[0].turn == COVERED + LEFT
+        )
 
     is_killed_and_goes_on(scanner, [random.randrange(40, 120) for _ in range(2)], waits)
     assert numbers("scan") == numbers("stamp") == list(range(COVERED + LEFT))

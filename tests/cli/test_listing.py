@@ -233,7 +233,7 @@ def parts(*, decides: bool = False, **fields: object) -> SagaProgress:
     [
         (parts(), 1, 0),
         (parts(closed=("both",)), 0, 1),
-        (parts(ran=(ran("both", a_message("B"), "x"),)), 0, 1),
+        (parts(completed_runs=(ran("both", a_message("B"), "x"),)), 0, 1),
         (parts(outcome="Cancelled"), 1, 0),
         (parts(outcome="Cancelled", decides=True), 0, 1),
         (parts(decides=True), 1, 0),
@@ -304,7 +304,7 @@ def earlier(content: bytes) -> bytes:
 
 def a_letter(number: int, what: str = "dead letter", id_: str = "", calls: tuple[str, ...] = ()) -> DeadLetterRecord:
     return DeadLetterRecord(
-        id=id_ or f"dead-{number}", what=what, handler="reserve", reason=f"reason {number}", remedy="mend",  # type: ignore[arg-type]
+        id=id_ or f"dead-{number}", kind=what, handler="reserve", reason=f"reason {number}", remedy="mend",  # type: ignore[arg-type]
         message=a_message("A", f"m-{number}"), attempts=number, calls=calls,
     )  # fmt: skip
 

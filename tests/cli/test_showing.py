@@ -65,7 +65,7 @@ def escalate(shop: Path) -> None:
             await broker.ensure_topics([Topic("payment.dead", 1, None)])
             for attempts in (8, 16):
                 dead = DeadLetterRecord(
-                    id=f"dead-{attempts}", what="escalation", handler="release", message=message, remedy="-",
+                    id=f"dead-{attempts}", kind="escalation", handler="release", message=message, remedy="-",
                     reason=f"{attempts} attempts failed, the last with OSError: the bank is shut", attempts=attempts,
                 )  # fmt: skip
                 time = f"2026-01-01T00:00:{attempts:02}.000Z"

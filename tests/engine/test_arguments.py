@@ -111,7 +111,7 @@ async def test_the_arguments_of_steps_and_updates_are_recorded_as_people_read_th
 
     payment, _ = payment_with(body)
     async with workplace(tmp_path) as place, at_work(place, payment):
-        assert [call.in_words for call in await calls_of(place, payment)] == [
+        assert [call.description for call in await calls_of(place, payment)] == [
             "read accounts",
             'update draw(420, note="tea & \u202eeat")',
             "step ping",
@@ -129,7 +129,7 @@ async def test_of_a_run_that_was_given_a_sensitive_boolean_they_are_kept_back(tm
 
     payment, _ = payment_with(body)
     async with workplace(tmp_path) as place, at_work(place, payment):
-        words = [call.in_words for call in await calls_of(place, payment)]
+        words = [call.description for call in await calls_of(place, payment)]
     assert words == ['step plain("before")', "step tested", "step plain", "step plain"]
 
 
@@ -146,7 +146,7 @@ async def test_they_stand_in_the_intent_before_the_call_and_in_what_a_person_has
         assert p is not None
         (intent,) = p.intents
         assert intent.begins is not None
-        assert intent.begins.in_words == 'step charge("order-1", "7")'
+        assert intent.begins.description == 'step charge("order-1", "7")'
         await place.publish(OrderCancelled(order_id="order-1", reason="late"))
         await place.until(lambda: bool(place.told(Escalated)))
         (escalated,) = place.told(Escalated)
@@ -227,7 +227,7 @@ async def test_calls_that_are_kept_for_a_later_turn_are_without_as_older_toolkit
             if saga.elapsed:
                 p = await place.progress(payment)
                 assert p is not None
-                kept.extend(p.later[0].calls)
+                kept.extend(p.suspended_runs[0].calls)
                 return None
             await saga.step(bank.plain, 7)
             return Later(after=timedelta(days=1))

@@ -134,8 +134,8 @@ async def test_an_attempt_that_meets_an_open_breaker_does_not_count_and_is_parke
         assert (told.handler, told.is_parked, told.error) == ("reserve", True, entry.reason)
         assert not [m for m in worker.moments if isinstance(m, Parked | Retrying) and m.saga == SAGA]
         assert p.intents == (), "nothing has begun"
-        assert p.wake is not None
-        assert p.wake.due_ms == only(p.queue).due_ms
+        assert p.timer is not None
+        assert p.timer.due_ms == only(p.queue).due_ms
 
 
 async def test_one_is_let_through_when_its_time_has_come_and_what_fails_then_counts(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ async def test_sagas_that_wait_an_hour_behind_an_open_breaker_write_once_and_are
         for saga in sagas:
             await at_its_time(at, worker, [wake for wake in wakes_in(worker) if wake.saga == saga][-1])
             progress = await worker.progress(saga)
-            assert (progress.n, progress.queue, progress.wake) == (2, (), None)
+            assert (progress.n, progress.queue, progress.timer) == (2, (), None)
 
 
 def looks_first(bank: Bank, rules: Breaker, answers: tuple[type[Exception], ...] = ()) -> Service[Any]:

@@ -251,7 +251,7 @@ async def test_a_run_that_goes_on_later_waits_for_a_release_that_has_its_version
             await turns_of(place, new, 0, more=1)
         p = await place.progress(new)
         assert p is not None
-        assert (p.later[0].handler_version, p.format) == (2, RELEASED)
+        assert (p.suspended_runs[0].handler_version, p.format) == (2, RELEASED)
         assert any("remind goes on with OrderPlaced at" in s and "(under version 2)" in s for s in open_lines(p))
         place.leaps = True
         async with at_work(place, old, use=[bank]):
@@ -262,7 +262,7 @@ async def test_a_run_that_goes_on_later_waits_for_a_release_that_has_its_version
         assert bank.asked == ["v2", "v2", "v2"]
         p = await place.progress(new)
         assert p is not None
-        assert (p.later, p.format) == ((), PLAIN)
+        assert (p.suspended_runs, p.format) == ((), PLAIN)
 
 
 async def test_a_run_of_the_first_version_that_goes_on_has_the_format_of_before(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
     message = message_of(an_order(), started=None)
     dead = DeadLetterRecord(
         id="dead-1",
-        what="escalation",
+        kind="escalation",
         handler="h" * 10_000,
         reason="ü" * 10_000,
         remedy="\n" * 10_000,
@@ -360,7 +360,7 @@ def test_what_a_dead_letter_says_of_the_stack_and_the_state_is_bounded() -> None
     message = message_of(an_order(), started=None)
     action = RunHandler(HandlerRole(name="reserve", takes=(frozenset({"OrderPlaced"}),)), message, (message,))
     roles = HandlerRoles("payment", [action.role], outcomes=frozenset(), emitted=frozenset())
-    hand = WriteContext(message=message, position=None, roles=roles, heard=(), now_ms=0, retention_s=60)
+    hand = WriteContext(message=message, position=None, roles=roles, self_consumed_types=(), now_ms=0, retention_s=60)
     p = SagaProgress(service="payment", saga=SAGA, state={"text": "y" * 10_000})
     written = give_up(p, hand, action, RunFailure(reason="r", remedy="m", attempts=1, stack=places), None)
     assert written.entry is not None

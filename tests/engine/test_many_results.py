@@ -143,7 +143,7 @@ async def test_neither_the_document_nor_a_turn_grows_with_thousands_of_results(t
     assert worker.cached is not None
     p, _ = worker.cached
     assert (p.results, p.closed, p.n) == ((), ("reserve",), 2 * count)
-    assert {page.of for page in p.pages} == {"inbox"}
+    assert {page.kind for page in p.segments} == {"inbox"}
     assert not [key for (_, key), (there, _) in worker.store.there.items() if b'"of":"results"' in there.content]
 
 
@@ -168,7 +168,7 @@ async def test_whoever_goes_on_after_each_write_undoes_each_result_once(tmp_path
             if turn.is_complete:
                 break
         p = await worker.progress()
-        assert (p.results, p.pages, p.closed) == ((), (), ("reserve",))
+        assert (p.results, p.segments, p.closed) == ((), (), ("reserve",))
         assert list(dict.fromkeys(bank.released)) == [f"c-{n}" for n in reversed(range(20))]
         done = [entry.cause for entry in await worker.history() if entry.handler == "release"]
         assert len(set(done)) == len(done) == 20
@@ -181,7 +181,7 @@ async def test_a_page_of_results_that_is_gone_or_was_changed_holds_up_the_undoin
     bank = a_bank()
     async with with_tiny_pages(tmp_path, bank, 20) as workers:
         worker = await workers.worker(bank.service)
-        [page] = (await worker.progress()).pages
+        [page] = (await worker.progress()).segments
         key = overflow.segment_key("payment", SAGA, page)
         there = await workers.store.get(ARCHIVES, key)
         assert there is not None
@@ -218,16 +218,16 @@ async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_ho
         for _ in range(30):
             p = await worker.progress()
             sizes.append(len(encode(replace(p, transitions=()))))
-            assert p.wake is not None
+            assert p.timer is not None
             wake = SagaTimer(
-                id=p.wake.id,
+                id=p.timer.id,
                 type=timers.TYPE,
                 schema="",
                 saga=SAGA,
                 source="payment",
                 time=START,
                 value=b"",
-                due_ms=p.wake.due_ms,
+                due_ms=p.timer.due_ms,
             )
             await MessageProcessor(worker.participant).process(
                 MessageProcessor(worker.participant).begin(wake, Position("w", 0, len(sizes)), None)
@@ -283,8 +283,8 @@ async def test_a_version_that_takes_more_own_events_withdraws_those_of_results_i
         worker = await workers.worker(version(joins=True))
         await worker.takes(an_order(quantity=20), id="order-20")
         p = await worker.progress()
-        assert len(p.own) + sum(page.count for page in p.pages if page.of == "own") == 21
-        assert {page.of for page in p.pages} >= {"own", "results"}
+        assert len(p.self_consumed) + sum(page.count for page in p.segments if page.kind == "own") == 21
+        assert {page.kind for page in p.segments} >= {"own", "results"}
         await worker.takes(CANCELLED, id="cancelled")
         p = await worker.progress()
-        assert (p.own, p.results, p.pages) == ((), (), ())
+        assert (p.self_consumed, p.results, p.segments) == ((), (), ())

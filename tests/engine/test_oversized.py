@@ -96,7 +96,7 @@ async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobod
         outcomes = [o for m in place.told(Handled) if m.saga == "big" for o in m.outcomes]
         ran = [o for o in outcomes if o[1] == "handled"]
         assert len(ran) >= 2
-        queued = len(p.queue) + sum(page.count for page in p.pages if page.of == "queue")
+        queued = len(p.queue) + sum(page.count for page in p.segments if page.kind == "queue")
         assert queued > 3
         assert len(ran) + queued == 32, "each has run or is queued behind the dead letter"
         assert [k.n for k in p.queue[1:]] == sorted(k.n for k in p.queue[1:])

@@ -69,14 +69,14 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
             await place.publish(*(an_order(quantity=n) for n in range(ORDERS)))
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert len(p.own) <= SMALL.head_max + SMALL.segment_max
+        assert len(p.self_consumed) <= SMALL.head_max + SMALL.segment_max
         assert len(encode(replace(p, transitions=()))) < 12_000
-        assert any(page.level for page in p.pages)
+        assert any(page.level for page in p.segments)
         whole = overflow.restore_all(p, await documents_of(place))
-        assert len(whole.own) == ORDERS
+        assert len(whole.self_consumed) == ORDERS
         transitions = await whole_history(place, p)
         assert history.verify_history(transitions, whole) is None
-        found = history.verify_history(transitions, replace(p, own=(replace(p.own[0], n=7),)))
+        found = history.verify_history(transitions, replace(p, self_consumed=(replace(p.self_consumed[0], n=7),)))
         assert found is not None
         assert "own" in found.what
         async with at_work(place, payment):  # another one, that knows no page
@@ -84,13 +84,15 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
             await place.at_rest(payment)
             assert taken == [f"c-{n}" for n in range(ORDERS)]
             p = await progress_of(place, payment)
-            assert p.own == ()
-            assert {page.of for page in p.pages} == {"inbox", "results"}
+            assert p.self_consumed == ()
+            assert {page.kind for page in p.segments} == {"inbox", "results"}
             await place.publish(an_order(quantity=ORDERS))
             await place.at_rest(payment)
             assert taken[ORDERS:] == [f"c-{ORDERS}"]
         assert not [
-            key for key, content in (await documents_of(place)).items() if overflow.decode_segment(content).of == "own"
+            key
+            for key, content in (await documents_of(place)).items()
+            if overflow.decode_segment(content).kind == "own"
         ]
 
 
@@ -103,8 +105,8 @@ async def test_what_is_withdrawn_in_pages_is_never_taken(tmp_path: Path) -> None
         await place.publish(CANCELLED)
         await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert (p.own, p.results, p.closed) == ((), (), ("reserve",))
-        assert {page.of for page in p.pages} == {"inbox"}
+        assert (p.self_consumed, p.results, p.closed) == ((), (), ("reserve",))
+        assert {page.kind for page in p.segments} == {"inbox"}
         assert (
             history.verify_history(await whole_history(place, p), overflow.restore_all(p, await documents_of(place)))
             is None
@@ -132,7 +134,7 @@ async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_ord
             await place.at_rest(payment)
         p = await progress_of(place, payment)
         assert len(p.waiting) <= SMALL.head_max + SMALL.segment_max
-        assert {page.types for page in p.pages} == {("OrderPlaced",)}
+        assert {page.types for page in p.segments} == {("OrderPlaced",)}
         whole = overflow.restore_all(p, await documents_of(place))
         assert len(whole.waiting) == 60
         assert history.verify_history(await whole_history(place, p), whole) is None
@@ -141,7 +143,7 @@ async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_ord
             await place.at_rest(payment)
         assert shown == [f"{n}" for n in range(60)]
         p = await progress_of(place, payment)
-        assert (p.waiting, {page.of for page in p.pages}) == ((), {"inbox"})
+        assert (p.waiting, {page.kind for page in p.segments}) == ((), {"inbox"})
 
 
 async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order(tmp_path: Path) -> None:
@@ -165,13 +167,13 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
         await place.publish(*orders[::50])  # each is known, wherever it lies
         await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert max(page.level for page in p.pages) == 2
-        assert len([page for page in p.pages if page.of == "queue"]) <= 5 * SMALL.index_max
+        assert max(page.level for page in p.segments) == 2
+        assert len([page for page in p.segments if page.kind == "queue"]) <= 5 * SMALL.index_max
         whole = overflow.restore_all(p, await documents_of(place))
         assert len(whole.queue) == 1 + 700
         transitions = await whole_history(place, p)
         assert history.verify_history(transitions, whole) is None
-        assert history.verify_history(transitions, replace(p, pages=p.pages[1:])) is not None
+        assert history.verify_history(transitions, replace(p, segments=p.segments[1:])) is not None
         assert sum(entry.outcome == "queued" for entry in map(decode_transition, transitions)) == 700
         mended.append("by hand")
         [dead] = [kept.dead for kept in p.queue if kept.dead]
@@ -206,4 +208,4 @@ async def test_of_large_events_only_the_first_are_in_the_progress(
         assert len(p.queue) <= 1 + 2 + 3, "the dead letter, the head, and what fills no page yet"
         assert len(encode(p)) < 1_000_000
         pages = (await documents_of(place)).values()
-        assert sum(len(overflow.decode_segment(content).kept) for content in pages) + len(p.queue) == 31
+        assert sum(len(overflow.decode_segment(content).messages) for content in pages) + len(p.queue) == 31

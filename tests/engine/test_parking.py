@@ -142,8 +142,8 @@ async def test_one_wake_is_published_for_the_time_of_the_next_attempt_and_nothin
         p = await parked_at(worker)
         (wake,) = wakes_in(worker)
         assert len(worker.log.messages) == 1
-        assert p.wake is not None
-        assert (wake.id, wake.due_ms, wake.saga) == (p.wake.id, only(p.queue).due_ms, SAGA)
+        assert p.timer is not None
+        assert (wake.id, wake.due_ms, wake.saga) == (p.timer.id, only(p.queue).due_ms, SAGA)
 
 
 async def test_each_wake_makes_one_attempt_and_brings_the_next_whoever_takes_it(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ async def test_each_wake_makes_one_attempt_and_brings_the_next_whoever_takes_it(
         bank.mended = True
         await at_its_time(at, workers[0], wakes_in(publishes)[-1])
         p = await workers[0].progress()
-        assert (p.queue, p.intents, p.wake) == ((), (), None)
+        assert (p.queue, p.intents, p.timer) == ((), (), None)
         entry = (await workers[0].history())[-1]
         assert (entry.outcome, entry.attempt, entry.failures) == ("handled", 9, ())
         assert {wake.id for worker in workers for wake in wakes_in(worker)} == {f"wake-{n}" for n in range(5)}
@@ -303,7 +303,7 @@ async def test_it_is_dead_after_the_last_attempt_wherever_they_were_made(tmp_pat
         assert (letter["dead_attempts"], letter["dead_reason"]) == ("7", "ConnectionError: away for the 7. time")
         p = await workers[0].progress()
         kept = only(p.queue)
-        assert (kept.dead, kept.attempts, kept.due_ms, p.wake) == (letter["dead_id"], 0, 0, None)
+        assert (kept.dead, kept.attempts, kept.due_ms, p.timer) == (letter["dead_id"], 0, 0, None)
         assert [e.attempt for e in await workers[0].history()] == [4, 5, 6, 7]
         assert len(bank.asked) == 7
         brought = wakes_in(workers[0])
@@ -367,7 +367,7 @@ async def test_a_compensation_is_parked_and_another_outcome_passes_it(tmp_path: 
             *(("retrying", attempt) for attempt in (4, 5, 6)),
             ("compensated", 7),
         ]
-        assert (await worker.progress()).wake is None
+        assert (await worker.progress()).timer is None
 
 
 # -------------------------------------------------------------------- at a real worker

@@ -31,8 +31,8 @@ async def lost(worker: At) -> None:
     before = await worker.progress()
     await republish_timer(worker.participant, SAGA)
     assert await worker.progress() == before, "nothing was written"
-    assert before.wake is not None
-    assert {w.id for w in wakes_in(worker)} == {before.wake.id}
+    assert before.timer is not None
+    assert {w.id for w in wakes_in(worker)} == {before.timer.id}
     assert wakes_in(worker)[-1].due_ms == find_earliest_ms(before)
     assert len(worker.log.messages) <= 2, "whoever reads the progress publishes it as well"
 
@@ -104,10 +104,10 @@ async def test_a_wake_that_a_clock_ahead_has_named_gets_one_that_is_in_time(tmp_
         worker = await at.worker(failing(Bank()))
         await parked_at(worker)
         at.clock._now_ms -= 3_600_000
-        before = (await worker.progress()).wake
+        before = (await worker.progress()).timer
         worker.log.messages.clear()
         await republish_timer(worker.participant, SAGA)
-        now = (await worker.progress()).wake
+        now = (await worker.progress()).timer
         assert before is not None
         assert now is not None
         assert now.due_ms <= before.due_ms

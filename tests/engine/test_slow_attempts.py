@@ -101,7 +101,7 @@ def slowly(at: Workers) -> Before:
 
 def times_of(p: SagaProgress) -> list[int]:
     kept = [k.due_ms for k in (*p.queue, *p.compensating, *p.deadlines) if k.due_ms]
-    return [*kept, *(c.due_ms for c in p.later)]
+    return [*kept, *(c.due_ms for c in p.suspended_runs)]
 
 
 @pytest.mark.parametrize(

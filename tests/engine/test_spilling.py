@@ -93,13 +93,13 @@ async def test_an_inbox_goes_to_pages_and_every_duplicate_is_still_known(tmp_pat
         assert p.n == 300
         assert len(await place.records("payments")) == 300
         assert len(p.inbox) <= SMALL.inbox_max
-        assert len(p.pages) <= 12
+        assert len(p.segments) <= 12
         whole = overflow.restore_all(p, leaves)
         assert len(whole.inbox) == 300
         transitions = await whole_history(place, p)
         assert history.verify_history(transitions, whole) is None
         assert history.verify_history(transitions, p) is None, "what a page adds stands beside its name"
-        found = history.verify_history(transitions, replace(p, pages=p.pages[1:]))
+        found = history.verify_history(transitions, replace(p, segments=p.segments[1:]))
         assert found is not None
         assert "inbox" in found.what
         assert [m.outcomes for m in place.told(Handled)][300:] == [()] * (len(orders[::7]) + 300)
@@ -124,8 +124,8 @@ async def test_pages_expire_a_day_after_the_memory_has_passed_since_their_newest
         async with at_work(place, payment):
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert {overflow.segment_key("payment", SAGA, page) for page in p.pages} <= set(await pages_of(place))
-        until = {overflow.segment_key("payment", SAGA, page): page.until for page in p.pages}
+        assert {overflow.segment_key("payment", SAGA, page) for page in p.segments} <= set(await pages_of(place))
+        until = {overflow.segment_key("payment", SAGA, page): page.expires for page in p.segments}
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:
             rows = file.execute("SELECT key, expires_at_ms FROM documents WHERE collection = ?", (ARCHIVES,)).fetchall()
         day_ms = 86_400_000
@@ -150,13 +150,13 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
         for n in range(SMALL.inbox_max + 1):
             order, at = an_order(quantity=n), worker if n < ahead_from else ahead
             await MessageProcessor(at.participant).process(at.begun(order, worker.message(order)))
-        (page,) = (await worker.progress()).pages
+        (page,) = (await worker.progress()).segments
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:
             query = "SELECT expires_at_ms FROM documents WHERE collection = ?"
             ((at_ms,),) = file.execute(query, (ARCHIVES,)).fetchall()
         newest_s = clock.monotonic_s() + (ahead_s if ahead_from == 1 else 0)
-        assert abs(page.until - newest_s - retention_s) < 60
-        assert abs(at_ms / 1000 - page.until - 86_400) < 60
+        assert abs(page.expires - newest_s - retention_s) < 60
+        assert abs(at_ms / 1000 - page.expires - 86_400) < 60
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z", "9999-12-31T00:00:00.000Z"])
@@ -170,7 +170,7 @@ async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(t
             if n in (0, SMALL.inbox_max):
                 message = replace(message, time=time)
             assert (await MessageProcessor(worker.participant).process(worker.begun(order, message))).is_complete
-        (page,) = (await worker.progress()).pages
+        (page,) = (await worker.progress()).segments
         assert await worker.store.get(ARCHIVES, overflow.segment_key("payment", SAGA, page)) is not None
 
 
@@ -184,7 +184,7 @@ async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: P
         document = await place.store.get("saga", where)
         assert document is not None
         p = decode_progress(document.content)
-        aged = replace(p, pages=tuple(replace(page, name=f"gone-{page.name}", until=1) for page in p.pages))
+        aged = replace(p, segments=tuple(replace(page, name=f"gone-{page.name}", expires=1) for page in p.segments))
         await place.store.replace("saga", where, encode(aged), cas=document.cas)
         await place.publish(an_order(quantity=1000))
         async with at_work(place, payment):
@@ -200,7 +200,7 @@ async def test_a_page_that_somebody_removed_is_told_by_name_and_nothing_is_decid
         async with at_work(place, payment):
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        key = overflow.segment_key("payment", SAGA, p.pages[0])
+        key = overflow.segment_key("payment", SAGA, p.segments[0])
         page = await place.store.get(ARCHIVES, key)
         assert page is not None
         await place.store.remove(ARCHIVES, key, cas=page.cas)
@@ -222,7 +222,7 @@ async def test_an_older_version_refuses_a_progress_with_pages(tmp_path: Path) ->
         document = await place.store.get("saga", f"payment::{SAGA}")
         assert document is not None
         assert msgspec.json.decode(document.content)["format"] == 2
-        assert decode_progress(document.content).pages
+        assert decode_progress(document.content).segments
 
 
 def test_what_is_known_of_pages_is_bounded() -> None:
@@ -256,14 +256,14 @@ async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_orde
             await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert (p.queue, [page for page in p.pages if page.of != "inbox"]) == ((), [])
+        assert (p.queue, [page for page in p.segments if page.kind != "inbox"]) == ((), [])
         assert len([r for r in await place.records("payments") if b"noted" in (r.value or b"")]) == 120
         history_ = await whole_history(place, p)
         ran = [decode_transition(raw) for raw in history_]
         assert [t.message.rpartition("|")[2] for t in ran if t.outcome == "handled"] == notes
         assert history.verify_history(history_, overflow.restore_all(p, await pages_of(place))) is None
         left = [overflow.decode_segment(content) for content in (await pages_of(place)).values()]
-        assert {leaf.of for leaf in left} == {"inbox"}, "what nobody lists is removed, or expires"
+        assert {leaf.kind for leaf in left} == {"inbox"}, "what nobody lists is removed, or expires"
 
 
 async def test_whoever_looks_while_messages_are_taken_out_of_pages_sees_the_saga_whole(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ async def test_whoever_looks_while_messages_are_taken_out_of_pages_sees_the_saga
             await place.at_rest(payment)
         source = ServiceStore("payment", place.store)
         before = await progress_of(place, payment)
-        assert any(page.of == "queue" for page in before.pages)
+        assert any(page.kind == "queue" for page in before.segments)
         async with at_work(place, payment):
             await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
             await place.at_rest(payment)
@@ -285,7 +285,7 @@ async def test_whoever_looks_while_messages_are_taken_out_of_pages_sees_the_saga
         assert history.verify_history(seen.transitions, seen.progress) is None
         assert not seen.progress.queue
         now = await progress_of(place, payment)
-        page = overflow.segment_key("payment", SAGA, now.pages[0])
+        page = overflow.segment_key("payment", SAGA, now.segments[0])
         document = await place.store.get(ARCHIVES, page)
         assert document is not None
         await place.store.remove(ARCHIVES, page, cas=document.cas)
@@ -320,7 +320,7 @@ async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_co
             await place.at_rest(payment)
             p = await progress_of(place, payment)
             assert len(p.waiting) <= SMALL.head_max + SMALL.segment_max + 1
-            assert sum(page.count for page in p.pages if page.of == "waiting") + len(p.waiting) == 100
+            assert sum(page.count for page in p.segments if page.kind == "waiting") + len(p.waiting) == 100
             await confirm(place, ids[::9])
             await place.at_rest(payment)
         async with at_work(place, payment):
@@ -332,7 +332,7 @@ async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_co
         causes = [{c.rpartition("|")[2] for c in (t.cause or t.message).split("+")} for t in ran]
         assert [next(iter(c & set(ids))) for c in causes] == ids
         assert [k.message.type for k in p.waiting] == ["OrderPlaced"]
-        assert {page.of for page in p.pages} == {"inbox", "results"}
+        assert {page.kind for page in p.segments} == {"inbox", "results"}
         assert history.verify_history(transitions, overflow.restore_all(p, await pages_of(place))) is None
 
 
@@ -344,7 +344,7 @@ async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_r
         for n, note in enumerate(notes[:13]):
             await one.takes(note, id=f"note-{n}")
         cached = await cached_of(one)
-        assert cached[0].pages
+        assert cached[0].segments
         assert "note-12" in [k.message.id.rpartition("|")[2] for k in cached[0].waiting]
         for n, note in enumerate(notes[13:], 13):
             await other.takes(note, id=f"note-{n}")
@@ -372,7 +372,7 @@ async def test_a_compensation_closes_what_waits_in_pages_without_reading_them(tm
             await place.at_rest(payment)
             p = await progress_of(place, payment)
             assert (p.waiting, p.closed) == ((), ("reserve",))
-            assert {page.of for page in p.pages} == {"inbox"}
+            assert {page.kind for page in p.segments} == {"inbox"}
             n = p.n
             await confirm(place, ids)  # each is known as had
             await place.at_rest(payment)
@@ -424,26 +424,26 @@ async def test_pages_of_what_waits_never_expire_while_the_saga_may_stand_and_out
         for n in range(30):
             await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
         p = await worker.progress()
-        assert {page.of for page in p.pages} == {"waiting"}
+        assert {page.kind for page in p.segments} == {"waiting"}
         made = left_s(tmp_path, clock)
-        assert made.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
+        assert made.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.segments}
         assert all(left is not None and 0 <= left - retention_s - year_s - day_s < 60 for left in made.values())
 
         await worker.takes(an_order())
         p = await worker.progress()
         assert p.queue[0].dead
         standing_ = left_s(tmp_path, clock)
-        assert standing_.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
-        assert list(standing_.values()) == [None] * len(p.pages), "a person may need months"
+        assert standing_.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.segments}
+        assert list(standing_.values()) == [None] * len(p.segments), "a person may need months"
 
         await worker.takes(OrderCancelled(order_id=SAGA, reason="no"))
         p = await worker.progress()
         assert not p.is_open
         ended = left_s(tmp_path, clock)
-        assert ended.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
+        assert ended.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.segments}
         stays_s = retention_s + day_s if undone else retention_s + year_s + day_s
         assert all(left is not None and 0 <= left - stays_s < 60 for left in ended.values())
-        assert {page.of for page in p.pages} == {"inbox" if undone else "waiting"}
+        assert {page.kind for page in p.segments} == {"inbox" if undone else "waiting"}
         n = p.n
         await worker.takes(OrderConfirmed(order_id=SAGA), id="note-7")
         assert (await worker.progress()).n == n, "it is known still"
@@ -457,11 +457,11 @@ async def test_pages_of_what_waits_are_renewed_when_half_a_year_is_left_of_what_
         names: list[list[str]] = []
         for day in range(0, 200, 20):
             await worker.takes(OrderConfirmed(order_id=SAGA), id=f"on day {day}")
-            names.append([page.name for page in (await worker.progress()).pages][:1])
+            names.append([page.name for page in (await worker.progress()).segments][:1])
             await clock.sleep(20 * 86_400)
         assert names == [names[0]] * 10
         await worker.takes(OrderConfirmed(order_id=SAGA), id="on day 200")
-        assert (await worker.progress()).pages[0].name != names[0][0]
+        assert (await worker.progress()).segments[0].name != names[0][0]
         soon_s = worker.participant.retention_s + 365 / 2 * 86_400
         assert all(left is not None and left > soon_s for left in left_s(tmp_path, clock).values())
 
@@ -484,7 +484,7 @@ async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_
         worker.participant = with_(worker.participant, ports=ports)
         for n in range(20):
             await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
-        key = overflow.segment_key("payment", SAGA, (await worker.progress()).pages[0])
+        key = overflow.segment_key("payment", SAGA, (await worker.progress()).segments[0])
         page = await worker.store.get(ARCHIVES, key)
         assert page is not None
         for day in range(0, 200, 20):

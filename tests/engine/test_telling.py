@@ -23,7 +23,7 @@ from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import TOPIC, TransitionEvent, WaitingMessage, parse_transitions
 from saga.progress.document import PendingMessage, SagaProgress, SuspendedRun, Transition, decode_transition
 from saga.support.clock import LATEST_MS, iso
-from saga.telemetry.events import Untold
+from saga.telemetry.events import TransitionsDropped
 from services.payment.events import (
     OrderCancelled,
     OrderConfirmed,
@@ -131,7 +131,7 @@ async def test_a_worker_that_is_not_to_tell_tells_nothing(tmp_path: Path) -> Non
         assert await told_at(place) == []
         p = await place.progress(payment)
     assert p is not None
-    assert p.told == 0
+    assert p.transitions_published == 0
 
 
 async def test_what_a_silent_worker_wrote_is_told_by_the_next_one_that_loads_it(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_messages_are_handled_and_committed_though_nobody_can_be_told(tmp_
             await place.publish(an_order())
             await place.at_rest(payment)
         assert len(await place.history(payment)) == 1
-        (moment,) = place.told(Untold)
+        (moment,) = place.told(TransitionsDropped)
         assert (moment.count, "there is no topic 'saga.transitions'" in moment.error) == (1, True)
         await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment, tells=TOPIC):
@@ -275,7 +275,7 @@ async def test_beyond_the_bound_new_ones_are_let_go_and_told_when_their_saga_is_
     monkeypatch.setattr(transition_publisher, "QUEUED_BYTES_MAX", telling_._bytes)
     telling_.on_written(two, last(two), Measurements())
     (moment,) = desk.moments
-    assert isinstance(moment, Untold)
+    assert isinstance(moment, TransitionsDropped)
     assert moment.count == 1
     await telling_.publish()
     monkeypatch.undo()
@@ -318,12 +318,19 @@ async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_ha
     one, *_ = await history_at(tmp_path)
     message = one.results[0].event
     goes_on = SuspendedRun(
-        handler="reserve", parts=(message,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=7000, until=("OrderConfirmed",)
+        handler="reserve",
+        parts=(message,),
+        n=0,
+        turn=1,
+        first_ms=0,
+        seen_ms=0,
+        due_ms=7000,
+        awaited_types=("OrderConfirmed",),
     )
     dead = PendingMessage(handler="reserve", message=message, n=0, dead="letter")
     telling = desk.telling()
     for queue in ((), (replace(dead, handler="capture"),), (dead,)):
-        telling.on_written(replace(one, later=(goes_on,), queue=queue), last(one), Measurements())
+        telling.on_written(replace(one, suspended_runs=(goes_on,), queue=queue), last(one), Measurements())
     await telling.publish()
     assert [(each.handler, each.types, each.until) for t in desk.log.told() for each in t.awaits] == [
         ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),

@@ -283,7 +283,7 @@ async def test_a_new_handler_of_an_own_event_hears_what_earlier_versions_emitted
         assert bool((await old.progress()).first) is archived
         await new.takes(CONFIRMED, id="late")
         assert "capture c" in ran
-        assert (await new.progress()).heard == ("PaymentReserved",)
+        assert (await new.progress()).self_consumed_types == ("PaymentReserved",)
         told = await new.told()
         await new.takes(CONFIRMED, id="late")
         await new.takes(an_order())
@@ -298,7 +298,7 @@ async def test_what_was_undone_is_not_taken_over(tmp_path: Path) -> None:
         await old.takes(CANCELLED)
         await new.takes(CONFIRMED)
         assert ran == ["reserve", "release", "thank"]
-        assert [own.event.type for own in (await new.progress()).own] == []
+        assert [own.event.type for own in (await new.progress()).self_consumed] == []
 
 
 async def test_a_version_that_emits_an_event_no_more_hears_what_earlier_ones_emitted(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ async def test_what_was_taken_over_is_withdrawn_when_its_result_is_undone(tmp_pa
         old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
         await old.takes(an_order())
         await new.takes(an_order(), id="another")
-        assert [own.event.type for own in (await new.progress()).own] == ["PaymentReserved"]
+        assert [own.event.type for own in (await new.progress()).self_consumed] == ["PaymentReserved"]
         await new.takes(CANCELLED)
         await new.takes(CONFIRMED)
         assert [h for h, o in await new.told() if o != "ignored"] == ["reserve", "release", "thank", "capture"]
@@ -353,7 +353,7 @@ async def test_versions_that_take_turns_give_each_own_event_once(tmp_path: Path)
         old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
         await new.takes(an_order())
         await old.takes(CONFIRMED, id="c1")
-        assert (await old.progress()).own == (), "it does not know what for"
+        assert (await old.progress()).self_consumed == (), "it does not know what for"
         await new.takes(CONFIRMED, id="c2")
         await old.takes(CONFIRMED, id="c3")
         await new.takes(CONFIRMED, id="c4")
@@ -373,8 +373,8 @@ async def test_what_a_page_says_of_an_own_event_counts_when_a_version_takes_it_a
         for n in range(6):
             await old.takes(CONFIRMED, id=f"c{n}")
         p = await old.progress()
-        assert p.own == ()
-        assert p.pages
+        assert p.self_consumed == ()
+        assert p.segments
         await new.takes(CONFIRMED, id="late")
         assert ran.count("capture c") == 1
 
@@ -439,7 +439,7 @@ async def test_what_a_later_version_can_decode_runs_with_all_its_parts(
             patch.setattr(ServiceRuntime, "decode", not_yet)
             await worker.takes(an_order())
         p = await worker.progress()
-        assert [(k.handler, k.bad) for k in p.queue] == [("note", None), ("both", "not yet")]
+        assert [(k.handler, k.undecodable) for k in p.queue] == [("note", None), ("both", "not yet")]
         document = await at.store.get("saga", f"payment::{SAGA}")
         assert document is not None
         mended = replace_queue(document.content)
@@ -661,7 +661,10 @@ async def test_a_repair_does_for_a_saga_what_no_message_sets_off(tmp_path: Path)
         ended = await republish_saga(new.participant, SAGA)
         assert ended == [], "the other part went to another handler, before there was this one"
         p = await new.progress()
-        assert (p.heard, [own.event.type for own in p.own]) == (("PaymentReserved",), ["PaymentReserved"])
+        assert (p.self_consumed_types, [own.event.type for own in p.self_consumed]) == (
+            ("PaymentReserved",),
+            ["PaymentReserved"],
+        )
 
 
 def undoing(attempts: list[str], *, fails: bool, longer: bool = True) -> Service:
@@ -711,11 +714,11 @@ async def test_a_repair_does_not_wait_in_a_compensation_that_fails(
         failing = await at.worker(undoing(attempts, fails=True))
         assert ("release", "retrying", "LookupError: nobody there") in await republish_saga(failing.participant, SAGA)
         p = await failing.progress()
-        assert p.wake is not None
-        assert (len(attempts), set(wakes_at(failing))) == (4, {p.wake.id})
+        assert p.timer is not None
+        assert (len(attempts), set(wakes_at(failing))) == (4, {p.timer.id})
         failing.log.messages.clear()
         assert await republish_saga(failing.participant, SAGA) == []
-        assert (len(attempts), wakes_at(failing)) == (4, [p.wake.id]), "should the first have been lost"
+        assert (len(attempts), wakes_at(failing)) == (4, [p.timer.id]), "should the first have been lost"
 
         await at.clock.sleep(2)
         with monkeypatch.context() as patch:
@@ -813,7 +816,7 @@ async def test_a_repair_beside_a_worker_that_is_faster_does_nothing_twice(tmp_pa
         at.watched.before = once(lambda: other.takes(an_order(), id="again"))
         await republish_saga(one.participant, SAGA)
         assert [h for h, o in await one.told() if o == "handled"] == ["reserve", "capture", "file"]
-        assert (await one.progress()).heard == ("PaymentCaptured", "PaymentReserved")
+        assert (await one.progress()).self_consumed_types == ("PaymentCaptured", "PaymentReserved")
 
 
 # ---------------------------------------------------------------- a version with more to undo than the last one

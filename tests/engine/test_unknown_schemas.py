@@ -73,7 +73,7 @@ async def test_a_message_of_an_unknown_schema_is_parked_until_its_schema_is_depl
         assert (p.queue[0].attempts, worker.dead) == (2, [])
         contracts.deploy()
         p = await looked_again(at, worker)
-        assert (p.queue, p.wake, worker.dead) == ((), None, [])
+        assert (p.queue, p.timer, worker.dead) == ((), None, [])
         assert [(e.outcome, e.handler, e.attempt) for e in await worker.history()] == [
             ("retrying", "reserve", 1),
             ("queued", "note", 1),
@@ -256,7 +256,7 @@ async def test_what_waits_for_a_schema_that_never_comes_is_ended_by_a_route_to_t
         await route(at, worker, "see", off=True)
         await command(at, worker, "discard", dead["dead_id"])
         p = await worker.progress()
-        assert ((await worker.told())[-1], p.queue, p.wake) == (("see", "discarded"), (), None)
+        assert ((await worker.told())[-1], p.queue, p.timer) == (("see", "discarded"), (), None)
 
 
 async def test_a_part_that_waits_for_a_schema_that_never_comes_is_ended_so_too_and_replayed_when_it_does(
@@ -287,7 +287,7 @@ async def test_a_part_of_several_waits_for_its_schema_first_and_for_the_other_pa
         await worker.takes(confirmed)
         kept = only((await worker.progress()).queue)
         assert (kept.handler, kept.attempts) == ("note", 1)
-        assert kept.bad is not None
+        assert kept.undecodable is not None
         await worker.takes(an_order())
         contracts.deploy()
         await looked_again(at, worker)
@@ -314,7 +314,7 @@ async def test_a_part_whose_schema_is_deployed_while_it_is_looked_at_is_no_run_w
         turn = worker.begun(confirmed, worker.message(confirmed, id="another"))
         other = await worker_at(at, contracts)
         stale = other.begun(confirmed, worker.message(confirmed, id="another"))
-        assert (dict(turn.bad), list(stale.bad)) == ({}, ["note"])
+        assert (dict(turn.undecodable), list(stale.undecodable)) == ({}, ["note"])
         await MessageProcessor(worker.participant).process(stale)  # another lane has read the contracts meanwhile
         assert await worker.told() == [("note", "waiting"), ("note", "ignored")]
 

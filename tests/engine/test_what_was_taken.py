@@ -93,7 +93,7 @@ async def test_it_is_kept_with_the_result_only_where_it_is_named_and_goes_with_i
             p = await place.progress(service)
             assert p is not None
             (result,) = p.results
-            assert [m.type for m in result.took] == (["OrderPlaced"] if takes == "order" else [])
+            assert [m.type for m in result.consumed] == (["OrderPlaced"] if takes == "order" else [])
             assert p.format == (RELEASED if takes == "order" else PLAIN)
             assert (b'"took"' in encode(p)) == (takes == "order")
             await place.publish(CANCELLED)
@@ -149,7 +149,7 @@ async def test_a_release_that_does_not_name_it_leaves_it_for_the_one_that_does(t
             await place.clock.sleep(0.05)
         p = await place.progress(after)
         assert p is not None
-        assert [m.type for m in p.results[0].took] == ["OrderPlaced"]
+        assert [m.type for m in p.results[0].consumed] == ["OrderPlaced"]
 
 
 async def test_of_several_events_and_several_turns_it_is_handed_those_that_it_names() -> None:

@@ -286,7 +286,7 @@ async def test_what_a_clients_message_causes_tells_when_its_saga_began(tmp_path:
         ]
         p = await place.progress(payment)
         assert p is not None
-        assert [part.event.started for part in p.own] == [began], "also where it is a part here"
+        assert [part.event.started for part in p.self_consumed] == [began], "also where it is a part here"
         async with at_work(place, other):
             await place.at_rest(other)
             assert [(e.handler, e.outcome) for e in await place.history(other)] == [("heard", "handled")]

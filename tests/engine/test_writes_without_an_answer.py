@@ -183,7 +183,7 @@ async def books(place: Workplace, payment: Service[Any]) -> Books:
     transitions = [decode_transition(raw) for raw in p.transitions]
     for content in archives:
         transitions += [decode_transition(raw) for raw in history.decode_archive(content).transitions]
-    keys = [overflow.segment_key("payment", SAGA, page) for page in p.pages]
+    keys = [overflow.segment_key("payment", SAGA, page) for page in p.segments]
     keys += [overflow.claim_key("payment", SAGA, call.claim) for t in transitions for call in t.calls if call.claim]
     assert [key for key in keys if await place.store.get(ARCHIVES, key) is None] == [], "named, and not durable"
     assert len(keys) > ORDERS

@@ -145,7 +145,9 @@ def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def own_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
     emitted = journal.apply_emitted_events
-    patch.setattr(journal, "apply_emitted_events", lambda p, roles, events: replace(emitted(p, roles, events), own=()))
+    patch.setattr(
+        journal, "apply_emitted_events", lambda p, roles, events: replace(emitted(p, roles, events), self_consumed=())
+    )
 
 
 def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +157,7 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
         p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
     ) -> Commit:
         written = undone(p, hand, role, result, ended)
-        return Commit(replace(written.snapshot, own=p.own), written.entry)
+        return Commit(replace(written.snapshot, self_consumed=p.self_consumed), written.entry)
 
     patch.setattr(message_processor, "complete_compensation", keep)
 

@@ -74,7 +74,7 @@ def turns_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
     resumable = decisions._find_resumable
 
     def without(p: SagaProgress, roles: Any, intent: Any, now_ms: int) -> Any:
-        return None if p.later else resumable(p, roles, intent, now_ms)
+        return None if p.suspended_runs else resumable(p, roles, intent, now_ms)
 
     patch.setattr(decisions, "_find_resumable", without)
 
@@ -91,7 +91,7 @@ def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
     dead = failed_attempts.give_up
 
     def forgotten(p: SagaProgress, *asked: Any, **more: Any) -> Any:
-        return dead(replace(p, later=(), intents=()), *asked, **more)
+        return dead(replace(p, suspended_runs=(), intents=()), *asked, **more)
 
     patch.setattr(failed_attempts, "give_up", forgotten)
 
@@ -105,8 +105,10 @@ def a_message_on_which_a_run_goes_on_is_taken_again(patch: pytest.MonkeyPatch) -
         return None
 
     kept = decisions.is_pending
-    patch.setattr(decisions, "is_pending", lambda p, *asked: kept(replace(p, later=()), *asked))
-    patch.setattr(decisions, "find_earlier_parts", lambda p, *asked: find_earlier_parts(replace(p, later=()), *asked))
+    patch.setattr(decisions, "is_pending", lambda p, *asked: kept(replace(p, suspended_runs=()), *asked))
+    patch.setattr(
+        decisions, "find_earlier_parts", lambda p, *asked: find_earlier_parts(replace(p, suspended_runs=()), *asked)
+    )
     patch.setattr(suspended_runs, "find_suspended_run", nowhere)
 
 

@@ -20,7 +20,9 @@ def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -
 
     def behind(kind: SelfConsumedEvents, p: SagaProgress, *items: Any) -> SagaProgress:
         back = put_back(kind, p, *items)
-        return replace(back, own=(*p.own, *(o for o in back.own if o not in p.own)))
+        return replace(
+            back, self_consumed=(*p.self_consumed, *(o for o in back.self_consumed if o not in p.self_consumed))
+        )
 
     patch.setattr(SelfConsumedEvents, "put_back", behind)
 
@@ -50,7 +52,7 @@ def what_a_shelf_lists_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     opened = overflow.open_index
 
     def partly(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
-        return opened(p, shelf, replace(leaf, pages=leaf.pages[1:]))
+        return opened(p, shelf, replace(leaf, segments=leaf.segments[1:]))
 
     patch.setattr(overflow, "open_index", partly)
 

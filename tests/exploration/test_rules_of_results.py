@@ -70,7 +70,7 @@ def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None
 
     def alike(*of: Any) -> tuple[CompensableResult, ...]:
         results = with_results(*of)
-        return tuple([replace(result, took=results[0].took) for result in results])
+        return tuple([replace(result, consumed=results[0].consumed) for result in results])
 
     patch.setattr(journal, "add_results", alike)
 

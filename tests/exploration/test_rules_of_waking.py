@@ -34,7 +34,7 @@ def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
 def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
     def dropped(p: SagaProgress | None, roles: Any, trigger: Any, now: Any, certain: bool) -> Any:
         message = trigger.message
-        if p is None or message.type != TIMER_TYPE or (p.wake is not None and p.wake.id == message.id):
+        if p is None or message.type != TIMER_TYPE or (p.timer is not None and p.timer.id == message.id):
             return choose_next_action(p, roles, trigger, now, certain)
         return Complete() if certain else next_action.RELOAD
 
@@ -51,7 +51,7 @@ def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
 
 def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
     def named(p: SagaProgress, *asked: Any) -> tuple[SagaProgress, CurrentTimer | None]:
-        return woken(replace(p, wake=None), *asked)
+        return woken(replace(p, timer=None), *asked)
 
     patch.setattr(timers, "set_timer", named)
     patch.setattr(
@@ -94,7 +94,7 @@ def what_has_begun_waits_for_a_person_too(patch: pytest.MonkeyPatch) -> None:
 def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
     def left(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
         revived = before and replace(before, queue=(), compensating=())
-        return (p, None) if p.is_quarantined and p.wake is not None else woken(p, revived, now_ms)
+        return (p, None) if p.is_quarantined and p.timer is not None else woken(p, revived, now_ms)
 
     patch.setattr(timers, "set_timer", left)
 

@@ -345,7 +345,7 @@ class House:
         found = []
         for name, store in self.stores.items():
             progresses = [decode_progress(document.content) async for _, document in store.scan(PROGRESS)]
-            found += [name for p in progresses if p.wake is not None]
+            found += [name for p in progresses if p.timer is not None]
         return found
 
     async def history(self, service: str, saga: str) -> list[Transition]:

@@ -37,10 +37,10 @@ def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
 
     def left(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
-        return replace(after, later=p.later, format=p.format), letters
+        return replace(after, suspended_runs=p.suspended_runs, format=p.format), letters
 
     def never(p: SagaProgress, role: HandlerRole) -> str | None:
-        return None if any(c.handler == role.name for c in p.later) else why_over(p, role)
+        return None if any(c.handler == role.name for c in p.suspended_runs) else why_over(p, role)
 
     patch.setattr(compensation, "_close_handler", left)
     patch.setattr(decisions, "find_closing_reason", never)

@@ -48,11 +48,11 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, ProgressRepository, "publish", " and entry.wake.id != state.message.id", " and False")
+    rewritten(patch, ProgressRepository, "publish", " and entry.timer.id != state.message.id", " and False")
 
 
 def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, history, "find_unpublished", " or (entry.wake is not None and entry.wake.id != in_hand)", "")
+    rewritten(patch, history, "find_unpublished", " or (entry.timer is not None and entry.timer.id != in_hand)", "")
 
 
 def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:

@@ -328,7 +328,7 @@ def _patient(world: SimulatedWorld, places: ClosedRooms) -> None:
     )
     for (service, saga), count in wakes.items():
         p = world.progress(service, (saga or b"").decode())
-        named = 0 if p is None else sum(decode_transition(raw).wake is not None for raw in p.transitions)
+        named = 0 if p is None else sum(decode_transition(raw).timer is not None for raw in p.transitions)
         assert count <= 3 * named + disturbances, f"{count} wakes of {saga!r} in {service}, and {named} were named"
 
 

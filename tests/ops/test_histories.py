@@ -95,7 +95,7 @@ async def test_a_damaged_archive_is_unreadable_unless_what_it_has_is_known(sourc
 async def test_a_page_that_is_damaged_on_disk_makes_its_saga_unreadable(source: ServiceStore, tmp_path: Path) -> None:
     p = SagaProgress(service="order", saga=SAGA)
     new = overflow.make_inbox_segment(p, [bytes(12)], newest=1, until=1 << 40)
-    p = replace(p, format=PAGED, pages=(new.segment,))
+    p = replace(p, format=PAGED, segments=(new.segment,))
     await source.store.insert(PROGRESS, progress_key("order", SAGA), encode(p))
     await source.store.insert(ARCHIVES, key := overflow.segment_key("order", SAGA, new.segment), new.content)
     assert await read_history(source, SAGA) is not None

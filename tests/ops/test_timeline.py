@@ -237,8 +237,8 @@ def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None
         ({}, 0),
         ({"closed": ("both",)}, 1),
         ({"closed": ("another",)}, 0),
-        ({"ran": (a_run("both"),)}, 1),
-        ({"ran": (a_run("another"),)}, 0),
+        ({"completed_runs": (a_run("both"),)}, 1),
+        ({"completed_runs": (a_run("another"),)}, 0),
         ({"outcome": "Ended"}, 1),
     ],
 )
@@ -250,8 +250,8 @@ def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[st
 
 
 def test_messages_in_pages_are_counted_as_what_they_are() -> None:
-    pages = tuple(OverflowSegment(of=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
-    status = compute_status(SagaProgress(service="a", saga="s", started=START, pages=pages))
+    pages = tuple(OverflowSegment(kind=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
+    status = compute_status(SagaProgress(service="a", saga="s", started=START, segments=pages))
     assert (status.queue, status.waiting) == (COUNTS["queue"], COUNTS["waiting"])
 
 

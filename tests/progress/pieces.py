@@ -40,7 +40,12 @@ def a_hand(
     position = Position("things", 0, 0)
     roles = roles or roles_of()
     return WriteContext(
-        message=message, position=position, roles=roles, heard=roles.heard, now_ms=now_ms, retention_s=retention_s
+        message=message,
+        position=position,
+        roles=roles,
+        self_consumed_types=roles.self_consumed_types,
+        now_ms=now_ms,
+        retention_s=retention_s,
     )
 
 

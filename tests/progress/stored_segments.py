@@ -53,7 +53,7 @@ class StoredProgress:
     @property
     def segments(self) -> list[OverflowSegment]:
         """All segments, those that other segments refer to, too."""
-        found, left = list[OverflowSegment](), [*self.p.pages]
+        found, left = list[OverflowSegment](), [*self.p.segments]
         while left:
             found.append(segment := left.pop())
             left += overflow.list_segments(segment, self.contents[segment.name])

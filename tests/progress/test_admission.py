@@ -20,7 +20,9 @@ ROLE = HandlerRole(
     undo=CompensationRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"})),
 )
 RUN = RunHandler(ROLE, A, (A,))
-UNDO = Compensate(ROLE, a_message("Failed"), CompensableResult(handler="reserve", cause=A.id, event=A, own=()))
+UNDO = Compensate(
+    ROLE, a_message("Failed"), CompensableResult(handler="reserve", cause=A.id, event=A, self_consumed_ids=())
+)
 
 
 def controls(kind: Literal["pause", "route"], name: str, until: str | None = None) -> ActiveControls:

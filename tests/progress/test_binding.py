@@ -80,8 +80,12 @@ def test_no_version_of_a_history_is_called_changed_whatever_happens_to_its_worke
     assert looked_at > 60
 
 
+ATTRIBUTES = {field.encode_name: field.name for field in fields(SagaProgress)}
+"""Attribute of a progress for each name in its JSON."""
+
+
 def test_every_field_of_a_snapshot_is_bound_or_it_is_said_why_not() -> None:
-    assert sorted((*DIGESTED_FIELDS, *UNDIGESTED_FIELDS)) == sorted(field.name for field in fields(SagaProgress))
+    assert sorted((*DIGESTED_FIELDS, *UNDIGESTED_FIELDS)) == sorted(ATTRIBUTES)
 
 
 # ---------------------------------------------------------------- changes by hand
@@ -138,7 +142,7 @@ def kept_in_every_way() -> Iterator[SagaProgress]:
     p = journal.enqueue_message(opened, hand(p, another), role, another, "it has begun", None).snapshot
     yield p
     c = SuspendedRun(handler="poll", parts=(first,), n=p.n, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=NOW_MS + 9)
-    longer, another = replace(p, later=(c,), format=CONTINUED), a_message("A", "fifth")
+    longer, another = replace(p, suspended_runs=(c,), format=CONTINUED), a_message("A", "fifth")
     yield journal.enqueue_message(longer, hand(p, another), role, another, "it has begun", None).snapshot
     failure = RunFailure(reason="why", remedy="mend", attempts=5)
     yield failed_attempts.give_up(p, hand(p, message), RunHandler(role, message, (message,)), failure, intent).snapshot
@@ -147,7 +151,13 @@ def kept_in_every_way() -> Iterator[SagaProgress]:
 def hand(p: SagaProgress, message: Message) -> WriteContext:
     roles = roles_of(a_role("count", "R"), emitted="R")
     return WriteContext(
-        message=message, position=None, roles=roles, heard=("R",), now_ms=NOW_MS + p.n * 700, retention_s=1000, before=p
+        message=message,
+        position=None,
+        roles=roles,
+        self_consumed_types=("R",),
+        now_ms=NOW_MS + p.n * 700,
+        retention_s=1000,
+        before=p,
     )
 
 
@@ -206,7 +216,9 @@ def edits(name: str, value: Any, others: list[Any]) -> Iterator[tuple[str, Any]]
 
 def part_of(name: str, value: Any, edited: Any) -> str:
     """The field, or the part of it that alone was edited."""
-    if name == "results" and [replace(r, own=()) for r in value] == [replace(r, own=()) for r in edited]:
+    if name == "results" and [replace(r, self_consumed_ids=()) for r in value] == [
+        replace(r, self_consumed_ids=()) for r in edited
+    ]:
         return "own of results"
     if name == "inbox" and value.keys() == edited.keys():
         return "time of inbox"
@@ -219,24 +231,24 @@ async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_n
     honest = await versions()
     assert len(honest) > 50
     overlooked, tried = set[tuple[str, str]](), dict[tuple[str, str], int]()
-    for field in fields(SagaProgress):
-        if field.name == "transitions":
+    for name, attribute in ATTRIBUTES.items():
+        if name == "transitions":
             continue  # tests/progress/test_history.py changes each of their bytes
-        if field.name == "pages":
+        if name == "pages":
             continue  # tests/engine/test_spilling.py changes those
-        there = [getattr(p, field.name) for p in honest]
-        assert any(there) or field.name in ("first", "replays", "told"), f"no progress has any {field.name}"
+        there = [getattr(p, attribute) for p in honest]
+        assert any(there) or name in ("first", "replays", "told"), f"no progress has any {name}"
         others = [value for i, value in enumerate(there) if value and value not in there[:i]][:3]
         for p in {encode(p): p for p in honest}.values():
             assert verify_history(p.transitions, p) is None
-            for kind, value in edits(field.name, getattr(p, field.name), others):
-                edited = replace(p, **{field.name: value})
-                tried[field.name, kind] = tried.get((field.name, kind), 0) + 1
+            for kind, value in edits(name, getattr(p, attribute), others):
+                edited = replace(p, **{attribute: value})
+                tried[name, kind] = tried.get((name, kind), 0) + 1
                 of_another = (edited.service, edited.saga) != (p.service, p.saga)  # the command sees that by the key
                 if not of_another and verify_history(edited.transitions, edited) is None:
-                    overlooked.add((part_of(field.name, getattr(p, field.name), value), kind))
+                    overlooked.add((part_of(name, getattr(p, attribute), value), kind))
     assert overlooked == NOT_FOUND
-    assert {name for name, _ in tried} == {field.name for field in fields(SagaProgress)} - {"transitions", "pages"}
+    assert {name for name, _ in tried} == set(ATTRIBUTES) - {"transitions", "pages"}
     assert sum(tried.values()) > 5000
 
 
@@ -301,9 +313,9 @@ async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_tha
             assert verify_history(older.transitions, older) is None
             looked_at += 1
             for name in DIGESTED_FIELDS:
-                less = next(removed(getattr(older, name)), None)
+                less = next(removed(getattr(older, ATTRIBUTES[name])), None)
                 if less is not None:
-                    found = verify_history(older.transitions, replace(older, **{name: less}))
+                    found = verify_history(older.transitions, replace(older, **{ATTRIBUTES[name]: less}))
                     assert found is not None
                     assert name in found.what
                     edited += 1
@@ -397,7 +409,7 @@ def gained(before: SagaProgress, after: SagaProgress) -> dict[str, str]:
 ONE_MORE = {
     "inbox": {"a" * 24: 7},
     "ran": (CompletedRun(handler="reserve", parameter=0, type="A", schema="s/A.v1", content="c", message="m"),),
-    "results": (CompensableResult(handler="reserve", cause="m", event=a_message("R"), own=()),),
+    "results": (CompensableResult(handler="reserve", cause="m", event=a_message("R"), self_consumed_ids=()),),
     "outcome": "Cancelled",
     "queue": (kept("reserve", a_message("A")),),
     "waiting": (kept("reserve", a_message("A")),),
@@ -413,7 +425,7 @@ ONE_MORE = {
 @pytest.mark.parametrize("name", DIGESTED_FIELDS)
 def test_what_came_into_a_field_and_what_went_from_it_is_told_under_its_name(name: str) -> None:
     p = replace(blank(), n=1)
-    more = replace(p, **{name: ONE_MORE[name]})
+    more = replace(p, **{ATTRIBUTES[name]: ONE_MORE[name]})
     [(told, came)] = gained(p, more).items()
     [(told_again, went)] = gained(more, p).items()
     assert told == told_again == name
@@ -423,13 +435,15 @@ def test_what_came_into_a_field_and_what_went_from_it_is_told_under_its_name(nam
 
 @pytest.mark.parametrize("name", DIGESTED_FIELDS)
 def test_a_field_that_holds_the_same_in_another_object_is_not_told(name: str) -> None:
-    one, other = (decode_progress(encode(replace(blank(), n=1, **{name: ONE_MORE[name]}))) for _ in range(2))
+    one, other = (
+        decode_progress(encode(replace(blank(), n=1, **{ATTRIBUTES[name]: ONE_MORE[name]}))) for _ in range(2)
+    )
     assert gained(one, other) == {}
 
 
 def test_a_sum_has_at_most_16_characters_and_nothing_in_front_of_them() -> None:
     p = replace(blank(), n=1)
-    more = replace(p, **ONE_MORE)
+    more = replace(p, **{ATTRIBUTES[name]: more for name, more in ONE_MORE.items()})
     of_pages = (
         integrity.sum_digests(more.queue),
         integrity.sum_digests(more.queue * 3),
@@ -498,7 +512,7 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     aside, [_] = overflow.move_out(p, a_context(roles_of(many)))
     assert len(aside.queue) == 3
     assert gained(p, aside) == {}
-    assert set(gained(p, replace(aside, pages=()))) == {"queue"}
+    assert set(gained(p, replace(aside, segments=()))) == {"queue"}
 
 
 def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
@@ -512,9 +526,9 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
     written = journal.enqueue_message(
         aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None
     ).snapshot
-    assert written.pages == (new.segment,)
+    assert written.segments == (new.segment,)
     assert verify_history(written.transitions, written) is None
-    for edited in (replace(written, pages=()), replace(written, queue=written.queue[1:])):
+    for edited in (replace(written, segments=()), replace(written, queue=written.queue[1:])):
         found = verify_history(edited.transitions, edited)
         assert found is not None
         assert "queue" in found.what

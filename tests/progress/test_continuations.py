@@ -73,14 +73,16 @@ def going(role: HandlerRole = LOOK, *parts: Message, due_ms: int = NOW_MS, n: in
         first_ms=NOW_MS - 50,
         seen_ms=NOW_MS - 50,
         due_ms=due_ms,
-        by="A-1",
+        last_message="A-1",
     )
 
 
 def with_(
     *later: SuspendedRun, waiting: Sequence[PendingMessage] = (), queue: Sequence[PendingMessage] = ()
 ) -> SagaProgress:
-    return replace(blank(), n=5, published=5, later=later, waiting=tuple(waiting), queue=tuple(queue), format=CONTINUED)
+    return replace(
+        blank(), n=5, published=5, suspended_runs=later, waiting=tuple(waiting), queue=tuple(queue), format=CONTINUED
+    )
 
 
 def ready(p: SagaProgress, *handlers: HandlerRole, in_hand: str | None = None) -> Action | None:
@@ -108,15 +110,15 @@ def test_what_was_put_off_under_a_message_goes_on_under_another() -> None:
 
 
 def test_an_event_that_it_waits_for_lets_it_go_on_before_its_time() -> None:
-    c = replace(going(due_ms=NOW_MS + 9), until=("E",))
+    c = replace(going(due_ms=NOW_MS + 9), awaited_types=("E",))
     p = with_(c, waiting=[kept("look", E, 3)])
     assert ready(p, LOOK, in_hand="A-1") == RunHandler(LOOK, A, (A, E), goes_on=c)
     assert ready(with_(c), LOOK) is None
-    assert ready(with_(replace(c, until=()), waiting=[kept("look", E, 3)]), LOOK) is None, "it waits for a time"
+    assert ready(with_(replace(c, awaited_types=()), waiting=[kept("look", E, 3)]), LOOK) is None, "it waits for a time"
 
 
 def test_a_turn_that_failed_waits_for_its_next_attempt_whatever_is_there() -> None:
-    c = replace(going(due_ms=NOW_MS + 9), until=("E",), attempts=1)
+    c = replace(going(due_ms=NOW_MS + 9), awaited_types=("E",), attempts=1)
     assert ready(with_(c, waiting=[kept("look", E, 3)]), LOOK) is None
 
 
@@ -126,7 +128,11 @@ def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
     own = replace(
         p,
         waiting=(),
-        own=(SelfConsumedEvent(event=E2, n=3), SelfConsumedEvent(event=B, n=1), SelfConsumedEvent(event=E, n=4)),
+        self_consumed=(
+            SelfConsumedEvent(event=E2, n=3),
+            SelfConsumedEvent(event=B, n=1),
+            SelfConsumedEvent(event=E, n=4),
+        ),
     )
     assert suspended_runs.find_optional_messages(own, LOOK) == (E2,)
     had = replace(own, inbox=journal.add_to_inbox(own, a_hand(A), "look", [E2.id]))
@@ -152,8 +158,8 @@ def test_a_turn_that_has_begun_is_brought_to_its_end_at_any_time_but_not_while_i
     intent = an_intent("look", A, E)
     p = replace(with_(c), intents=(intent,))
     assert ready(p, LOOK) == RunHandler(LOOK, A, (A, E), intent, c)
-    assert ready(replace(p, later=(replace(c, attempts=1),)), LOOK) is None
-    assert ready(replace(p, later=(replace(c, attempts=1, due_ms=NOW_MS),)), LOOK) == RunHandler(
+    assert ready(replace(p, suspended_runs=(replace(c, attempts=1),)), LOOK) is None
+    assert ready(replace(p, suspended_runs=(replace(c, attempts=1, due_ms=NOW_MS),)), LOOK) == RunHandler(
         LOOK, A, (A, E), intent, replace(c, attempts=1, due_ms=NOW_MS)
     )
     dead = replace(p, queue=(kept("look", A, dead="d"),))
@@ -166,7 +172,7 @@ def test_what_never_runs_again_goes_on_no_more() -> None:
     begun = replace(closed, intents=(an_intent("look", A),))
     assert not isinstance(ready(begun, LOOK), Ignore), "it is brought to its end"
     ignored = journal.ignore_message(closed, a_hand(A, roles=roles(LOOK)), LOOK, A, "closed").snapshot
-    assert (ignored.later, ignored.format) == ((), PLAIN)
+    assert (ignored.suspended_runs, ignored.format) == ((), PLAIN)
     both = replace(with_(going(BOTH, A, B)), closed=("both",))
     ignored = journal.ignore_message(both, a_hand(A, roles=roles(BOTH)), BOTH, A, "closed").snapshot
     assert len(ignored.inbox) == 2
@@ -186,7 +192,7 @@ def test_an_event_that_may_be_absent_is_kept_for_the_next_turn() -> None:
 
 
 def test_an_event_that_comes_after_the_end_or_was_left_over_is_ignored() -> None:
-    p = replace(blank(), ran=(ran("look", A, "c"),))
+    p = replace(blank(), completed_runs=(ran("look", A, "c"),))
     over = Ignore(LOOK, E, "look has run in this saga already")
     assert decide(p, LOOK, E, now=NOW) == over
     assert ready(replace(p, waiting=(kept("look", E),)), LOOK) == over
@@ -195,9 +201,9 @@ def test_an_event_that_comes_after_the_end_or_was_left_over_is_ignored() -> None
 
 
 def test_one_that_nobody_can_decode_is_taken_up_at_once() -> None:
-    assert decide(blank(), LOOK, E, now=NOW, bad="bytes") == RunHandler(LOOK, E, (E,))
+    assert decide(blank(), LOOK, E, now=NOW, undecodable="bytes") == RunHandler(LOOK, E, (E,))
     blocked = replace(blank(), intents=(an_intent("other", B),))
-    assert isinstance(decide(blocked, LOOK, E, now=NOW, bad="bytes"), Enqueue)
+    assert isinstance(decide(blocked, LOOK, E, now=NOW, undecodable="bytes"), Enqueue)
 
 
 def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
@@ -206,7 +212,7 @@ def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
     assert is_message_known(p, roles(BOTH), B)
     assert not is_message_known(p, roles(BOTH), E)
     trigger = Trigger(message=A)
-    woken = replace(p, wake=CurrentTimer(id="wake-4", due_ms=NOW_MS))
+    woken = replace(p, timer=CurrentTimer(id="wake-4", due_ms=NOW_MS))
     assert choose_next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, retention_s=99), certain=True) == Complete()
     other = a_message("B", "B-2", value=b"2")
     assert isinstance(decide(p, BOTH, other, now=NOW), Reject)
@@ -217,11 +223,14 @@ def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
 
 
 def test_own_events_on_which_a_run_goes_on_are_no_parts_of_another() -> None:
-    p = replace(with_(going(BOTH, A, B)), own=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1)))
+    p = replace(
+        with_(going(BOTH, A, B)), self_consumed=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1))
+    )
     assert list(find_parts(p, BOTH, 0)) == []
     assert ready(p, BOTH, in_hand="A-1") is None
     many = replace(
-        with_(going(EACH_OF_TWO, A, B)), own=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1))
+        with_(going(EACH_OF_TWO, A, B)),
+        self_consumed=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1)),
     )
     assert list(find_parts(many, EACH_OF_TWO, 0)) == []
     assert list(find_parts(many, EACH_OF_TWO, 1)) == [(1, B)], "the others stay for each"
@@ -245,13 +254,13 @@ def test_a_turn_that_failed_moves_its_time_and_holds_up_nobody() -> None:
         p, a_hand(A), RunHandler(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
     ).snapshot
     moved = replace(c, attempts=3, under={"bank": 2}, due_ms=NOW_MS + 70, delay_ms=70)
-    assert (after.later, after.queue) == ((moved, other), ())
+    assert (after.suspended_runs, after.queue) == ((moved, other), ())
     replayed = replace(p, queue=(kept("look", A),))
     at_its_place = failed_attempts.park(
         replayed, a_hand(A), RunHandler(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
     )
     assert [k.due_ms for k in at_its_place.snapshot.queue] == [NOW_MS + 70]
-    assert at_its_place.snapshot.later == (c, other)
+    assert at_its_place.snapshot.suspended_runs == (c, other)
 
 
 # ---------------------------------------------------------------- what is written
@@ -263,7 +272,7 @@ def hand(p: SagaProgress, message: Message, *handlers: HandlerRole) -> WriteCont
 
 def turn_of(p: SagaProgress, role: HandlerRole, *parts: Message, **did: Any) -> SagaProgress:
     """The progress after a turn on these parts."""
-    c = next(iter(p.later), None)
+    c = next(iter(p.suspended_runs), None)
     cause = suspended_runs.compute_cause(parts[: len(role.takes)], c)
     ended = TransitionDetails(message=parts[0], cause=cause, parts=parts, delta={"x": 1}, **did)
     needed = parts[: len(role.takes)]
@@ -280,41 +289,47 @@ def test_each_turn_has_a_cause_of_its_own() -> None:
 def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
     p = replace(blank(), waiting=(kept("look", E, 1), kept("look", E2, 2)), intents=(an_intent("look", A),), n=3)
     after = turn_of(p, LOOK, A, E, shown=(E.id,))
-    (c,) = after.later
-    assert (c.parts, c.turn, c.n, c.by) == ((A,), 1, 3, W.id)
+    (c,) = after.suspended_runs
+    assert (c.parts, c.turn, c.n, c.last_message) == ((A,), 1, 3, W.id)
     assert [k.message for k in after.waiting] == [E2]
     assert len(after.inbox) == 1
-    assert (after.intents, after.ran, after.state, after.format, after.is_open) == ((), (), {"x": 1}, CONTINUED, True)
-    assert after.wake is not None
-    assert after.wake.due_ms == NOW_MS, "what goes on at once is woken at once"
+    assert (after.intents, after.completed_runs, after.state, after.format, after.is_open) == (
+        (),
+        (),
+        {"x": 1},
+        CONTINUED,
+        True,
+    )
+    assert after.timer is not None
+    assert after.timer.due_ms == NOW_MS, "what goes on at once is woken at once"
     assert decode_transition(after.transitions[-1]).ran
     again = turn_of(after, LOOK, A, E2, shown=(E2.id,))
-    assert [(c.turn, c.n) for c in again.later] == [(2, 4)]
+    assert [(c.turn, c.n) for c in again.suspended_runs] == [(2, 4)]
 
 
 def test_the_last_turn_ends_the_run() -> None:
     p = with_(going(BOTH, A, B))
     ended = TransitionDetails(message=A, cause=f"{A.id}~1", parts=(A, B))
     after = journal.complete_run(p, hand(p, W, BOTH), BOTH, ended).snapshot
-    assert (after.later, after.format, after.wake) == ((), PLAIN, None)
-    assert len(after.inbox) == len(after.ran) == 2
+    assert (after.suspended_runs, after.format, after.timer) == ((), PLAIN, None)
+    assert len(after.inbox) == len(after.completed_runs) == 2
     p = with_(going(), waiting=[kept("look", E)])
     after = journal.complete_run(
         p, hand(p, W, LOOK), LOOK, TransitionDetails(message=A, cause="c", parts=(A, E))
     ).snapshot
-    assert (after.waiting, len(after.inbox), len(after.ran)) == ((), 2, 1)
+    assert (after.waiting, len(after.inbox), len(after.completed_runs)) == ((), 2, 1)
 
 
 def test_calls_that_no_result_covers_stay_listed() -> None:
     read, refused = replace(STEP, kind="read"), replace(STEP, name="no", answer="Declined")
     once = turn_of(blank(), BOTH, A, B, calls=(STEP, read, refused))
-    assert once.later[0].calls == (replace(STEP, value=Raw(b"null")),)
+    assert once.suspended_runs[0].calls == (replace(STEP, value=Raw(b"null")),)
     twice = turn_of(once, BOTH, A, B, calls=(replace(STEP, name="more"),))
-    assert [call.name for call in twice.later[0].calls] == ["post", "more"]
+    assert [call.name for call in twice.suspended_runs[0].calls] == ["post", "more"]
     covered = turn_of(twice, BOTH, A, B, calls=(STEP,), events=[replace(a_message("R"), source="svc")])
-    assert covered.later[0].calls == ()
+    assert covered.suspended_runs[0].calls == ()
     assert [r.cause for r in covered.results] == [f"{A.id}+{B.id}~2"]
-    assert turn_of(blank(), LOOK, A, calls=(STEP,)).later[0].calls == (), "nothing undoes it"
+    assert turn_of(blank(), LOOK, A, calls=(STEP,)).suspended_runs[0].calls == (), "nothing undoes it"
 
 
 def test_the_other_messages_of_a_repeating_handler_stay() -> None:
@@ -339,12 +354,12 @@ def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> N
     p = with_(c)
     assert decide_compensation(p, BOTH, F) == CloseHandler(BOTH, F)
     closed = compensation.close_without_results(p, hand(p, F, BOTH), BOTH, F).snapshot
-    assert (closed.later, closed.format, closed.closed) == ((), PLAIN, ("both",))
+    assert (closed.suspended_runs, closed.format, closed.closed) == ((), PLAIN, ("both",))
     assert len(closed.inbox) == 3, "the outcome and both messages"
     did = with_(replace(c, calls=(STEP,)))
     assert decide_compensation(did, BOTH, F) == BeginAbort(BOTH, F)
     sealed = compensation.make_abort_intent(did, BOTH)
-    assert (sealed.kind, sealed.cause, sealed.left, sealed.calls) == ("lieu", f"{A.id}+{B.id}~1", (STEP,), ())
+    assert (sealed.kind, sealed.cause, sealed.not_undone, sealed.calls) == ("lieu", f"{A.id}+{B.id}~1", (STEP,), ())
     p = journal.open_intent(did, hand(did, F, BOTH), sealed).snapshot
     assert decide_compensation(p, BOTH, F) == Abort(BOTH, F, sealed)
     assert Abort(BOTH, F, sealed).parts == (A, B)
@@ -352,7 +367,7 @@ def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> N
     assert written.entry is not None
     assert str(written.entry.reason).startswith("both can never finish: it goes on no more;")
     begun = replace(did, intents=(an_intent("both", A, B),), queue=(kept("both", A, dead="d"),))
-    assert compensation.make_abort_intent(begun, BOTH).left == (STEP,)
+    assert compensation.make_abort_intent(begun, BOTH).not_undone == (STEP,)
 
 
 BACK = AbortAction(call="bank.give", after=1)
@@ -364,35 +379,37 @@ def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
     p = replace(blank(), intents=(begun,), queue=(kept("both", A, dead="d"),))
     sealed = compensation.make_abort_intent(p, BOTH)
     assert (sealed.kind, sealed.calls, sealed.begins, sealed.undo_with) == ("lieu", (), None, (BACK,))
-    assert [call.name for call in sealed.left] == ["more"], "what was done before it was said is covered"
-    assert sealed.maybe == begun.begins
+    assert [call.name for call in sealed.not_undone] == ["more"], "what was done before it was said is covered"
+    assert sealed.unanswered_call == begun.begins
     answered = replace(begun, begins=more)
-    assert compensation.make_abort_intent(replace(p, intents=(answered,)), BOTH).maybe is None
+    assert compensation.make_abort_intent(replace(p, intents=(answered,)), BOTH).unanswered_call is None
     never_begun = replace(begun, begins=None, calls=())
-    assert compensation.make_abort_intent(replace(p, intents=(never_begun,)), BOTH).maybe is None
+    assert compensation.make_abort_intent(replace(p, intents=(never_begun,)), BOTH).unanswered_call is None
     p = journal.open_intent(p, hand(p, F, BOTH), sealed).snapshot
     written = compensation.complete_abort(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
     assert written.entry is not None
     assert written.entry.reason == "both can never finish: it is a dead letter; what it said is done in its place"
-    assert (written.entry.calls, written.entry.letters[0].what) == ((STEP,), "dropped")
+    assert (written.entry.calls, written.entry.letters[0].kind) == ((STEP,), "dropped")
 
 
 def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -> None:
     said = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
     p = journal.suspend_run(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
-    assert [call.name for call in p.later[0].calls] == ["more"]
-    assert p.later[0].undo_with == (replace(BACK, after=0),)
+    assert [call.name for call in p.suspended_runs[0].calls] == ["more"]
+    assert p.suspended_runs[0].undo_with == (replace(BACK, after=0),)
     p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), said).snapshot
-    assert [call.name for call in p.later[0].calls] == ["more"], "those of the turn before are covered"
-    assert len(p.later[0].undo_with) == 2
+    assert [call.name for call in p.suspended_runs[0].calls] == ["more"], "those of the turn before are covered"
+    assert len(p.suspended_runs[0].undo_with) == 2
     sealed = compensation.make_abort_intent(p, BOTH)
-    assert ([call.name for call in sealed.left], len(sealed.undo_with)) == (["more"], 2)
-    assert decide_compensation(replace(p, later=(replace(p.later[0], calls=()),)), BOTH, F) == BeginAbort(BOTH, F)
+    assert ([call.name for call in sealed.not_undone], len(sealed.undo_with)) == (["more"], 2)
+    assert decide_compensation(
+        replace(p, suspended_runs=(replace(p.suspended_runs[0], calls=()),)), BOTH, F
+    ) == BeginAbort(BOTH, F)
     begun = replace(p, intents=(replace(an_intent("both", A, B), undo_with=(BACK,)),))
-    assert compensation.make_abort_intent(begun, BOTH).left == ()
+    assert compensation.make_abort_intent(begun, BOTH).not_undone == ()
     result = replace(ended, cause="e", events=[replace(a_message("R"), source="svc")])
-    assert journal.suspend_run(p, hand(p, W, BOTH), BOTH, result, said).snapshot.later[0].undo_with == ()
+    assert journal.suspend_run(p, hand(p, W, BOTH), BOTH, result, said).snapshot.suspended_runs[0].undo_with == ()
 
 
 def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() -> None:
@@ -400,26 +417,26 @@ def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() 
     for n in range(2 * CALLS_MAX):
         ended = TransitionDetails(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
         p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
-    first, *rest = p.later[0].calls
+    first, *rest = p.suspended_runs[0].calls
     assert (first.name, first.number, len(rest)) == ("", CALLS_MAX, CALLS_MAX)
     assert [call.number for call in rest] == list(range(CALLS_MAX + 1, 2 * CALLS_MAX + 1))
-    assert compensation.make_abort_intent(p, BOTH).left == (first, *rest)
+    assert compensation.make_abort_intent(p, BOTH).not_undone == (first, *rest)
 
 
 def test_results_of_its_turns_are_undone_first() -> None:
-    result = CompensableResult(handler="both", cause="c", event=a_message("R"), own=())
+    result = CompensableResult(handler="both", cause="c", event=a_message("R"), self_consumed_ids=())
     did = replace(with_(replace(going(BOTH, A, B), calls=(STEP,))), results=(result,))
     assert type(decide_compensation(did, BOTH, F)) is Compensate
 
 
 def test_what_turns_did_behind_the_last_result_is_put_right_when_that_is_undone() -> None:
-    result = CompensableResult(handler="both", cause="c", event=a_message("R"), own=())
+    result = CompensableResult(handler="both", cause="c", event=a_message("R"), self_consumed_ids=())
     for left, closes in ({"calls": (STEP,)}, False), ({"undo_with": (BACK,)}, False), ({}, True):
         did = replace(with_(replace(going(BOTH, A, B), **left)), results=(result,))
         p = compensation.complete_compensation(
             did, hand(did, F, BOTH), BOTH, result, TransitionDetails(message=F, cause="c")
         ).snapshot
-        assert (p.closed == ("both",), p.later == ()) == (closes, closes)
+        assert (p.closed == ("both",), p.suspended_runs == ()) == (closes, closes)
         if not closes:
             assert [kept.message for kept in p.compensating] == [F]
             assert decide_compensation(p, BOTH, F) == BeginAbort(BOTH, F)
@@ -451,11 +468,11 @@ def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did(
     here, command = roles_of(two), a_command()
     assert operator_commands.decide_command(p, here, command) == Discard(command, head)
     after = operator_commands.discard_message(p, a_hand(command, roles=here), command, head).snapshot
-    assert (after.later, after.queue, after.format) == ((), (), PLAIN)
+    assert (after.suspended_runs, after.queue, after.format) == ((), (), PLAIN)
     assert [(k.handler, k.message) for k in after.waiting] == [("two", B)], "another one may come in its place"
     did = with_(replace(c, calls=(STEP,)), queue=[head])
     assert operator_commands.decide_command(did, here, command) == BeginAbort(two, command)
-    assert compensation.make_abort_intent(did, two, A.id).left == (STEP,)
+    assert compensation.make_abort_intent(did, two, A.id).not_undone == (STEP,)
     own = with_(replace(c, parts=(A, replace(B, source="svc"))), queue=[head])
     assert operator_commands.discard_message(own, a_hand(command, roles=here), command, head).snapshot.waiting == ()
     each = with_(going(EACH_OF_TWO, A, B), queue=[kept("each", A, dead="dead-1")])
@@ -489,19 +506,19 @@ def put_off(p: SagaProgress, c: SuspendedRun, attempts: int = 0) -> SagaProgress
 def test_a_turn_that_may_go_on_before_its_time_is_put_at_the_head_and_waits_there() -> None:
     c = going()
     has_come = with_(c, waiting=[kept("look", E)])
-    awaiting = replace(has_come, later=(replace(c, until=("E",), due_ms=NOW_MS + 9),))
+    awaiting = replace(has_come, suspended_runs=(replace(c, awaited_types=("E",), due_ms=NOW_MS + 9),))
     begun = replace(with_(c), intents=(an_intent("look", A),))
     for p in (awaiting, begun):
-        after = put_off(p, p.later[0])
+        after = put_off(p, p.suspended_runs[0])
         assert [(k.handler, k.message.id, k.due_ms) for k in after.queue] == [("look", A.id, NOW_MS + 60_000)]
-        assert after.later == p.later
+        assert after.suspended_runs == p.suspended_runs
         assert ready(after, LOOK) is None
 
 
 def test_a_turn_whose_time_alone_tells_waits_where_it_is_and_holds_up_nobody() -> None:
     c = going()
     after = put_off(with_(c), c)
-    assert (after.queue, after.later) == ((), (replace(c, due_ms=NOW_MS + 60_000, delay_ms=60_000),))
+    assert (after.queue, after.suspended_runs) == ((), (replace(c, due_ms=NOW_MS + 60_000, delay_ms=60_000),))
     failed = replace(with_(c), intents=(an_intent("look", A),))
     assert put_off(failed, c, attempts=1).queue == ()
 
@@ -517,7 +534,10 @@ def test_a_turn_takes_over_the_steps_of_its_own_run_only() -> None:
     role = a_role("job", "A", many=True, undo=undo)
     one, two = a_message("A", "one"), a_message("A", "two")
     made = StepRecord(kind="step", name="charge", number=1, input="", arguments="")
-    p = replace(blank(), later=(a_job(role, one, 1, (made,)), a_job(role, two, 1)))
+    p = replace(blank(), suspended_runs=(a_job(role, one, 1, (made,)), a_job(role, two, 1)))
     ended = TransitionDetails(message=two, parts=(two,), calls=())
     after = journal.suspend_run(p, a_hand(two, roles=roles_of(role)), role, ended, a_job(role, two, 2)).snapshot
-    assert {c.parts[0].id: [call.name for call in c.calls] for c in after.later} == {"one": ["charge"], "two": []}
+    assert {c.parts[0].id: [call.name for call in c.calls] for c in after.suspended_runs} == {
+        "one": ["charge"],
+        "two": [],
+    }

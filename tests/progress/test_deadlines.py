@@ -40,7 +40,7 @@ PAID, OVER = a_message("Paid"), a_message("Over")
 
 def hand(p: SagaProgress, message: Message, roles: HandlerRoles = ROLES, now_ms: int = DUE - 1) -> WriteContext:
     return WriteContext(
-        message=message, position=None, roles=roles, heard=(), now_ms=now_ms, retention_s=1000, before=p
+        message=message, position=None, roles=roles, self_consumed_types=(), now_ms=now_ms, retention_s=1000, before=p
     )
 
 
@@ -67,8 +67,8 @@ def test_whatever_is_written_first_about_its_event_opens_it() -> None:
     ).snapshot
     assert p.deadlines == (PendingMessage(handler="expire", message=A, n=0, due_ms=DUE),)
     assert p.is_open
-    assert p.wake is not None
-    assert p.wake.due_ms == DUE
+    assert p.timer is not None
+    assert p.timer.due_ms == DUE
     assert is_message_known(p, ROLES, A)
     assert touched(p, A) is p, "once"
     assert touched(p, a_message("A", "another")) is p, "it runs once in a saga"
@@ -86,10 +86,10 @@ def test_one_whose_event_is_of_a_sender_that_may_say_any_time_counts_from_now() 
 
 def test_what_the_log_held_when_it_was_due_is_handled_first() -> None:
     p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE), A).snapshot
-    assert p.wake is not None
+    assert p.timer is not None
     assert find_next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
     assert find_next_ready(p, ALONE, DUE, handled_ms=DUE) == RunHandler(EXPIRE, A, (A,))
-    wake = replace(a_message("saga.wake"), id=p.wake.id)
+    wake = replace(a_message("saga.wake"), id=p.timer.id)
     behind = Now(DUE + 9, 1000, DUE - 1)
     assert choose_next_action(p, ALONE, Trigger(message=wake), behind, True) == AwaitLog(DUE, None)
     assert choose_next_action(p, ALONE, Trigger(message=C), behind, True) == Complete()
@@ -101,7 +101,7 @@ def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_
     gracious = replace_role(EXPIRE, grace_ms=5000)
     roles = roles_of(gracious, HANDLER, outcomes="Over", emitted="Over")
     parked = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 100)
-    p = replace(opened(), queue=(parked,), wake=CurrentTimer(id="wake-0", due_ms=DUE))
+    p = replace(opened(), queue=(parked,), timer=CurrentTimer(id="wake-0", due_ms=DUE))
     wake = Trigger(message=replace(a_message("saga.wake"), id="wake-0"))
     assert choose_next_action(p, ROLES, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
     assert choose_next_action(p, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
@@ -115,8 +115,8 @@ def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_
 def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
     late = DUE + 8 * 3_600_000
     p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
-    assert p.wake is not None
-    assert p.wake.due_ms == late
+    assert p.timer is not None
+    assert p.timer.due_ms == late
 
 
 def test_it_does_not_pass_what_came_in_time_and_is_held_up() -> None:
@@ -126,10 +126,10 @@ def test_it_does_not_pass_what_came_in_time_and_is_held_up() -> None:
         failing_first = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
         assert find_next_ready(replace(opened(), queue=(failing_first, held_up)), ROLES, DUE) is None
     assert find_next_ready(replace(opened(), queue=(tried,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
-    page = OverflowSegment(of="queue", name="p", count=1, newest=0, handlers=("handler",))
+    page = OverflowSegment(kind="queue", name="p", count=1, newest=0, handlers=("handler",))
     failing = replace(opened(), queue=(replace(tried, handler="handler"),))
-    assert find_next_ready(replace(failing, pages=(page,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
-    assert find_next_ready(replace(failing, pages=(replace(page, handlers=("decider",)),)), ROLES, DUE) is None
+    assert find_next_ready(replace(failing, segments=(page,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(replace(failing, segments=(replace(page, handlers=("decider",)),)), ROLES, DUE) is None
 
 
 def test_what_closes_a_deadline_otherwise_than_by_an_outcome_counts_too() -> None:
@@ -159,7 +159,7 @@ def test_an_older_version_of_the_toolkit_decides_nothing_while_one_is_open() -> 
     p = touched(blank(), A)
     assert p.format == TIMED <= FORMAT
     assert touched(p, PAID).format == PLAIN
-    page = OverflowSegment(of="inbox", name="p", count=1, newest=1)
+    page = OverflowSegment(kind="inbox", name="p", count=1, newest=1)
     assert compute_format((page,), (), (), 1) == PAGED
     assert compute_format((page,), p.deadlines, (), 1) == TIMED
 
@@ -177,7 +177,7 @@ def test_what_it_has_begun_is_brought_to_its_end() -> None:
 def test_it_does_not_open_again_when_it_has_run_or_was_given_up() -> None:
     had = replace(blank(), inbox={ids.inbox_entry(A.id, "expire"): 1})
     assert touched(had, A) is had
-    repeated = replace(blank(), ran=(ran("expire", a_message("A", "first"), "x"),))
+    repeated = replace(blank(), completed_runs=(ran("expire", a_message("A", "first"), "x"),))
     assert touched(repeated, A) is repeated
     dead = replace(blank(), queue=(kept("expire", A, dead="d"),))
     assert touched(dead, A) is dead
@@ -262,8 +262,8 @@ def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> 
     p = failed_attempts.park(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
     assert p.queue == ()
     assert p.deadlines == (PendingMessage(handler="expire", message=A, n=0, due_ms=DUE + 7, delay_ms=7, attempts=2),)
-    assert p.wake is not None
-    assert p.wake.due_ms == DUE + 7
+    assert p.timer is not None
+    assert p.timer.due_ms == DUE + 7
     p = failed_attempts.give_up(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
     assert p.deadlines == ()
     assert [k.handler for k in p.queue] == ["expire"]
@@ -280,14 +280,14 @@ def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time()
     assert p.deadlines == ()
     assert find_next_ready(p, ROLES, DUE + 6) is None
     assert find_next_ready(p, ROLES, DUE + 7) == action
-    assert p.wake is not None
-    assert p.wake.due_ms == DUE + 7
+    assert p.timer is not None
+    assert p.timer.due_ms == DUE + 7
 
 
 def test_its_wake_is_sent_on_while_it_cannot_run() -> None:
     p = journal.enqueue_message(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
     p = replace(p, queue=(), intents=(an_intent("handler", B),))
-    assert p.wake is not None
-    wake = replace(a_message("saga.wake"), id=p.wake.id)
+    assert p.timer is not None
+    wake = replace(a_message("saga.wake"), id=p.timer.id)
     at = DUE + 5000
     assert choose_next_action(p, ROLES, Trigger(message=wake), Now(at, 1000), True) == ForwardTimer(at + 5000)

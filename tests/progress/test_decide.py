@@ -108,12 +108,12 @@ def test_line_3_there_is_one_outcome() -> None:
 
 
 def test_line_4_the_same_again_is_ignored() -> None:
-    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
+    p = replace(blank(), completed_runs=(ran("alone", A, ids.content_digest(A.value)),))
     assert decide(p, ALONE, A_AGAIN, now=NOW) == Ignore(ALONE, A_AGAIN, "alone has taken a message for this already")
 
 
 def test_line_4_other_content_is_a_dead_letter() -> None:
-    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
+    p = replace(blank(), completed_runs=(ran("alone", A, ids.content_digest(A.value)),))
     decision = decide(p, ALONE, A2, now=NOW)
     assert isinstance(decision, Reject)
     assert decision.reason == "already handled with other content: alone has taken another A in this saga already"
@@ -122,7 +122,7 @@ def test_line_4_other_content_is_a_dead_letter() -> None:
 
 def test_line_4_another_change_of_a_document_is_ignored() -> None:
     role = replace_role(ALONE, changes=frozenset("A"))
-    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
+    p = replace(blank(), completed_runs=(ran("alone", A, ids.content_digest(A.value)),))
     assert decide(p, role, A2, now=NOW) == Ignore(role, A2, "alone has taken a message for this already")
 
 
@@ -141,12 +141,12 @@ def test_line_4a_a_removal_is_ignored_by_a_handler_that_runs_once_whatever_block
 
 
 def test_line_4_in_another_version_of_the_schema_it_is_taken_for_the_same() -> None:
-    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
+    p = replace(blank(), completed_runs=(ran("alone", A, ids.content_digest(A.value)),))
     assert isinstance(decide(p, ALONE, replace(A2, schema="things/A.v2"), now=NOW), Ignore)
 
 
 def test_line_4_another_type_for_the_same_parameter_is_ignored() -> None:
-    p = replace(blank(), ran=(ran("both", A, "a"), ran("both", B, ids.content_digest(B.value), parameter=1)))
+    p = replace(blank(), completed_runs=(ran("both", A, "a"), ran("both", B, ids.content_digest(B.value), parameter=1)))
     assert isinstance(decide(p, BOTH, C, now=NOW), Ignore)
 
 
@@ -159,12 +159,12 @@ def test_line_4_a_part_that_waits_counts_as_taken() -> None:
 
 
 def test_line_4_what_waits_for_another_handler_is_no_repetition() -> None:
-    p = replace(blank(), waiting=(kept("other", A),), ran=(ran("other", A, "a"),))
+    p = replace(blank(), waiting=(kept("other", A),), completed_runs=(ran("other", A, "a"),))
     assert isinstance(decide(p, ALONE, A2, now=NOW), RunHandler)
 
 
 def test_line_4_a_handler_that_has_run_takes_no_part_of_another_type_either() -> None:
-    p = replace(blank(), ran=(ran("both", A, "a"),))
+    p = replace(blank(), completed_runs=(ran("both", A, "a"),))
     assert decide(p, BOTH, B, now=NOW) == Ignore(BOTH, B, "both has run in this saga already")
 
 
@@ -185,8 +185,10 @@ def test_line_5_a_part_waits_for_the_others_and_says_for_which() -> None:
 
 
 def test_line_5_a_bad_part_waits_for_nothing() -> None:
-    assert isinstance(decide(blank(), BOTH, A, now=NOW, bad="why"), RunHandler)
-    assert isinstance(decide(blank(started=None), ALONE, replace(A, started=None), now=NOW, bad="why"), RunHandler)
+    assert isinstance(decide(blank(), BOTH, A, now=NOW, undecodable="why"), RunHandler)
+    assert isinstance(
+        decide(blank(started=None), ALONE, replace(A, started=None), now=NOW, undecodable="why"), RunHandler
+    )
 
 
 def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
@@ -198,7 +200,7 @@ def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
 
 
 def test_line_5_an_own_event_is_a_part() -> None:
-    p = replace(blank(), own=(SelfConsumedEvent(event=B, n=0),))
+    p = replace(blank(), self_consumed=(SelfConsumedEvent(event=B, n=0),))
     assert parts_of(p, BOTH, A) == (A, B)
     assert isinstance(decide(entered(p, "both", B.id), BOTH, A, now=NOW), KeepPending), "it was taken already"
 
@@ -217,7 +219,7 @@ def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
 def test_line_5_one_of_many_waits_behind_those_that_wait() -> None:
     p = replace(blank(), waiting=(kept("many", A),))
     assert isinstance(decide(p, MANY, A_AGAIN, now=NOW), KeepPending)
-    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW, bad="why"), RunHandler), (
+    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW, undecodable="why"), RunHandler), (
         "what cannot be decoded waits for nothing"
     )
     assert isinstance(decide(p, MANY, A), RunHandler), "the first one"
@@ -266,7 +268,7 @@ def undone(name: str) -> CompensationRole:
 
 
 def a_result(handler: str, event: str) -> CompensableResult:
-    return CompensableResult(handler=handler, cause="c", event=a_message("R", id=event), own=())
+    return CompensableResult(handler=handler, cause="c", event=a_message("R", id=event), self_consumed_ids=())
 
 
 FIRST = a_role("first", "A", undo=undone("first"))
@@ -401,7 +403,7 @@ def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
 
 
 def test_line_4_an_own_part_counts_as_held() -> None:
-    p = replace(blank(), own=(SelfConsumedEvent(event=B, n=0),))
+    p = replace(blank(), self_consumed=(SelfConsumedEvent(event=B, n=0),))
     assert isinstance(decide(p, BOTH, a_message("B", id="B-again"), now=NOW), Ignore)
     assert isinstance(decide(p, BOTH, B2, now=NOW), Reject), "the same type with other content"
     assert isinstance(decide(p, BOTH, C, now=NOW), Ignore), "another type for the same parameter"
@@ -410,7 +412,9 @@ def test_line_4_an_own_part_counts_as_held() -> None:
 
 def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
     p = replace(
-        blank(), own=(SelfConsumedEvent(event=B, n=0), SelfConsumedEvent(event=C, n=0)), waiting=(kept("both", A, n=1),)
+        blank(),
+        self_consumed=(SelfConsumedEvent(event=B, n=0), SelfConsumedEvent(event=C, n=0)),
+        waiting=(kept("both", A, n=1),),
     )
     ready = find_next_ready(p, roles_of(BOTH, emitted="B C"), NOW.ms)
     assert ready is not None
@@ -419,7 +423,7 @@ def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
 
 
 def test_line_4_a_part_that_waited_before_an_own_one_counts() -> None:
-    p = replace(blank(), own=(SelfConsumedEvent(event=C, n=5),), waiting=(kept("both", B, n=1),))
+    p = replace(blank(), self_consumed=(SelfConsumedEvent(event=C, n=5),), waiting=(kept("both", B, n=1),))
     assert isinstance(decide(p, BOTH, B), KeepPending)
     assert parts_of(p, BOTH, A) == (A, B)
 
@@ -459,6 +463,8 @@ def test_an_own_event_that_stays_for_another_handler_does_not_run_one_that_has_r
     event = a_message("P")
     roles = roles_of(a_role("took", "P"), a_role("meet", "P", "B"), emitted="P")
     p = replace(
-        blank(), own=(SelfConsumedEvent(event=event, n=1),), ran=(ran("took", event, ids.content_digest(event.value)),)
+        blank(),
+        self_consumed=(SelfConsumedEvent(event=event, n=1),),
+        completed_runs=(ran("took", event, ids.content_digest(event.value)),),
     )
     assert find_next_ready(p, roles, NOW.ms) is None

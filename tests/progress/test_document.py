@@ -40,5 +40,5 @@ def test_what_is_no_progress_is_not_read(content: bytes) -> None:
 
 def test_a_call_is_read_with_its_arguments_where_they_are_recorded() -> None:
     call = StepRecord(kind="step", name="charge", number=1, input="d", arguments='"order-17", 7')
-    assert call.in_words == 'step charge("order-17", 7)'
-    assert replace(call, arguments="").in_words == "step charge"
+    assert call.description == 'step charge("order-17", 7)'
+    assert replace(call, arguments="").description == "step charge"

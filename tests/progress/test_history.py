@@ -50,7 +50,7 @@ def next_of(p: SagaProgress, what: str, delta: dict[str, Any], events: int) -> C
         message=message,
         position=Position("things", 0, p.n),
         roles=ROLES,
-        heard=(),
+        self_consumed_types=(),
         now_ms=NOW_MS + p.n,
         retention_s=1000,
         before=p,
@@ -275,7 +275,9 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     assert [e.n for e in find_unpublished(p, lambda position: position.offset < 3, "")] == [3, 5]
     without_position = journal.complete_run(
         p,
-        WriteContext(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, retention_s=1),
+        WriteContext(
+            message=a_message(), position=None, roles=ROLES, self_consumed_types=(), now_ms=NOW_MS, retention_s=1
+        ),
         MANY,
         TransitionDetails(cause="A-1", message=a_message(), parts=(a_message(),), events=[a_message("R")]),
     ).snapshot

@@ -38,14 +38,14 @@ ROLE = HandlerRole(
     undo=CompensationRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"})),
 )
 RUN = RunHandler(ROLE, A, (A,))
-UNDO = Compensate(ROLE, FAILED, CompensableResult(handler="reserve", cause=A.id, event=A, own=()))
+UNDO = Compensate(ROLE, FAILED, CompensableResult(handler="reserve", cause=A.id, event=A, self_consumed_ids=()))
 RETRY = Retry(attempts_max=3, delay_s_first=1, delay_s_max=60, in_place_s=2)
 TIMER = CurrentTimer(id="t", due_ms=NOW_MS)
 
 
 def parked(attempts: int) -> SagaProgress:
     run = replace(kept("reserve", A), attempts=attempts, due_ms=NOW_MS)
-    return replace(blank(), queue=(run,), wake=TIMER)
+    return replace(blank(), queue=(run,), timer=TIMER)
 
 
 def judge(
@@ -71,7 +71,7 @@ def test_the_first_attempts_are_retried_in_memory_and_later_ones_parked() -> Non
 def test_the_last_attempt_and_a_permanent_failure_give_up_but_a_compensation_is_never_given_up() -> None:
     assert judge(parked(2)).gives_up
     assert judge(blank(), is_permanent=True).gives_up
-    undoing = replace(blank(), compensating=(replace(kept("reserve", FAILED), attempts=7),), wake=TIMER)
+    undoing = replace(blank(), compensating=(replace(kept("reserve", FAILED), attempts=7),), timer=TIMER)
     assert not judge(undoing, UNDO).gives_up
     assert not judge(undoing, UNDO, is_permanent=True).gives_up
     assert judge(blank(), UNDO, is_final=True).gives_up
@@ -82,7 +82,7 @@ def test_what_has_to_be_deployed_or_restored_is_waited_for_parked(
     waits_for: Literal["schema", "key", "release"],
 ) -> None:
     verdict = judge(blank(), waits_for=waits_for)
-    assert (verdict.gives_up, verdict.parks, verdict.is_look) == (False, True, False)
+    assert (verdict.gives_up, verdict.parks, verdict.is_recheck) == (False, True, False)
     assert READ_S_MIN <= verdict.wait_s <= LOOK_S_MAX
 
 
@@ -93,7 +93,7 @@ def test_a_missing_schema_is_given_up_only_where_none_can_come() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "reason", "since_s", "is_look"),
+    ("outcome", "reason", "since_s", "is_recheck"),
     [
         ("retrying", "it fails", 0, True),
         ("retrying", "it fails", 3600, False),
@@ -103,7 +103,7 @@ def test_a_missing_schema_is_given_up_only_where_none_can_come() -> None:
     ],
 )
 def test_a_wait_that_the_journal_has_is_a_look_and_no_attempt(
-    outcome: Literal["retrying", "released", "handled"], reason: str, since_s: int, is_look: bool
+    outcome: Literal["retrying", "released", "handled"], reason: str, since_s: int, is_recheck: bool
 ) -> None:
     entry = Transition(
         n=0,
@@ -117,24 +117,24 @@ def test_a_wait_that_the_journal_has_is_a_look_and_no_attempt(
         previous="",
     )
     p = replace(parked(1), transitions=(Raw(encode(entry)),))
-    assert judge(p, waits_for="release").is_look == is_look
-    assert not judge(blank(), waits_for="release").is_look
+    assert judge(p, waits_for="release").is_recheck == is_recheck
+    assert not judge(blank(), waits_for="release").is_recheck
 
 
 def test_the_first_failure_under_a_rule_is_an_attempt_whatever_failed_under_others() -> None:
     run = replace(kept("reserve", A), attempts=1, under={"bank": 1}, due_ms=NOW_MS)
-    verdict = judge(replace(blank(), queue=(run,), wake=TIMER), waits_for="release")
-    assert (verdict.attempt, verdict.attempts, verdict.is_look) == (1, 2, False)
+    verdict = judge(replace(blank(), queue=(run,), timer=TIMER), waits_for="release")
+    assert (verdict.attempt, verdict.attempts, verdict.is_recheck) == (1, 2, False)
 
 
 def test_failures_before_are_those_of_the_parked_run() -> None:
     assert count_failures_before(blank(), RUN) == (0, {})
     assert count_failures_before(parked(2), RUN) == (2, {})
-    assert count_failures_before(replace(blank(), wake=TIMER), RUN) == (0, {})
+    assert count_failures_before(replace(blank(), timer=TIMER), RUN) == (0, {})
     suspended = SuspendedRun(
         handler="reserve", parts=(A,), n=1, turn=1, first_ms=0, seen_ms=0, due_ms=NOW_MS, attempts=4, under={"b": 1}
     )
-    assert count_failures_before(replace(blank(), wake=TIMER, later=(suspended,)), RUN) == (4, {"b": 1})
+    assert count_failures_before(replace(blank(), timer=TIMER, suspended_runs=(suspended,)), RUN) == (4, {"b": 1})
 
 
 @pytest.mark.parametrize("undoes", [False, True])

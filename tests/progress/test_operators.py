@@ -77,7 +77,7 @@ def test_what_is_replayed_is_the_first_to_run() -> None:
     assert (entry.outcome, entry.handler, entry.message, entry.cause) == ("replayed", "on_a", a_command().id, A.id)
     assert entry.reason == "ada wants it: because"
     (end,) = entry.letters
-    assert (end.id, end.what, end.handler) == ("dead-1-replayed", "replayed", "on_a")
+    assert (end.id, end.kind, end.handler) == ("dead-1-replayed", "replayed", "on_a")
 
 
 def test_what_dies_again_after_a_replay_is_another_dead_letter() -> None:
@@ -147,7 +147,7 @@ def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> N
     p, entry = written.snapshot, written.entry
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.cause) == ("discarded", "on_a", A.id)
-    assert [letter.what for letter in entry.letters] == ["discarded"]
+    assert [letter.kind for letter in entry.letters] == ["discarded"]
     assert ids.inbox_entry(A.id, "on_a") in p.inbox
     assert ids.inbox_entry(a_command("discard").id, COMMAND) in p.inbox
     ready = decisions.find_next_ready(p, ROLES, NOW_MS)
@@ -181,7 +181,7 @@ def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
     assert written.snapshot.intents == ()
     assert written.entry is not None
     end, escalation = written.entry.letters
-    assert (end.what, escalation.what, escalation.calls) == ("discarded", "escalation", ("step x ran",))
+    assert (end.kind, escalation.kind, escalation.calls) == ("discarded", "escalation", ("step x ran",))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -
     first, second = a_hand(A, roles=roles), a_hand(B, roles=roles)
     died = PendingMessage(handler="on_a", message=A, n=0, dead=DEAD)
     letter = DeadLetterRecord(
-        id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=1
+        id=DEAD, kind="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=1
     )
     hand = replace(first, before=p)
     ended = journal.TransitionDetails(message=A, letters=(letter,))
@@ -258,7 +258,7 @@ def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None
     )
     assert entry.calls == intent.calls
     (end,) = entry.letters
-    assert (end.id, end.what) == ("dead-1-resolved", "resolved")
+    assert (end.id, end.kind) == ("dead-1-resolved", "resolved")
     assert end.reason == "charge is answered, and it is tried again: ada wants it: because"
     assert written.snapshot.replays == 1
 
@@ -374,13 +374,13 @@ def escalated() -> SagaProgress:
 
 def test_an_escalation_is_closed_once_and_the_history_says_by_whom() -> None:
     p = escalated()
-    (escalation,) = [e for e in decode_transition(p.transitions[-1]).letters if e.what == "escalation"]
+    (escalation,) = [e for e in decode_transition(p.transitions[-1]).letters if e.kind == "escalation"]
     written = heeded(p, a_command("resolve", dead=escalation.id, who="bob"))
     entry = written.entry
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.reason) == ("resolved", "on_a", "bob wants it: because")
     (end,) = entry.letters
-    assert (end.id, end.what, end.message) == (f"{escalation.id}-resolved", "resolved", A)
+    assert (end.id, end.kind, end.message) == (f"{escalation.id}-resolved", "resolved", A)
     later = replace(a_command("resolve", dead=escalation.id), id="operator|resolve-later")
     assert "is closed already" in reason(written.snapshot, later)
 
@@ -413,7 +413,7 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     written = operator_commands.apply_command(p, replace(a_hand(renewing(), roles=roles), before=p), action)
     entry, after = written.entry, written.snapshot
     assert entry is not None
-    assert [(k.handler, k.message.time, k.bad) for k in after.queue] == [
+    assert [(k.handler, k.message.time, k.undecodable) for k in after.queue] == [
         ("on_a", LATE, None),
         ("also", LATE, "no bytes"),
     ]
@@ -498,7 +498,7 @@ def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None
 
 def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
     p = heeded(quarantined(), a_command("discard")).snapshot
-    died = DeadLetterRecord(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
+    died = DeadLetterRecord(id=DEAD, kind="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
     ended = journal.append_transition(
         p, a_hand(A, roles=ROLES), "dead", "on_a", journal.TransitionDetails(message=A, letters=(died,))
     ).snapshot

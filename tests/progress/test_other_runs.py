@@ -24,7 +24,10 @@ from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, 
 
 Change = Callable[[SagaProgress], SagaProgress]
 
-LISTS = ("ran", "results", "own", "intents", "queue", "waiting", "compensating", "deadlines", "later")
+LISTS = (
+    "completed_runs", "results", "self_consumed", "intents", "queue", "waiting", "compensating", "deadlines",
+    "suspended_runs",
+)  # fmt: skip
 """The fields of a progress that hold something of single runs."""
 
 
@@ -42,7 +45,9 @@ STEP = StepRecord(kind="step", name="charge", number=1, input="")
 
 def result_of(role: HandlerRole, message: Message) -> CompensableResult:
     event = replace(a_message("R", f"R of {role.name} on {message.id}"), source="svc")
-    return CompensableResult(handler=role.name, cause=message.id, event=event, own=(event.id, f"{event.id}, too"))
+    return CompensableResult(
+        handler=role.name, cause=message.id, event=event, self_consumed_ids=(event.id, f"{event.id}, too")
+    )
 
 
 def job_of(role: HandlerRole, message: Message, turn: int = 1) -> SuspendedRun:
@@ -55,9 +60,11 @@ def run_of(role: HandlerRole, message: Message) -> dict[str, tuple[object, ...]]
     kept = PendingMessage(handler=role.name, message=message, n=0, attempts=1, due_ms=NOW_MS + 1000)
     result = result_of(role, message)
     return {
-        "ran": (ran(role.name, message, "content"),),
+        "completed_runs": (ran(role.name, message, "content"),),
         "results": (result,),
-        "own": tuple(SelfConsumedEvent(event=replace(result.event, id=id_), n=0) for id_ in result.own),
+        "self_consumed": tuple(
+            SelfConsumedEvent(event=replace(result.event, id=id_), n=0) for id_ in result.self_consumed_ids
+        ),
         "intents": (
             replace(an_intent(role.name, message), calls=(STEP,)),
             replace(an_intent(role.name, message), kind="undo", cause=result.event.id),
@@ -68,7 +75,7 @@ def run_of(role: HandlerRole, message: Message) -> dict[str, tuple[object, ...]]
             replace(kept, message=a_message("X", f"X for {message.id}"), due_ms=NOW_MS if role is OTHER else 0),
         ),
         "deadlines": (kept,),
-        "later": (job_of(role, message),),
+        "suspended_runs": (job_of(role, message),),
     }
 
 
@@ -79,7 +86,10 @@ def progress_of(*runs: dict[str, tuple[object, ...]]) -> SagaProgress:
 
 def sealed(p: SagaProgress, run: str | None) -> SagaProgress:
     """The progress with what takes the place of a run that has begun something."""
-    begun = [*(i.parts for i in p.intents if i.handler == "job"), *(c.parts for c in p.later if c.handler == "job")]
+    begun = [
+        *(i.parts for i in p.intents if i.handler == "job"),
+        *(c.parts for c in p.suspended_runs if c.handler == "job"),
+    ]
     if not any(run in (None, parts[0].id) for parts in begun):
         return p
     return replace(p, intents=(*p.intents, compensation.make_abort_intent(p, JOB, run)))
@@ -153,7 +163,14 @@ def last_of(p: SagaProgress) -> tuple[object, ...]:
 
 
 FEWER = pytest.mark.parametrize(
-    "without", [(), ("later",), ("queue",), ("deadlines", "later"), ("intents", "results", "later")]
+    "without",
+    [
+        (),
+        ("suspended_runs",),
+        ("queue",),
+        ("deadlines", "suspended_runs"),
+        ("intents", "results", "suspended_runs"),
+    ],
 )
 """Fields that hold nothing of the run: it is seldom in all of them at once."""
 

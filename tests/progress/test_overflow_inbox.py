@@ -83,11 +83,11 @@ def test_small_segments_become_one_before_there_are_many() -> None:
     p, store, most = blank(), Store(), 0
     for number in range(2000):
         p = store.write(complete(p, f"m-{number}"), f"m-{number}")
-        most = max(most, sum(segment.count < 15 for segment in p.pages))
+        most = max(most, sum(segment.count < 15 for segment in p.segments))
     assert most <= SMALL.small_segments_max
     assert len(restore_all(p, store.contents).inbox) == 2000
-    assert sum(segment.count for segment in p.pages) + len(p.inbox) == 2000
-    assert all(segment.count < 25 for segment in p.pages)
+    assert sum(segment.count for segment in p.segments) + len(p.inbox) == 2000
+    assert all(segment.count < 25 for segment in p.segments)
 
 
 def test_a_progress_with_segments_is_not_read_by_a_version_that_knows_none() -> None:
@@ -102,7 +102,7 @@ def test_a_progress_with_segments_is_not_read_by_a_version_that_knows_none() -> 
 def test_entries_of_messages_that_are_stored_or_being_processed_stay() -> None:
     p, store = blank(), Store()
     own = SelfConsumedEvent(event=a_message("P", id="own-1"), n=0)
-    p = complete(replace(p, own=(own,)), "own-1", role=OWN)
+    p = complete(replace(p, self_consumed=(own,)), "own-1", role=OWN)
     p = complete(p, "mine")
     for number in range(20):
         p = store.write(complete(p, f"m-{number}"), "mine")
@@ -114,17 +114,17 @@ def test_segments_older_than_the_retention_are_forgotten() -> None:
     p, store = blank(), Store()
     for number in range(12):
         p = store.write(complete(p, f"old-{number}"), "-")
-    assert len(p.pages) == 1
+    assert len(p.segments) == 1
     old = p
     later_ms = NOW_MS + RETENTION_S * 1000 + 1000
     for number in range(12):
         p = store.write(complete(p, f"new-{number}", now_ms=later_ms), "-")
-    (segment,) = p.pages
-    assert segment.until == later_ms // 1000 + RETENTION_S
+    (segment,) = p.segments
+    assert segment.expires == later_ms // 1000 + RETENTION_S
     assert ids.inbox_entry("old-0", "many") not in restore_all(p, store.contents).inbox
     with pytest.raises(SagaError, match=r"the page 'svc\|page::s::.*' of the progress of saga 's' in 'svc' is gone"):
         restore_all(old, {}, now_s=NOW_MS // 1000)
-    assert restore_all(old, {}, now_s=later_ms // 1000).pages == old.pages, "it may have expired"
+    assert restore_all(old, {}, now_s=later_ms // 1000).segments == old.segments, "it may have expired"
     changed = {key: content.replace(b'"newest"', b'"Newest"') for key, content in store.contents.items()}
     with pytest.raises(SagaError, match="was changed"):
         restore_all(old, changed)
@@ -137,7 +137,7 @@ def test_a_clock_that_is_ahead_by_more_than_the_retention_forgets_no_segment() -
     message = a_message("A", id="ahead")
     hand = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * RETENTION_S * 1000, retention_s=RETENTION_S)
     after = journal.ignore_message(p, hand, MANY, message, "for a test").snapshot
-    assert after.pages == p.pages
+    assert after.segments == p.segments
 
 
 def test_another_content_is_another_name_and_the_same_content_the_same() -> None:
@@ -163,7 +163,7 @@ def test_an_entry_that_only_looks_like_one_across_two_others_is_not_in_a_segment
 
 
 def test_the_keys_of_segments_claims_and_archives_do_not_mix() -> None:
-    key = segment_key("payment", "a::b", OverflowSegment(of="inbox", name="1-x", count=1, newest=0))
+    key = segment_key("payment", "a::b", OverflowSegment(kind="inbox", name="1-x", count=1, newest=0))
     assert overflow.is_segment(key)
     assert overflow.parse_saga(key) == "a::b"
     assert not key.startswith("payment::")
@@ -177,35 +177,35 @@ def test_the_keys_of_segments_claims_and_archives_do_not_mix() -> None:
 
 def test_a_segment_of_messages_for_a_closed_handler_counts_as_processed() -> None:
     segment = OverflowSegment(
-        of="waiting",
+        kind="waiting",
         name="p",
         count=3,
         newest=1,
-        until=20,
-        bound="0x1",
-        had="0x2",
+        expires=20,
+        items_digest="0x1",
+        inbox_digest="0x2",
         first=4,
         last=6,
         handlers=("many",),
     )
     had = segment.closed(now_s=7, until=9)
-    assert (had.of, had.bound, had.had, had.handlers) == ("inbox", "0x2", "", ())
-    assert (had.name, had.count, had.newest, had.until) == ("p", 3, 7, 9)
+    assert (had.kind, had.items_digest, had.inbox_digest, had.handlers) == ("inbox", "0x2", "", ())
+    assert (had.name, had.count, had.newest, had.expires) == ("p", 3, 7, 9)
     assert not had.is_forgotten(9)
     assert had.is_forgotten(10)
     assert not segment.is_forgotten(10**12), "what is kept is never forgotten"
-    assert segment.closed(now_s=7, until=30).until == 20, "no later than its document"
-    assert replace(segment, until=0).closed(now_s=7, until=9).until == 0, "it never expires, until it is copied"
+    assert segment.closed(now_s=7, until=30).expires == 20, "no later than its document"
+    assert replace(segment, expires=0).closed(now_s=7, until=9).expires == 0, "it never expires, until it is copied"
 
 
 def test_a_segment_that_is_gone_is_an_error_unless_it_may_have_expired() -> None:
     p, store = blank(), Store()
     for number in range(SMALL.inbox_max + 1):
         p = store.write(complete(p, f"m-{number}"), f"m-{number}")
-    [segment] = p.pages
+    [segment] = p.segments
     with pytest.raises(SagaError, match=r"the page '.*::s::.*' of the progress of saga 's' in 'svc' is gone"):
         restore_all(p, {})
-    assert restore_all(p, {}, now_s=segment.until + 1) == p
+    assert restore_all(p, {}, now_s=segment.expires + 1) == p
     with pytest.raises(SagaError, match="was changed"):
         restore_all(p, {segment_key("svc", "s", segment): b"{}"})
 

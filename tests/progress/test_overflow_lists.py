@@ -56,7 +56,9 @@ def processed_by_each(*numbers: int) -> dict[str, int]:
 
 def results(*numbers: int, value: bytes = b"1") -> tuple[CompensableResult, ...]:
     return tuple(
-        CompensableResult(handler="many", cause=f"c-{n}", event=a_message("R", id=f"r-{n}", value=value), own=(), n=n)
+        CompensableResult(
+            handler="many", cause=f"c-{n}", event=a_message("R", id=f"r-{n}", value=value), self_consumed_ids=(), n=n
+        )
         for n in numbers
     )
 
@@ -91,16 +93,18 @@ class ListOfKind(NamedTuple):
         return -1 if self.of == "results" else 0
 
     def items(self, document: SegmentDocument) -> list[int]:
-        return numbers((*document.kept, *document.results, *document.own))
+        return numbers((*document.messages, *document.results, *document.self_consumed))
 
 
 def add_event(p: SagaProgress, n: int, value: bytes) -> SagaProgress:
-    return replace(p, own=(*p.own, *events(n, value=value)), inbox={**p.inbox, **processed_by_each(n)})
+    return replace(
+        p, self_consumed=(*p.self_consumed, *events(n, value=value)), inbox={**p.inbox, **processed_by_each(n)}
+    )
 
 
 def take_event(p: SagaProgress) -> SagaProgress:
-    had = {ids.inbox_entry(p.own[0].event.id, name): 1 for name in ("join", "meet")}
-    return replace(p, own=p.own[1:], inbox={**p.inbox, **had})
+    had = {ids.inbox_entry(p.self_consumed[0].event.id, name): 1 for name in ("join", "meet")}
+    return replace(p, self_consumed=p.self_consumed[1:], inbox={**p.inbox, **had})
 
 
 QUEUE = ListOfKind(
@@ -127,7 +131,7 @@ EVENTS = ListOfKind(
     "own",
     OWN_ROLES,
     add_event,
-    lambda p: p.own,
+    lambda p: p.self_consumed,
     take_event,
     RELEASED,
     [1, 2, 9],
@@ -168,7 +172,7 @@ def test_the_tail_of_a_long_list_moves_to_full_segments_and_what_decisions_look_
     p, new = overflow.move_out(kind.fill(9), a_context(kind.roles))
     assert numbers(kind.get(p)) == kind.here
     assert [kind.items(overflow.decode_segment(made.content)) for made in new] == kind.moved
-    assert {segment.of for segment in p.pages} == {kind.of}
+    assert {segment.kind for segment in p.segments} == {kind.of}
     assert p.format == kind.format
     assert overflow.find_segment_to_restore(p, a_context(kind.roles)) is None
 
@@ -195,13 +199,13 @@ def test_what_comes_back_is_in_its_place(kind: ListOfKind) -> None:
     p, new = overflow.move_out(before, a_context(kind.roles))
     contents = {made.segment.name: made.content for made in new}
     whole = restore_all(p, {segment_key("svc", "s", made.segment): made.content for made in new})
-    while p.pages:
+    while p.segments:
         assert p.format == kind.format
-        p = overflow.restore(p, p.pages[0], overflow.decode_segment(contents[p.pages[0].name]))
+        p = overflow.restore(p, p.segments[0], overflow.decode_segment(contents[p.segments[0].name]))
     for restored in (p, whole):
         assert restored.format == PLAIN
         # An event names the handlers that may still take it, once it was in a segment.
-        assert replace(restored, own=tuple(replace(o, only=()) for o in restored.own)) == before
+        assert replace(restored, self_consumed=tuple(replace(o, only=()) for o in restored.self_consumed)) == before
 
 
 @each_kind
@@ -242,7 +246,7 @@ def test_whatever_comes_each_item_is_the_next_one_once_and_in_order(
         stored.write(replace(p, n=p.n + 1))
         assert numbers(kind.get(stored.whole)) == there
         assert len(kind.get(stored.p)) <= 2 * (head + size)
-        assert len(stored.p.pages) <= 12
+        assert len(stored.p.segments) <= 12
 
 
 @each_kind
@@ -253,7 +257,7 @@ def test_a_segment_that_is_gone_or_was_changed_is_an_error_for_people_who_look(k
         restore_all(stored.p, {})
     with pytest.raises(SagaError, match="was changed"):
         restore_all(stored.p, dict.fromkeys(stored.by_key, b"{}"))
-    assert not any(segment.is_forgotten(10**12) for segment in stored.p.pages), "only inbox entries are forgotten"
+    assert not any(segment.is_forgotten(10**12) for segment in stored.p.segments), "only inbox entries are forgotten"
 
 
 @each_that_expires
@@ -261,10 +265,10 @@ def test_a_copy_that_expires_later_has_a_name_of_its_own_and_the_same_items(kind
     p, [first, _] = overflow.move_out(kind.fill(9), a_context(kind.roles))
     document = overflow.decode_segment(first.content)
     copied, new = overflow.copy_segment(p, first.segment, document, NOW_S + 10**9)
-    assert new.segment == replace(first.segment, name=new.segment.name, until=NOW_S + 10**9)
+    assert new.segment == replace(first.segment, name=new.segment.name, expires=NOW_S + 10**9)
     assert new.segment.name != first.segment.name
-    assert copied.pages == (new.segment, p.pages[1])
-    assert overflow.decode_segment(new.content) == replace(document, until=NOW_S + 10**9)
+    assert copied.segments == (new.segment, p.segments[1])
+    assert overflow.decode_segment(new.content) == replace(document, expires=NOW_S + 10**9)
 
 
 def list_segments_of(
@@ -272,15 +276,15 @@ def list_segments_of(
 ) -> tuple[OverflowSegment, ...]:
     return tuple(
         OverflowSegment(
-            of=of, name=f"{of}-{n}", count=1, newest=NOW_S, bound=bound, had=bound and "2", first=n, last=n,
-            handlers=("on_a",), types=("P",) if of == "own" else (), level=level,
+            kind=of, name=f"{of}-{n}", count=1, newest=NOW_S, items_digest=bound, inbox_digest=bound and "2",
+            first=n, last=n, handlers=("on_a",), types=("P",) if of == "own" else (), level=level,
         )
         for n in range(begin, begin + count)
     )  # fmt: skip
 
 
 def listed(*of: OverflowSegment) -> SagaProgress:
-    return replace(blank(), pages=of)
+    return replace(blank(), segments=of)
 
 
 each_that_is_indexed = pytest.mark.parametrize("of", ["queue", "waiting", "own"])
@@ -316,14 +320,14 @@ def test_an_index_has_the_entries_and_sums_of_its_segments_and_gives_them_back(o
     there = list_segments_of(of, 4, bound="" if of == "own" else "1")
     entries = [b""] * 2 if of == "own" else [b"b" * ENTRY_BYTES, b"a" * ENTRY_BYTES]
     indexed, made = overflow.index_segments(listed(*there), there[2:], entries)
-    assert indexed.pages == (*there[:2], made.segment)
+    assert indexed.segments == (*there[:2], made.segment)
     assert (made.segment.count, made.segment.first, made.segment.last, made.segment.level) == (2, 2, 3, 1)
-    assert (made.segment.bound, made.segment.had) == (("", "") if of == "own" else ("2", "4"))
+    assert (made.segment.items_digest, made.segment.inbox_digest) == (("", "") if of == "own" else ("2", "4"))
     document = overflow.decode_segment(made.content)
     assert document.entries == b"".join(sorted(entries))
-    assert overflow.restore(indexed, made.segment, document).pages == there
+    assert overflow.restore(indexed, made.segment, document).segments == there
     assert overflow.list_segments(made.segment, made.content) == there[2:]
-    assert overflow.list_segments(replace(made.segment, of="inbox"), made.content) == ()
+    assert overflow.list_segments(replace(made.segment, kind="inbox"), made.content) == ()
 
 
 # -------------------------------------------------------------------- queued and pending messages
@@ -332,27 +336,27 @@ def test_an_index_has_the_entries_and_sums_of_its_segments_and_gives_them_back(o
 def test_lists_of_several_handlers_move_each_for_itself() -> None:
     waiting = (*messages("many", *range(1, 6)), *messages("both", 6))
     p, [made] = overflow.move_out(replace(blank(), waiting=waiting), a_context(ROLES))
-    assert numbers(overflow.decode_segment(made.content).kept) == [3, 4, 5]
+    assert numbers(overflow.decode_segment(made.content).messages) == [3, 4, 5]
     assert [(k.handler, k.n) for k in p.waiting] == [("many", 1), ("many", 2), ("both", 6)]
-    assert [(s.of, s.handlers, s.types) for s in p.pages] == [("waiting", ("many",), ())]
+    assert [(s.kind, s.handlers, s.types) for s in p.segments] == [("waiting", ("many",), ())]
 
 
 def test_segments_of_events_that_a_handler_does_not_need_name_their_types() -> None:
     p, [made] = overflow.move_out(OPTIONAL.fill(7), a_context(ROLES))
-    assert (made.segment.of, made.segment.types, made.segment.count) == ("waiting", ("A",), 3)
+    assert (made.segment.kind, made.segment.types, made.segment.count) == ("waiting", ("A",), 3)
     assert numbers(p.waiting) == [1, 2, 6, 7]
 
 
 def a_segment(*, first: int, handlers: tuple[str, ...] = ("many",), of: SegmentKind = "queue") -> OverflowSegment:
     return OverflowSegment(
-        of=of, name=f"p-{first}", count=1, newest=NOW_S, until=0, first=first, last=first + 2, handlers=handlers
+        kind=of, name=f"p-{first}", count=1, newest=NOW_S, expires=0, first=first, last=first + 2, handlers=handlers
     )
 
 
 def test_behind_segments_all_that_is_newer_moves() -> None:
-    p = replace(blank(), queue=messages("both", 1, 8, 9, 10), pages=(a_segment(first=2, handlers=("both",)),))
+    p = replace(blank(), queue=messages("both", 1, 8, 9, 10), segments=(a_segment(first=2, handlers=("both",)),))
     p, [made] = overflow.move_out(p, a_context(ROLES))
-    assert numbers(overflow.decode_segment(made.content).kept) == [8, 9, 10]
+    assert numbers(overflow.decode_segment(made.content).messages) == [8, 9, 10]
     assert numbers(p.queue) == [1]
 
 
@@ -371,7 +375,7 @@ def test_dead_letters_stay_at_the_head_of_the_queue() -> None:
     before = replace(blank(), queue=(dead, *messages("both", 1, 2, 3, 4, 5)))
     p, [made] = overflow.move_out(before, a_context(ROLES))
     document = overflow.decode_segment(made.content)
-    assert numbers(document.kept) == [3, 4, 5]
+    assert numbers(document.messages) == [3, 4, 5]
     assert p.queue[0] == dead
     assert overflow.restore(p, made.segment, document) == before
     assert restore_all(p, {segment_key("svc", "s", made.segment): made.content}) == before
@@ -380,7 +384,7 @@ def test_dead_letters_stay_at_the_head_of_the_queue() -> None:
 def test_segments_of_handlers_that_are_not_declared_are_left_alone() -> None:
     undeclared = a_segment(first=1, handlers=("gone",), of="waiting")
     one_message = a_segment(first=1, handlers=("both",), of="waiting")
-    p = replace(blank(), pages=(undeclared, one_message))
+    p = replace(blank(), segments=(undeclared, one_message))
     assert overflow.find_segment_to_restore(p, a_context(ROLES)) is None
     assert overflow.move_out(p, a_context(ROLES)) == (p, [])
 
@@ -389,29 +393,29 @@ def test_a_segment_comes_back_once_it_has_the_first_message_of_its_list() -> Non
     segment = a_segment(first=4)
 
     def found(*queued: int, segment: OverflowSegment = segment) -> OverflowSegment | None:
-        p = replace(blank(), queue=messages("both", *queued), pages=(segment,))
+        p = replace(blank(), queue=messages("both", *queued), segments=(segment,))
         return overflow.find_segment_to_restore(p, a_context(ROLES))
 
     assert found(3) is None
     assert found(8) == segment
     assert found() == segment
-    assert found(segment=replace(segment, of="inbox")) is None
+    assert found(segment=replace(segment, kind="inbox")) is None
 
 
 def test_a_closed_segment_counts_as_processed_and_only_its_entries_are_copied() -> None:
     p, [made] = overflow.move_out(REPEATS.fill(5), a_context(ROLES))
     document = overflow.decode_segment(made.content)
-    closed = p.pages[0].closed(NOW_S, NOW_S + 9)
-    copied, new = overflow.copy_segment(replace(p, pages=(closed,)), closed, document, until=NOW_S + 9)
-    assert overflow.decode_segment(new.content).kept == ()
+    closed = p.segments[0].closed(NOW_S, NOW_S + 9)
+    copied, new = overflow.copy_segment(replace(p, segments=(closed,)), closed, document, until=NOW_S + 9)
+    assert overflow.decode_segment(new.content).messages == ()
     assert overflow.decode_segment(new.content).entries == document.entries
-    assert (new.segment.of, new.segment.bound, new.segment.count, new.segment.newest) == (
+    assert (new.segment.kind, new.segment.items_digest, new.segment.count, new.segment.newest) == (
         "inbox",
-        closed.bound,
+        closed.items_digest,
         3,
         NOW_S,
     )
-    assert copied.pages == (new.segment,)
+    assert copied.segments == (new.segment,)
 
 
 SOON_S = NOW_S + RETENTION_S + overflow.YEAR_S // 2
@@ -438,12 +442,12 @@ def test_segments_outlive_a_progress_that_expires_by_a_year_and_one_that_may_sta
 
 def test_segments_are_copied_only_when_they_would_go_too_soon_or_never() -> None:
     def waiting(until: int) -> OverflowSegment:
-        return replace(a_segment(first=until, of="waiting"), until=until)
+        return replace(a_segment(first=until, of="waiting"), expires=until)
 
     there = (waiting(0), waiting(SOON_S - 1), waiting(SOON_S))
-    inbox = (replace(a_segment(first=1, of="inbox"), until=1), replace(a_segment(first=2, of="inbox"), until=0))
-    assert find_wrong(replace(blank(), pages=(*there, *inbox))) == ["p-0", f"p-{SOON_S - 1}", "p-2"]
-    standing = replace(blank(), queue=messages("both", 1), pages=(*there, *inbox))
+    inbox = (replace(a_segment(first=1, of="inbox"), expires=1), replace(a_segment(first=2, of="inbox"), expires=0))
+    assert find_wrong(replace(blank(), segments=(*there, *inbox))) == ["p-0", f"p-{SOON_S - 1}", "p-2"]
+    standing = replace(blank(), queue=messages("both", 1), segments=(*there, *inbox))
     assert find_wrong(standing) == [f"p-{SOON_S - 1}", f"p-{SOON_S}", "p-2"]
 
 
@@ -452,7 +456,7 @@ def test_segments_are_copied_only_when_they_would_go_too_soon_or_never() -> None
 
 def test_events_of_one_type_for_the_same_handlers_share_segments_that_name_both() -> None:
     p, _ = overflow.move_out(EVENTS.fill(9), a_context(OWN_ROLES))
-    assert [(s.first, s.last, s.count, s.handlers, s.types) for s in p.pages] == [
+    assert [(s.first, s.last, s.count, s.handlers, s.types) for s in p.segments] == [
         (3, 5, 3, ("join", "meet"), ("P",)),
         (6, 8, 3, ("join", "meet"), ("P",)),
     ]
@@ -461,17 +465,19 @@ def test_events_of_one_type_for_the_same_handlers_share_segments_that_name_both(
 def test_events_of_one_transition_are_never_parted() -> None:
     together = events(1, 2, 3, 4, 4, 4, 4, 5)
     together = tuple(replace(o, event=replace(o.event, id=f"p-{place}")) for place, o in enumerate(together))
-    p, _ = overflow.move_out(replace(blank(), own=together, inbox=processed_by_each(*range(9))), a_context(OWN_ROLES))
-    assert numbers(p.own) == [1, 2, 5]
-    assert [(s.first, s.last, s.count) for s in p.pages] == [(3, 4, 5)]
+    p, _ = overflow.move_out(
+        replace(blank(), self_consumed=together, inbox=processed_by_each(*range(9))), a_context(OWN_ROLES)
+    )
+    assert numbers(p.self_consumed) == [1, 2, 5]
+    assert [(s.first, s.last, s.count) for s in p.segments] == [(3, 4, 5)]
 
 
 def test_a_handler_that_has_had_an_event_never_gets_it_again_even_if_its_inbox_entry_has_moved() -> None:
     stored = StoredProgress(OWN_ROLES)
     stored.write(EVENTS.fill(9))
     ran = CompletedRun(handler="meet", parameter=0, type="P", schema="", content="", message="p-1")
-    stored.write(replace(stored.p, own=(), inbox={}, ran=(ran,)))
-    assert numbers(stored.p.own) == [3, 4, 5]
+    stored.write(replace(stored.p, self_consumed=(), inbox={}, completed_runs=(ran,)))
+    assert numbers(stored.p.self_consumed) == [3, 4, 5]
     assert [n for n, _ in find_parts(stored.p, EACH, 0)] == []
     assert [n for n, _ in find_parts(stored.p, JOIN, 0)] == [3, 4, 5]
 
@@ -479,40 +485,42 @@ def test_a_handler_that_has_had_an_event_never_gets_it_again_even_if_its_inbox_e
 @pytest.mark.parametrize("what", ["in processing", "in the queue", "of an open run"])
 def test_events_that_decisions_look_at_stay(what: str) -> None:
     there = events(*range(1, 10))
-    p = replace(blank(), own=there, inbox=processed_by_each(*range(1, 10)))
+    p = replace(blank(), self_consumed=there, inbox=processed_by_each(*range(1, 10)))
     if what == "in the queue":
         p = replace(p, queue=(kept("join", there[4].event, n=5),))
     elif what == "of an open run":
         p = replace(p, intents=(an_intent("join", there[4].event),))
     else:
         there = (*there[:4], replace(there[4], event=replace(there[4].event, id=LATEST.id)), *there[5:])
-        p = replace(p, own=there, inbox={**p.inbox, ids.inbox_entry(LATEST.id, "each"): 1})
+        p = replace(p, self_consumed=there, inbox={**p.inbox, ids.inbox_entry(LATEST.id, "each"): 1})
     stored = StoredProgress(OWN_ROLES)
     stored.write(p)
-    assert 5 in numbers(stored.p.own)
-    assert numbers(stored.whole.own) == [*range(1, 10)]
+    assert 5 in numbers(stored.p.self_consumed)
+    assert numbers(stored.whole.self_consumed) == [*range(1, 10)]
 
 
 def test_segments_that_no_handler_needs_any_more_are_unneeded() -> None:
     p, _ = overflow.move_out(EVENTS.fill(9), a_context(OWN_ROLES))
-    segments = tuple(replace(segment, handlers=("meet",)) for segment in p.pages)
+    segments = tuple(replace(segment, handlers=("meet",)) for segment in p.segments)
     ran = CompletedRun(handler="meet", parameter=0, type="P", schema="", content="", message="p-1")
-    assert overflow.find_unneeded_segments(replace(p, pages=segments), OWN_ROLES) == []
-    assert overflow.find_unneeded_segments(replace(p, pages=segments, ran=(ran,)), OWN_ROLES) == [*segments]
-    assert overflow.find_unneeded_segments(p, roles_of(EACH, emitted="P")) == [*p.pages]
+    assert overflow.find_unneeded_segments(replace(p, segments=segments), OWN_ROLES) == []
+    assert overflow.find_unneeded_segments(replace(p, segments=segments, completed_runs=(ran,)), OWN_ROLES) == [
+        *segments
+    ]
+    assert overflow.find_unneeded_segments(p, roles_of(EACH, emitted="P")) == [*p.segments]
 
 
 def test_unneeded_segments_are_dropped_and_an_index_of_them_is_opened_first() -> None:
     stored = StoredProgress(OWN_ROLES, OverflowBounds(head_max=1, segment_max=1, index_max=2))
     stored.write(EVENTS.fill(9))
-    assert [segment.level for segment in stored.p.pages] == [0, 0, 2, 1]
+    assert [segment.level for segment in stored.p.segments] == [0, 0, 2, 1]
     stored.roles = roles_of(EACH, emitted="P")
     counts = []
-    while stored.p.pages:
+    while stored.p.segments:
         stored.write(replace(stored.p, n=stored.p.n + 1))
         counts.append(len(stored.segments))
     assert counts == sorted(counts, reverse=True)
-    assert numbers(stored.p.own) == [1]
+    assert numbers(stored.p.self_consumed) == [1]
 
 
 @settings(max_examples=60)
@@ -532,7 +540,7 @@ def test_whatever_comes_each_event_is_taken_once_in_order_unless_it_is_withdrawn
             emitted += 1
             [new] = events(emitted)
             result = CompensableResult(
-                handler="reserve", cause=f"c-{emitted}", event=new.event, own=(new.event.id,), n=emitted
+                handler="reserve", cause=f"c-{emitted}", event=new.event, self_consumed_ids=(new.event.id,), n=emitted
             )
             p = replace(add_event(p, emitted, b"1"), results=(*p.results, result))
             there.append(emitted)
@@ -540,29 +548,35 @@ def test_whatever_comes_each_event_is_taken_once_in_order_unless_it_is_withdrawn
             first, event = next(find_parts(p, JOIN, 0))
             assert first == there.pop(0)
             had = {ids.inbox_entry(event.id, name): 1 for name in ("join", "meet")}
-            p = replace(p, inbox={**p.inbox, **had}, own=tuple(o for o in p.own if o.n != first))
+            p = replace(p, inbox={**p.inbox, **had}, self_consumed=tuple(o for o in p.self_consumed if o.n != first))
         elif act == "undo" and p.results:
             last = p.results[-1]
-            p = replace(p, results=p.results[:-1], own=tuple(o for o in p.own if o.event.id != last.event.id))
+            p = replace(
+                p,
+                results=p.results[:-1],
+                self_consumed=tuple(o for o in p.self_consumed if o.event.id != last.event.id),
+            )
             there = [n for n in there if n != last.n]
         stored.write(replace(p, n=p.n + 1))
-        assert numbers(stored.whole.own) == there
-        most = max(most, len([segment for segment in stored.p.pages if segment.of == "own"]))
+        assert numbers(stored.whole.self_consumed) == there
+        most = max(most, len([segment for segment in stored.p.segments if segment.kind == "own"]))
     assert most <= 12
 
 
 def test_events_of_undone_results_are_withdrawn_from_a_segment() -> None:
     stored = StoredProgress(OWN_ROLES)
     undoable = tuple(
-        CompensableResult(handler="reserve", cause=f"c-{n}", event=events(n)[0].event, own=(f"p-{n}",), n=n)
+        CompensableResult(
+            handler="reserve", cause=f"c-{n}", event=events(n)[0].event, self_consumed_ids=(f"p-{n}",), n=n
+        )
         for n in range(1, 6)
     )
     p = EVENTS.fill(5)
     stored.write(p)
     stored.p = replace(stored.p, results=undoable)
-    assert 4 not in numbers(stored.p.own)
+    assert 4 not in numbers(stored.p.self_consumed)
     stored.write(replace(stored.p, results=undoable[:3]))
-    assert numbers(stored.whole.own) == [1, 2, 3]
+    assert numbers(stored.whole.self_consumed) == [1, 2, 3]
 
 
 # -------------------------------------------------------------------- results
@@ -616,13 +630,13 @@ def test_with_segments_the_same_is_undone_in_the_same_order_and_the_same_events_
         emitted += [emit("P", f"p-{number}")] * has_own
         plain = run(plain, role, number, emitted)
         stored.write(run(stored.p, role, number, emitted))
-    linked = [segment for segment in stored.p.pages if segment.of == "results"]
+    linked = [segment for segment in stored.p.segments if segment.kind == "results"]
     assert len(stored.p.results) <= 2 * (BOUNDS.head_max + BOUNDS.segment_max + 5)
     assert len(linked) <= 2, "the newest segment of each handler"
-    assert (stored.p.format >= STACKED) == bool(stored.p.pages)
+    assert (stored.p.format >= STACKED) == bool(stored.p.segments)
     while plain.results:
         assert stored.whole.results == plain.results
-        assert [own.event for own in stored.whole.own] == [own.event for own in plain.own]
+        assert [own.event for own in stored.whole.self_consumed] == [own.event for own in plain.self_consumed]
         assert find_compensations(stored.p, RUN_ROLES, "Failed") == find_compensations(plain, RUN_ROLES, "Failed")
         order = (FIRST, SECOND) if firsts and firsts.pop() else (SECOND, FIRST)
         role = next(role for role in order if any(r.handler == role.name for r in plain.results))
@@ -631,7 +645,7 @@ def test_with_segments_the_same_is_undone_in_the_same_order_and_the_same_events_
         plain = undo(plain, role, newest)
         stored.write(undo(stored.p, role, newest))
         assert stored.p.closed == plain.closed
-    assert stored.p.own == plain.own == ()
+    assert stored.p.self_consumed == plain.self_consumed == ()
     assert not stored.segments
     assert history.verify_history(stored.p.transitions, stored.p) is None
 
@@ -640,8 +654,8 @@ def test_a_progress_lists_the_newest_segment_of_a_handler_and_that_one_links_to_
     stored = StoredProgress(RUN_ROLES)
     stored.write(run_handlers(*["first"] * 9))
     assert [r.event.id for r in stored.p.results] == ["first-r6", "first-r7", "first-r8"]
-    [segment] = stored.p.pages
-    assert (segment.of, segment.count, segment.handlers, segment.until) == ("results", 6, ("first",), 0)
+    [segment] = stored.p.segments
+    assert (segment.kind, segment.count, segment.handlers, segment.expires) == ("results", 6, ("first",), 0)
     assert len(stored.segments) == 2
 
 
@@ -668,12 +682,12 @@ def test_segments_of_results_never_expire_and_each_counts_with_those_below() -> 
     stored.write(run_handlers(*["first"] * 9))
     p = stored.p
     assert overflow.find_wrong_expiries(p, a_context(RUN_ROLES)) == ()
-    assert not p.pages[0].is_forgotten(NOW_MS)
-    [below] = [segment for segment in stored.segments if segment not in p.pages]
+    assert not p.segments[0].is_forgotten(NOW_MS)
+    [below] = [segment for segment in stored.segments if segment not in p.segments]
     without = {key: content for key, content in stored.by_key.items() if key != segment_key("svc", "s", below)}
     with pytest.raises(SagaError, match="is gone"):
         restore_all(p, without)
-    found = history.verify_history(p.transitions, replace(p, pages=()))
+    found = history.verify_history(p.transitions, replace(p, segments=()))
     assert found is not None
     assert "results" in found.what
 

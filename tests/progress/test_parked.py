@@ -50,7 +50,7 @@ def test_what_failed_or_was_put_off_is_parked_and_what_waits_by_itself_is_not() 
         queue=(failed("on_a", A), failed("on_a", a_message("A", id="a2"), attempts=0), kept("on_c", B)),
         compensating=(failed("on_a", X), kept("on_b", X)),
         deadlines=(failed("late", A), failed("later", A, attempts=0)),
-        later=(going_on(attempts=1), replace(going_on(attempts=0), handler="waits")),
+        suspended_runs=(going_on(attempts=1), replace(going_on(attempts=0), handler="waits")),
     )
     assert [(run.handler, run.message.id, run.attempts, run.undoes) for run in find_parked_runs(p)] == [
         ("on_a", A.id, 2, False),
@@ -76,7 +76,7 @@ def test_what_is_released_is_ready_in_its_place_with_its_attempts() -> None:
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.cause, entry.attempt) == ("released", "on_a", A.id, 2)
     assert entry.reason == "ada wants it: because"
-    assert entry.wake is not None, "this clock may be ahead of that of whoever goes on"
+    assert entry.timer is not None, "this clock may be ahead of that of whoever goes on"
 
 
 def test_a_compensation_is_released_under_its_own_name_and_nothing_else_with_it() -> None:
@@ -92,10 +92,10 @@ def test_deadlines_and_turns_that_failed_are_released_and_their_neighbours_wait(
         blank(),
         n=3,
         deadlines=(failed("on_a", A), failed("on_a", a_message("A", id="a2"))),
-        later=(going_on(attempts=1), replace(going_on(attempts=1), parts=(a_message("B", id="b2"),))),
+        suspended_runs=(going_on(attempts=1), replace(going_on(attempts=1), parts=(a_message("B", id="b2"),))),
     )
     assert [k.due_ms for k in released(p, 1).snapshot.deadlines] == [SOON_MS, NOW_MS]
-    assert [c.due_ms for c in released(p, 2).snapshot.later] == [NOW_MS, SOON_MS]
+    assert [c.due_ms for c in released(p, 2).snapshot.suspended_runs] == [NOW_MS, SOON_MS]
 
 
 def test_a_wish_about_a_wait_that_is_over_is_told_so() -> None:

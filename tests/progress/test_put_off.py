@@ -29,7 +29,9 @@ ROLE = HandlerRole(
 )
 RUN, UNDO = (
     RunHandler(ROLE, A, (A,)),
-    Compensate(ROLE, FAILED, CompensableResult(handler="reserve", cause=A.id, event=a_message("R"), own=())),
+    Compensate(
+        ROLE, FAILED, CompensableResult(handler="reserve", cause=A.id, event=a_message("R"), self_consumed_ids=())
+    ),
 )
 DUE_MS = NOW_MS + 60_000
 PAUSED, LIMITED = "reserve is paused by ada", "the bank takes no more calls"
@@ -41,7 +43,7 @@ def parked(message: Message, due_ms: int = DUE_MS, handler: str = "reserve") -> 
 
 def goes_on(until: tuple[str, ...] = ()) -> SuspendedRun:
     return SuspendedRun(
-        handler="reserve", parts=(A,), n=1, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=DUE_MS, until=until
+        handler="reserve", parts=(A,), n=1, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=DUE_MS, awaited_types=until
     )
 
 
@@ -55,9 +57,9 @@ def goes_on(until: tuple[str, ...] = ()) -> SuspendedRun:
         (replace(blank(), queue=(parked(A, handler="other"),)), RUN, False, False),
         (replace(blank(), deadlines=(parked(A),)), RUN, False, True),
         (replace(blank(), deadlines=(parked(OTHER),)), RUN, False, False),
-        (replace(blank(), later=(goes_on(),)), RUN, False, True),
-        (replace(blank(), later=(goes_on(),)), RUN, True, False),  # what has begun is kept as an intent
-        (replace(blank(), later=(goes_on(("B",)),), waiting=(kept("reserve", B),)), RUN, False, False),
+        (replace(blank(), suspended_runs=(goes_on(),)), RUN, False, True),
+        (replace(blank(), suspended_runs=(goes_on(),)), RUN, True, False),  # what has begun is kept as an intent
+        (replace(blank(), suspended_runs=(goes_on(("B",)),), waiting=(kept("reserve", B),)), RUN, False, False),
         (replace(blank(), compensating=(parked(FAILED),)), UNDO, False, True),
         (replace(blank(), compensating=(parked(FAILED, due_ms=0),)), UNDO, False, False),
         (replace(blank(), compensating=(parked(FAILED, handler="other"),)), UNDO, False, False),

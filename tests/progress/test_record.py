@@ -97,7 +97,7 @@ def aged(p: SagaProgress) -> dict[str, int]:
 
 def test_entries_of_what_is_still_held_never_go() -> None:
     for p in (
-        replace(blank(), own=(SelfConsumedEvent(event=B, n=0),)),
+        replace(blank(), self_consumed=(SelfConsumedEvent(event=B, n=0),)),
         replace(blank(), queue=(kept("both", B),)),
         replace(blank(), waiting=(kept("both", B),)),
         replace(blank(), intents=(an_intent("both", B),)),
@@ -125,7 +125,7 @@ def test_the_parts_of_a_run_are_ended_together() -> None:
     p = handled(p, BOTH, A, B)
     assert p.waiting == ()
     assert {ids.inbox_entry(A.id, "both"), ids.inbox_entry(B.id, "both")} == set(p.inbox)
-    assert [(r.parameter, r.message) for r in p.ran] == [(0, A.id), (1, B.id)]
+    assert [(r.parameter, r.message) for r in p.completed_runs] == [(0, A.id), (1, B.id)]
 
 
 def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> None:
@@ -135,7 +135,7 @@ def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> N
         assert decide(p, MANY_BOTH, message, now=NOW) == RunHandler(MANY_BOTH, message, (message, B))
         p = handled(p, MANY_BOTH, message, B)
     assert [k.message for k in p.waiting] == [B]
-    assert p.ran == ()
+    assert p.completed_runs == ()
     assert len(p.inbox) == 3
 
 
@@ -211,7 +211,7 @@ def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_g
     p = written.snapshot
     assert p.closed == ("alone",)
     assert written.entry is not None
-    assert [letter.what for letter in written.entry.letters] == ["dropped"]
+    assert [letter.kind for letter in written.entry.letters] == ["dropped"]
     assert ids.inbox_entry(FAILED.id, compensation_name("alone")) in p.inbox
     assert ids.inbox_entry(A.id, "alone") in p.inbox
     run = []
@@ -268,8 +268,8 @@ def test_the_end_of_a_run_ends_its_intent_and_no_other() -> None:
 def test_what_can_be_undone_is_a_result_with_the_own_events_of_its_run() -> None:
     result, part = a_message("R"), a_message("B", id="own")
     p = handled(blank(), ALONE, A, events=[result, part])
-    assert p.results == (CompensableResult(handler="alone", cause=A.id, event=result, own=("own",)),)
-    assert p.own == (SelfConsumedEvent(event=part, n=0),)
+    assert p.results == (CompensableResult(handler="alone", cause=A.id, event=result, self_consumed_ids=("own",)),)
+    assert p.self_consumed == (SelfConsumedEvent(event=part, n=0),)
 
 
 def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_the_handler() -> None:
@@ -282,14 +282,14 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
         p = compensation.complete_compensation(
             p, a_hand(FAILED, roles=ROLES), ALONE, result, TransitionDetails(message=FAILED)
         ).snapshot
-        closed.append((p.closed, [own.event.id for own in p.own]))
+        closed.append((p.closed, [own.event.id for own in p.self_consumed]))
     assert closed == [((), ["own"]), (("alone",), [])]
 
 
 def withdrawn(*queue: PendingMessage, intents: tuple[Intent, ...] = (), later: tuple[SuspendedRun, ...] = ()) -> Commit:
     """What is written when the result is undone with which `OWN` was said, while this is queued."""
     did = handled(blank(), ALONE, A, events=[a_message("R"), OWN], roles=TAKERS)
-    p = replace(did, queue=queue, intents=intents, later=later)
+    p = replace(did, queue=queue, intents=intents, suspended_runs=later)
     return compensation.complete_compensation(
         p, a_hand(FAILED, roles=TAKERS), ALONE, find_newest_result(p, "alone"), TransitionDetails(message=FAILED)
     )
@@ -309,7 +309,7 @@ def test_a_dead_letter_of_a_withdrawn_event_is_dropped_and_that_is_told() -> Non
     written = withdrawn(kept("takes_own", OWN, dead="d"), kept("alone", a_message(value=b"2"), dead="e"))
     assert written.snapshot.queue == ()
     assert written.entry is not None
-    assert [(letter.id, letter.what, letter.reason) for letter in written.entry.letters] == [
+    assert [(letter.id, letter.kind, letter.reason) for letter in written.entry.letters] == [
         ("d-dropped", "dropped", "Own is withdrawn: takes_own never runs on it"),
         ("e-dropped", "dropped", "Failed has closed alone: the message will never be handled"),
     ]
@@ -331,7 +331,7 @@ def test_undoing_the_last_result_tells_that_dead_originals_are_dropped() -> None
         p, a_hand(FAILED, roles=ROLES), ALONE, find_newest_result(p, "alone"), TransitionDetails(message=FAILED)
     )
     assert written.entry is not None
-    assert [(letter.id, letter.what) for letter in written.entry.letters] == [("d-dropped", "dropped")]
+    assert [(letter.id, letter.kind) for letter in written.entry.letters] == [("d-dropped", "dropped")]
 
 
 def test_an_own_failure_sets_off_the_compensations_here_and_the_first_outcome_counts() -> None:
@@ -343,9 +343,9 @@ def test_an_own_failure_sets_off_the_compensations_here_and_the_first_outcome_co
 def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
     p = handled(blank(), ALONE, A, events=[a_message("B", id="own")])
     p = handled(p, BOTH, A, a_message("B", id="own"))
-    assert [own.event.id for own in p.own] == ["own"], "many_both may still take it"
+    assert [own.event.id for own in p.self_consumed] == ["own"], "many_both may still take it"
     p = replace(p, inbox={**p.inbox, ids.inbox_entry("own", "many_both"): 0})
-    assert handled(p, ALONE, a_message(id="A-3")).own == ()
+    assert handled(p, ALONE, a_message(id="A-3")).self_consumed == ()
 
 
 def test_an_own_event_that_nobody_will_ever_take_is_forgotten() -> None:
@@ -353,9 +353,9 @@ def test_an_own_event_that_nobody_will_ever_take_is_forgotten() -> None:
     p = handled(p, BOTH, A, a_message("B"), events=[a_message("R")])
     for n in range(3):  # of `both` the first was enough, and it has run
         p = handled(p, ALONE, a_message(id=f"A-{n}"), events=[a_message("B", id=f"own-{n}")])
-    assert len(p.own) == 3, "one that is closed has each ignored, visibly"
-    inbox = {ids.inbox_entry(own.event.id, "many_both"): 0 for own in p.own}
-    assert handled(replace(p, inbox={**p.inbox, **inbox}), ALONE, a_message(id="A-4")).own == ()
+    assert len(p.self_consumed) == 3, "one that is closed has each ignored, visibly"
+    inbox = {ids.inbox_entry(own.event.id, "many_both"): 0 for own in p.self_consumed}
+    assert handled(replace(p, inbox={**p.inbox, **inbox}), ALONE, a_message(id="A-4")).self_consumed == ()
 
 
 def test_what_is_begun_with_a_later_version_of_the_state_is_for_no_older_one() -> None:
@@ -397,9 +397,9 @@ def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str
     assert [i.handler for i in written.snapshot.intents] == ["both"]
     assert written.snapshot.closed == ("alone",)
     assert written.entry is not None
-    escalations = [letter for letter in written.entry.letters if letter.what == "escalation"]
+    escalations = [letter for letter in written.entry.letters if letter.kind == "escalation"]
     assert [letter.calls for letter in escalations] == ([tuple(stands)] if stands else [])
-    assert [letter.what for letter in written.entry.letters][-1] == "dropped"
+    assert [letter.kind for letter in written.entry.letters][-1] == "dropped"
 
 
 # ---------------------------------------------------------------- the transition
@@ -476,19 +476,25 @@ def test_an_outcome_is_kept_once_for_its_compensation_and_says_for_what_it_waits
 def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() -> None:
     def page(of: SegmentKind, *handlers: str) -> OverflowSegment:
         return OverflowSegment(
-            of=of, name=f"{of}-{handlers}", count=1, newest=0, bound="0x1", had="0x2", handlers=handlers
+            kind=of,
+            name=f"{of}-{handlers}",
+            count=1,
+            newest=0,
+            items_digest="0x1",
+            inbox_digest="0x2",
+            handlers=handlers,
         )
 
     pages = (page("waiting", "alone"), page("waiting", "both"), page("queue", "alone"), page("inbox"))
     hand = a_hand(FAILED)
-    p = compensation.close_without_results(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
-    assert p.pages[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.retention_s)
-    assert p.pages[1:] == pages[1:]
+    p = compensation.close_without_results(replace(blank(), segments=pages), hand, ALONE, FAILED).snapshot
+    assert p.segments[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.retention_s)
+    assert p.segments[1:] == pages[1:]
 
 
 @pytest.mark.parametrize("undoes", [False, True])
 def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_them(undoes: bool) -> None:
-    result = CompensableResult(handler="alone", cause=A.id, event=a_message("R"), own=())
+    result = CompensableResult(handler="alone", cause=A.id, event=a_message("R"), self_consumed_ids=())
     action = Compensate(ALONE, FAILED, result) if undoes else RunHandler(ALONE, A, (A,))
     message = action.message
     p = replace(blank(), n=7, queue=(kept("both", A),), waiting=(kept("alone", A), kept("both", B)))
@@ -498,7 +504,7 @@ def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_the
     [dead] = [k for k in (*p.queue, *p.compensating) if k.dead]
     assert (dead.handler, dead.message) == ("alone", replace(message, value=b""))
     assert dead.n == (7 if undoes else p.queue[1].n), "what is behind it in the queue keeps its place"
-    assert (dead.dead, dead.bad) == ("letter-1", "too large")
+    assert (dead.dead, dead.undecodable) == ("letter-1", "too large")
     assert [k.handler for k in p.queue] == (["both"] if undoes else ["alone", "both"])
     assert [k.handler for k in p.waiting] == (["alone", "both"] if undoes else ["both"])
     assert [k.dead for k in p.compensating] == (["letter-1"] if undoes else [None])
@@ -534,12 +540,17 @@ def test_an_undone_event_is_withdrawn_while_another_result_of_its_run_is_left() 
     )
     roles = roles_of(role, a_role("join", "R", "B"), emitted="R")
     one, two = (replace(a_message("R", name), source="svc") for name in ("r1", "r2"))
-    results = tuple(CompensableResult(handler="each", cause="a", event=e, own=("r1", "r2"), n=0) for e in (one, two))
+    results = tuple(
+        CompensableResult(handler="each", cause="a", event=e, self_consumed_ids=("r1", "r2"), n=0) for e in (one, two)
+    )
     p = replace(
-        blank(), n=1, results=results, own=(SelfConsumedEvent(event=one, n=0), SelfConsumedEvent(event=two, n=0))
+        blank(),
+        n=1,
+        results=results,
+        self_consumed=(SelfConsumedEvent(event=one, n=0), SelfConsumedEvent(event=two, n=0)),
     )
     x = a_message("X")
     after = compensation.complete_compensation(
         p, a_hand(x, roles=roles), role, results[1], TransitionDetails(message=x)
     ).snapshot
-    assert [own.event.id for own in after.own] == ["r1"]
+    assert [own.event.id for own in after.self_consumed] == ["r1"]

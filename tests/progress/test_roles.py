@@ -30,6 +30,6 @@ def test_a_handler_of_an_own_event_alone_is_made_ready_by_it() -> None:
     roles = roles_of(a_role("one", "A"), a_role("two", "B"), emitted="B")
     assert roles.ready_from_kept == {"two"}
     own = a_message("B")
-    ready = find_next_ready(replace(blank(), own=(SelfConsumedEvent(event=own, n=0),)), roles, NOW_MS)
+    ready = find_next_ready(replace(blank(), self_consumed=(SelfConsumedEvent(event=own, n=0),)), roles, NOW_MS)
     assert ready is not None
     assert (ready.role.name, ready.message) == ("two", own)

@@ -36,7 +36,7 @@ RESERVE = a_role("reserve", "B", undo=UNDO)
 LISTENS = a_role("listens", "Failed")
 ROLES = roles_of(FIRST, SECOND, RESERVE, LISTENS, outcomes="Failed", emitted="R Failed")
 A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
-RESULT = CompensableResult(handler="reserve", cause=B.id, event=a_message("R"), own=())
+RESULT = CompensableResult(handler="reserve", cause=B.id, event=a_message("R"), self_consumed_ids=())
 
 
 def entered(p: SagaProgress, name: str, message: str) -> SagaProgress:
@@ -61,13 +61,13 @@ def test_a_progress_that_is_not_known_is_read() -> None:
 
 
 def test_pages_are_asked_once_before_anything_is_decided() -> None:
-    p = replace(blank(), pages=(OverflowSegment(of="inbox", name="p", count=1, newest=0),))
+    p = replace(blank(), segments=(OverflowSegment(kind="inbox", name="p", count=1, newest=0),))
     assert following(p, Trigger(message=A)) == RecallOverflow()
     assert following(p, Trigger(message=A, paged=())) == RunHandler(FIRST, A, (A,))
 
 
 def test_what_pages_keep_for_a_handler_is_left_to_them() -> None:
-    p = replace(blank(), pages=(OverflowSegment(of="queue", name="p", count=1, newest=0),))
+    p = replace(blank(), segments=(OverflowSegment(kind="queue", name="p", count=1, newest=0),))
     assert following(p, Trigger(message=A, paged=("first",))) == RunHandler(SECOND, A, (A,))
     p = entered(p, "second", A.id)
     assert following(p, Trigger(message=A, paged=("first",))) == Complete()
@@ -85,7 +85,7 @@ def test_handlers_take_the_message_in_the_order_of_declaration_each_once() -> No
 
 def test_what_one_handler_cannot_decode_waits_for_nothing_there_and_the_others_are_not_touched() -> None:
     unknown = replace(A, started=None)
-    trigger = Trigger(message=unknown, bad={"second": "why"})
+    trigger = Trigger(message=unknown, undecodable={"second": "why"})
     p = blank(started=None)
     assert isinstance(following(p, trigger), KeepPending)
     assert following(entered(p, "first", A.id), trigger) == RunHandler(SECOND, unknown, (unknown,))
@@ -151,9 +151,9 @@ def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
         replace(ENDED, intents=(an_intent("reserve", B),)),
         replace(ENDED, queue=(kept("reserve", B),)),
         replace(ENDED, waiting=(kept("reserve", B),)),
-        replace(ENDED, own=(SelfConsumedEvent(event=B, n=0),)),
+        replace(ENDED, self_consumed=(SelfConsumedEvent(event=B, n=0),)),
         replace(ENDED, compensating=(kept("reserve", FAILED),)),
-        replace(ENDED, pages=(OverflowSegment(of="queue", name="p", count=1, newest=0),)),
+        replace(ENDED, segments=(OverflowSegment(kind="queue", name="p", count=1, newest=0),)),
     ],
 )
 def test_what_is_open_is_looked_at_again(p: SagaProgress) -> None:
@@ -204,7 +204,7 @@ def test_an_outcome_that_waits_says_for_what() -> None:
 
 def test_what_is_queued_remembers_why_it_cannot_be_decoded() -> None:
     p = record_decision(blank(), a_hand(A), Enqueue(FIRST, A, "why", "bad")).snapshot
-    assert [k.bad for k in p.queue] == ["bad"]
+    assert [k.undecodable for k in p.queue] == ["bad"]
 
 
 def test_a_dead_original_is_sealed_without_a_transition() -> None:

@@ -31,7 +31,7 @@ def entries(p: SagaProgress) -> list[Transition]:
 
 
 def found(p: SagaProgress, now: Now = NOW) -> list[str]:
-    return [own.event.id for own in take_over(p, NEW, entries(p), now).own]
+    return [own.event.id for own in take_over(p, NEW, entries(p), now).self_consumed]
 
 
 def undone(p: SagaProgress, *ids: str) -> tuple[SagaProgress, list[Transition]]:
@@ -53,27 +53,34 @@ def test_what_only_this_version_takes_is_found_in_the_order_of_the_history() -> 
 def test_what_is_a_part_already_stays_one_and_in_its_place() -> None:
     p = a_run(a_run(blank(), 1, "R"), 2, "T")
     there = SelfConsumedEvent(event=replace(a_message("T", id="T2"), source="svc"), n=1)
-    assert found(replace(p, own=(there,))) == ["R1", "T2"]
+    assert found(replace(p, self_consumed=(there,))) == ["R1", "T2"]
 
 
 def test_an_undone_result_is_not_found_and_the_others_of_its_run_are() -> None:
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
-    assert take_over(p, NEW, history, NOW).own == (), "with the last result all that the run said is withdrawn"
+    assert take_over(p, NEW, history, NOW).self_consumed == (), (
+        "with the last result all that the run said is withdrawn"
+    )
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
-    p = replace(p, results=(CompensableResult(handler="repeats", cause="a1", event=a_message("R", id="R1b"), own=()),))
-    assert [own.event.id for own in take_over(p, NEW, history, NOW).own] == ["T1"], "one more result stands"
+    p = replace(
+        p,
+        results=(
+            CompensableResult(handler="repeats", cause="a1", event=a_message("R", id="R1b"), self_consumed_ids=()),
+        ),
+    )
+    assert [own.event.id for own in take_over(p, NEW, history, NOW).self_consumed] == ["T1"], "one more result stands"
 
 
 def test_what_is_found_goes_with_the_last_result_of_its_run() -> None:
     p = a_run(a_run(blank(), 1, "R", "T"), 2, "R")
-    assert [r.own for r in take_over(p, NEW, entries(p), NOW).results] == [("R1", "T1"), ("R2",)]
+    assert [r.self_consumed_ids for r in take_over(p, NEW, entries(p), NOW).results] == [("R1", "T1"), ("R2",)]
 
 
 def test_what_a_handler_that_repeats_may_have_had_before_the_memory_is_not_found_for_it() -> None:
     again = replace_role(many=True)
     p = a_run(blank(), 1, "R")
-    assert take_over(p, again, entries(p), Now(NOW_MS + 1000, retention_s=0)).own == ()
-    assert [own.event.id for own in take_over(p, again, entries(p), NOW).own] == ["R1"]
+    assert take_over(p, again, entries(p), Now(NOW_MS + 1000, retention_s=0)).self_consumed == ()
+    assert [own.event.id for own in take_over(p, again, entries(p), NOW).self_consumed] == ["R1"]
     assert found(p, Now(NOW_MS + 1000, retention_s=0)) == ["R1"], "one that runs once knows that it has not"
 
 
@@ -83,5 +90,11 @@ def replace_role(*, many: bool) -> HandlerRoles:
 
 def test_every_write_says_which_own_events_it_knows_of() -> None:
     hand = a_hand(a_message(), roles=NEW)
-    assert journal.open_intent(blank(), hand, an_intent("repeats", a_message())).snapshot.heard == ("R", "T")
-    assert journal.ignore_message(blank(), hand, REPEATS, a_message(), "because").snapshot.heard == ("R", "T")
+    assert journal.open_intent(blank(), hand, an_intent("repeats", a_message())).snapshot.self_consumed_types == (
+        "R",
+        "T",
+    )
+    assert journal.ignore_message(blank(), hand, REPEATS, a_message(), "because").snapshot.self_consumed_types == (
+        "R",
+        "T",
+    )

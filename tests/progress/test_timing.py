@@ -50,8 +50,8 @@ FIRST, SECOND, RESERVE = a_role("first", "A"), a_role("second", "B"), a_role("re
 OTHER = a_role("other", "D", undo=CompensationRole(name="give_back", outcomes=UNDO.outcomes, results=frozenset({"S"})))
 ROLES = roles_of(FIRST, SECOND, RESERVE, OTHER, outcomes="Failed FailedToo", emitted="R")
 NOW = Now(NOW_MS, retention_s=10**6)
-RESULT = CompensableResult(handler="reserve", cause=C.id, event=a_message("R"), own=())
-RESULT_TOO = CompensableResult(handler="reserve", cause="C-2", event=a_message("R", "R-2"), own=())
+RESULT = CompensableResult(handler="reserve", cause=C.id, event=a_message("R"), self_consumed_ids=())
+RESULT_TOO = CompensableResult(handler="reserve", cause="C-2", event=a_message("R", "R-2"), self_consumed_ids=())
 CURRENT = CurrentTimer(id="wake-3", due_ms=LATER)
 
 
@@ -59,10 +59,10 @@ def parked(handler: str, message: Message, due_ms: int = LATER, *, n: int = 0, a
     return replace(kept(handler, message, n), attempts=attempts, due_ms=due_ms)
 
 
-def waiting_for(*due_ms: int, wake: CurrentTimer | None = None) -> SagaProgress:
+def waiting_for(*due_ms: int, timer: CurrentTimer | None = None) -> SagaProgress:
     """The first is at the head of the queue, the others are to be undone."""
     head, *others = (parked("first" if i == 0 else f"reserve-{i}", A, due) for i, due in enumerate(due_ms))
-    return replace(blank(), n=7, queue=(head,), compensating=tuple(others), wake=wake)
+    return replace(blank(), n=7, queue=(head,), compensating=tuple(others), timer=timer)
 
 
 # ---------------------------------------------------------------- the wake that is named
@@ -93,37 +93,37 @@ def test_what_is_overdue_and_cannot_run_is_looked_at_again_later_and_later(overd
 
 def test_the_first_that_waits_names_a_wake_after_its_transition() -> None:
     p, timer = timers.set_timer(waiting_for(LATEST, LATER), blank(), NOW_MS)
-    assert timer == p.wake == CurrentTimer(id="wake-7", due_ms=LATER)
+    assert timer == p.timer == CurrentTimer(id="wake-7", due_ms=LATER)
     assert timers.set_timer(waiting_for(LATEST), None, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=LATEST)
 
 
 def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
-    p = waiting_for(LATER, LATEST, wake=CURRENT)
+    p = waiting_for(LATER, LATEST, timer=CURRENT)
     assert timers.set_timer(p, p, NOW_MS) == (p, None)
     less = replace(p, compensating=())
     assert timers.set_timer(less, p, NOW_MS) == (less, None), "what ended needs none"
-    early = replace(p, wake=replace(CURRENT, due_ms=SOON))
+    early = replace(p, timer=replace(CURRENT, due_ms=SOON))
     assert timers.set_timer(early, early, NOW_MS) == (early, None), "it is sent on when it comes"
 
 
 @pytest.mark.parametrize(
     ("p", "before", "why"),
     [
-        (waiting_for(SOON, wake=CURRENT), waiting_for(SOON), "it comes too late"),
-        (waiting_for(NOW_MS, wake=CURRENT), waiting_for(NOW_MS), "what is overdue is looked at earlier"),
-        (waiting_for(LATER, LATEST, wake=CURRENT), waiting_for(LATER), "another worker may have used it up"),
-        (waiting_for(LATER, wake=CURRENT), None, "nobody knows what waited"),
+        (waiting_for(SOON, timer=CURRENT), waiting_for(SOON), "it comes too late"),
+        (waiting_for(NOW_MS, timer=CURRENT), waiting_for(NOW_MS), "what is overdue is looked at earlier"),
+        (waiting_for(LATER, LATEST, timer=CURRENT), waiting_for(LATER), "another worker may have used it up"),
+        (waiting_for(LATER, timer=CURRENT), None, "nobody knows what waited"),
     ],
 )
 def test_a_wake_that_does_not_do_is_replaced(p: SagaProgress, before: SagaProgress | None, why: str) -> None:
     after, timer = timers.set_timer(p, before, NOW_MS)
     assert timer is not None, why
-    assert timer == after.wake == CurrentTimer(id="wake-7", due_ms=timers.compute_next_check(p, NOW_MS) or 0)
+    assert timer == after.timer == CurrentTimer(id="wake-7", due_ms=timers.compute_next_check(p, NOW_MS) or 0)
 
 
 def test_the_wake_goes_with_the_last_that_waited() -> None:
-    done = replace(blank(), wake=CURRENT)
-    assert timers.set_timer(done, waiting_for(LATER), NOW_MS) == (replace(done, wake=None), None)
+    done = replace(blank(), timer=CURRENT)
+    assert timers.set_timer(done, waiting_for(LATER), NOW_MS) == (replace(done, timer=None), None)
     assert timers.set_timer(blank(), blank(), NOW_MS) == (blank(), None)
 
 
@@ -144,12 +144,12 @@ def entered(p: SagaProgress, handler: str, message: Message) -> SagaProgress:
 
 
 def test_the_current_wake_that_is_early_is_sent_on_for_the_next_time() -> None:
-    assert following(waiting_for(LATER, LATEST, wake=CURRENT), WAKE) == ForwardTimer(LATER)
-    assert following(waiting_for(LATEST, wake=CURRENT), WAKE) == ForwardTimer(LATEST), "what it was for has ended"
+    assert following(waiting_for(LATER, LATEST, timer=CURRENT), WAKE) == ForwardTimer(LATER)
+    assert following(waiting_for(LATEST, timer=CURRENT), WAKE) == ForwardTimer(LATEST), "what it was for has ended"
 
 
 def test_any_other_wake_ends_here() -> None:
-    p = waiting_for(LATER, wake=CURRENT)
+    p = waiting_for(LATER, timer=CURRENT)
     assert following(p, replace(WAKE, id="wake-2")) == Complete()
     assert following(replace(blank(), n=1), WAKE) == Complete()
 
@@ -169,37 +169,37 @@ def test_a_timer_of_a_saga_that_has_only_begun_is_known() -> None:
 
 
 def test_a_message_of_nobody_sends_the_current_wake_on() -> None:
-    assert following(waiting_for(LATER, wake=CURRENT), NOBODY) == ForwardTimer(LATER)
+    assert following(waiting_for(LATER, timer=CURRENT), NOBODY) == ForwardTimer(LATER)
     assert following(blank(), NOBODY) == Complete()
 
 
 def test_a_message_leaves_the_wake_alone() -> None:
-    p = replace(waiting_for(LATER, wake=CURRENT), queue=(parked("first", A, LATER), kept("second", B)))
+    p = replace(waiting_for(LATER, timer=CURRENT), queue=(parked("first", A, LATER), kept("second", B)))
     assert following(p, B) == Complete()
     assert following(p, B, certain=False) == LoadProgress()
 
 
 @pytest.mark.parametrize("wake", [None, replace(CURRENT, due_ms=LATER + 1)])
 def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(wake: CurrentTimer | None) -> None:
-    p = replace(entered(waiting_for(LATER, wake=wake), "first", A), queue=(parked("second", B),))
+    p = replace(entered(waiting_for(LATER, timer=wake), "first", A), queue=(parked("second", B),))
     assert following(p, A) == RescheduleTimer()
     assert following(p, A, certain=False) == LoadProgress()
-    assert following(replace(p, wake=CURRENT), A, certain=False) == Complete()
+    assert following(replace(p, timer=CURRENT), A, certain=False) == Complete()
 
 
 def test_what_is_due_runs_on_what_is_known_for_a_write_asks_the_store() -> None:
-    due = waiting_for(NOW_MS, wake=CURRENT)
+    due = waiting_for(NOW_MS, timer=CURRENT)
     assert isinstance(following(due, WAKE, certain=False), RunHandler)
     assert isinstance(following(due, WAKE), RunHandler)
 
 
 def test_a_wake_that_leads_to_nothing_ends_on_what_the_store_has() -> None:
-    for p in (blank(), waiting_for(LATER, wake=CURRENT), waiting_for(LATER)):
+    for p in (blank(), waiting_for(LATER, timer=CURRENT), waiting_for(LATER)):
         assert following(p, WAKE, certain=False) == LoadProgress()
 
 
 def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
-    p = replace(blank(), results=(RESULT,), wake=CURRENT)
+    p = replace(blank(), results=(RESULT,), timer=CURRENT)
     p = entered(p, compensation_name("other"), FAILED)
     assert following(replace(p, compensating=(parked("reserve", FAILED),)), FAILED) == Complete()
     for due_ms in (0, NOW_MS):
@@ -254,9 +254,9 @@ def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | Non
             compensating=(undoing,) if undoing else (),
             results=(RESULT,) if undoing else (),
             deadlines=(opened,) if opened else (),
-            later=(replace(a_turn(NOW_MS, SOON), handler="look"),) if later else (),
+            suspended_runs=(replace(a_turn(NOW_MS, SOON), handler="look"),) if later else (),
         )
-        kept_for = {k.handler for k in (*p.queue, *p.deadlines)} | {c.handler for c in p.later}
+        kept_for = {k.handler for k in (*p.queue, *p.deadlines)} | {c.handler for c in p.suspended_runs}
         if begun in kept_for:
             p = replace(p, intents=(BEGUN[begun],))
         if p.is_quarantined:
@@ -265,10 +265,10 @@ def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | Non
 
 def test_a_dead_letter_ends_the_wake_of_what_it_holds_up_and_its_replay_names_another() -> None:
     deadline = PendingMessage(handler="expire", message=A, n=0, due_ms=NOW_MS - 5000)
-    free = replace(blank(), n=7, deadlines=(deadline,), wake=replace(CURRENT, due_ms=NOW_MS))
+    free = replace(blank(), n=7, deadlines=(deadline,), timer=replace(CURRENT, due_ms=NOW_MS))
     held_up = replace(free, queue=(kept("second", B, dead="d"),))
-    assert timers.set_timer(held_up, free, NOW_MS) == (replace(held_up, wake=None), None)
-    replayed = replace(held_up, queue=(kept("second", B),), wake=None)
+    assert timers.set_timer(held_up, free, NOW_MS) == (replace(held_up, timer=None), None)
+    replayed = replace(held_up, queue=(kept("second", B),), timer=None)
     assert timers.set_timer(replayed, held_up, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=NOW_MS), "it is overdue"
 
 
@@ -298,10 +298,10 @@ def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.reason, entry.attempt) == ("retrying", "first", "why", 6)
     assert (entry.failures, entry.letters, entry.events) == (HISTORY, (), ())
-    assert entry.wake == written.snapshot.wake == CurrentTimer(id="wake-7", due_ms=LATER)
+    assert entry.timer == written.snapshot.timer == CurrentTimer(id="wake-7", due_ms=LATER)
     again = park(written.snapshot, RunHandler(FIRST, A, (A,)), due_ms=LATEST).snapshot
     assert [(k.handler, k.n, k.due_ms) for k in again.queue] == [("first", 2, LATEST), ("second", 3, 0)]
-    assert again.wake == CurrentTimer(id="wake-8", due_ms=LATEST)
+    assert again.timer == CurrentTimer(id="wake-8", due_ms=LATEST)
 
 
 def test_one_of_many_that_waited_is_parked_before_those_that_wait_behind_it() -> None:
@@ -340,7 +340,7 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
     assert (written.entry.handler, written.entry.outcome) == ("release", "retrying")
     alone = park(replace(p, queue=()), action)
     assert alone.entry is not None
-    assert alone.entry.wake == alone.snapshot.wake == CurrentTimer(id="wake-7", due_ms=LATER)
+    assert alone.entry.timer == alone.snapshot.timer == CurrentTimer(id="wake-7", due_ms=LATER)
     others = (kept("other", FAILED, 3), kept("reserve", FAILED, 4), kept("reserve", FAILED_TOO, 5))
     again = park(replace(p, compensating=others), action).snapshot
     assert again.compensating == (
@@ -352,22 +352,22 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
 
 def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None:
     late = replace(CURRENT, due_ms=LATEST)
-    p = waiting_for(LATER, wake=late)
+    p = waiting_for(LATER, timer=late)
     written = journal.reschedule_timer(p, replace(a_hand(B), before=p))
-    assert written.snapshot.wake == CurrentTimer(id="wake-7", due_ms=LATER)
+    assert written.snapshot.timer == CurrentTimer(id="wake-7", due_ms=LATER)
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler, written.entry.message) == ("waiting", "", B.id)
-    assert written.entry.wake == written.snapshot.wake
+    assert written.entry.timer == written.snapshot.timer
 
 
 def test_what_comes_to_its_end_takes_its_wake_with_it() -> None:
-    p = waiting_for(NOW_MS, wake=CURRENT)
+    p = waiting_for(NOW_MS, timer=CURRENT)
     written = journal.complete_run(
         p, replace(a_hand(A, roles=ROLES), before=p), FIRST, TransitionDetails(message=A, parts=(A,))
     )
-    assert (written.snapshot.queue, written.snapshot.wake) == ((), None)
+    assert (written.snapshot.queue, written.snapshot.timer) == ((), None)
     assert written.entry is not None
-    assert written.entry.wake is None
+    assert written.entry.timer is None
 
 
 def test_the_next_result_is_undone_as_if_nothing_had_failed() -> None:
@@ -400,7 +400,7 @@ def an_entry(n: int, **more: object) -> Transition:
 
 def test_a_wake_is_among_what_readers_publish_unless_it_is_in_hand() -> None:
     event = EmittedEvent(id="e", type="R", schema="-", value=b"")
-    p = replace(entries(an_entry(0, wake=CURRENT), an_entry(1), an_entry(2, events=(event,))), wake=CURRENT)
+    p = replace(entries(an_entry(0, timer=CURRENT), an_entry(1), an_entry(2, events=(event,))), timer=CURRENT)
     assert [entry.n for entry in history.find_unpublished(p, lambda position: False, A.id)] == [0, 2]
     assert [entry.n for entry in history.find_unpublished(p, lambda position: False, CURRENT.id)] == [2]
 
@@ -414,8 +414,8 @@ def test_the_earliest_time_is_that_of_what_waits_past_or_to_come() -> None:
 def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
     p = replace(blank(), queue=(replace(kept("on_a", a_message("A")), due_ms=NOW_MS + 5),))
     assert not timers.is_timer_too_late(p, NOW_MS)
-    assert not timers.is_timer_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
-    assert timers.is_timer_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
+    assert not timers.is_timer_too_late(replace(p, timer=CurrentTimer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
+    assert timers.is_timer_too_late(replace(p, timer=CurrentTimer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
 
 
 # ---------------------------------------------------------------- clocks that were wrong
@@ -438,13 +438,13 @@ def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_whic
             PendingMessage(handler="expire", message=B, n=0, attempts=1, due_ms=ahead + 9000, delay_ms=9000),
             PendingMessage(handler="gone", message=B, n=0, due_ms=ahead),
         ),
-        later=(a_turn(ahead, ahead + 60_000), replace(a_turn(ahead, ahead + 8000), attempts=1, delay_ms=8000)),
-        wake=CurrentTimer(id="wake-0", due_ms=ahead + 5000),
+        suspended_runs=(a_turn(ahead, ahead + 60_000), replace(a_turn(ahead, ahead + 8000), attempts=1, delay_ms=8000)),
+        timer=CurrentTimer(id="wake-0", due_ms=ahead + 5000),
     )
     at = timers.limit_delays(p, roles, NOW_MS)
     left = [k.due_ms - NOW_MS for k in (*at.queue, *at.compensating, *at.deadlines)]
     assert left == [5000, 7000, 900_000, 9000, YEAR_MS], "what a later release has declared is its own"
-    assert [c.due_ms - NOW_MS for c in at.later] == [60_000, 8000]
+    assert [c.due_ms - NOW_MS for c in at.suspended_runs] == [60_000, 8000]
     assert at.deadlines[0].delay_ms == 0
     assert timers.limit_delays(at, roles, NOW_MS) is at, "it is bounded once"
     assert timers.limit_delays(at, roles, NOW_MS - timers.AHEAD_MS) is at, "clocks may differ by a little"
@@ -453,19 +453,19 @@ def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_whic
 def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_delay() -> None:
     ahead = NOW_MS + YEAR_MS
     k = PendingMessage(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
-    p = replace(blank(), n=1, queue=(k,), wake=CurrentTimer(id="wake-0", due_ms=ahead + 5000))
+    p = replace(blank(), n=1, queue=(k,), timer=CurrentTimer(id="wake-0", due_ms=ahead + 5000))
     wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(NOW_MS))
     assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == RescheduleTimer()
     written = journal.reschedule_timer(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.entry is not None
-    assert written.entry.wake is not None
-    assert written.entry.wake.due_ms == NOW_MS + 5000 == written.snapshot.queue[0].due_ms
+    assert written.entry.timer is not None
+    assert written.entry.timer.due_ms == NOW_MS + 5000 == written.snapshot.queue[0].due_ms
 
 
 def test_a_clock_that_is_behind_by_the_message_in_hand_changes_no_time_and_has_the_wake_come_again_soon() -> None:
     ahead = NOW_MS + YEAR_MS
     k = PendingMessage(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
-    p = replace(blank(), n=1, queue=(k,), wake=CurrentTimer(id="wake-0", due_ms=NOW_MS))
+    p = replace(blank(), n=1, queue=(k,), timer=CurrentTimer(id="wake-0", due_ms=NOW_MS))
     wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(ahead))
     assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == ForwardTimer(NOW_MS + 5000)
     written = journal.reschedule_timer(p, replace(a_hand(wake, roles=ROLES), before=p))

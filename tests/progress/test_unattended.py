@@ -33,7 +33,7 @@ def test_of_a_saga_that_is_at_rest_there_is_nothing() -> None:
 
 def test_what_waits_for_time_wants_its_wake_past_or_to_come() -> None:
     for due_ms in (NOW_MS - 5, NOW_MS + 5):
-        p = replace(blank(), queue=(due(kept("on_a", A), due_ms),), wake=CurrentTimer(id="wake-0", due_ms=due_ms))
+        p = replace(blank(), queue=(due(kept("on_a", A), due_ms),), timer=CurrentTimer(id="wake-0", due_ms=due_ms))
         there = found(p)
         assert (there.wakes_at, there.is_any, there.is_wake_alone) == (iso(due_ms), True, True)
 
@@ -54,16 +54,16 @@ def test_what_something_else_keeps_is_left_to_that() -> None:
         replace(blank(), intents=(replace(intent, kind="lieu"),)),
         replace(blank(), intents=(undo,), compensating=(kept("on_a", X),)),
         replace(blank(), intents=(intent,), deadlines=(due(kept("on_a", A), NOW_MS + 9),)),
-        replace(blank(), intents=(intent,), later=(going_on,)),
+        replace(blank(), intents=(intent,), suspended_runs=(going_on,)),
         replace(blank(), intents=(intent,), queue=(due(kept("on_a", A), NOW_MS + 9),)),
     ):
-        assert found(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 9))).begun == ()
+        assert found(replace(p, timer=CurrentTimer(id="wake-0", due_ms=NOW_MS + 9))).begun == ()
     assert found(replace(blank(), intents=(undo,))).begun == (undo,)
 
 
 def test_what_is_ready_and_has_no_wake_is_named() -> None:
     p = replace(blank(), queue=(kept("on_a", A),))
-    p = replace(append_transition(p, a_hand(A), "queued", "on_a", TransitionDetails(message=A)).snapshot, wake=None)
+    p = replace(append_transition(p, a_hand(A), "queued", "on_a", TransitionDetails(message=A)).snapshot, timer=None)
     assert found(p, NOW_MS + QUIET_MS).ready == "on_a"
     assert found(p).ready is None, "a worker is at it most likely"
 
@@ -78,6 +78,6 @@ def test_own_events_that_this_release_takes_anew_are_named() -> None:
     p = append_transition(
         blank(), a_hand(B), "handled", "on_b", TransitionDetails(message=B, events=(replace(A, source="svc"),))
     ).snapshot
-    p = replace(p, heard=(), own=())
-    assert find_stranded_work(p, roles, NOW_MS, QUIET_MS).heard == ("A",)
+    p = replace(p, self_consumed_types=(), self_consumed=())
+    assert find_stranded_work(p, roles, NOW_MS, QUIET_MS).self_consumed_types == ("A",)
     assert SelfConsumedEvent(event=A, n=1).n == 1

@@ -16,11 +16,11 @@ ROLES = roles_of(a_role("kept", "A"), UNDONE)
 
 
 def a_result(handler: str) -> CompensableResult:
-    return CompensableResult(handler=handler, cause="c", event=A, own=())
+    return CompensableResult(handler=handler, cause="c", event=A, self_consumed_ids=())
 
 
 def a_page(of: str, *handlers: str) -> OverflowSegment:
-    return OverflowSegment(of=of, name=of, count=1, newest=0, handlers=handlers)  # type: ignore[arg-type] # one of three
+    return OverflowSegment(kind=of, name=of, count=1, newest=0, handlers=handlers)  # type: ignore[arg-type] # one of three
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,6 @@ def test_what_waits_for_other_parts_keeps_nothing_open_unless_the_saga_is_not_kn
 
 def test_pages_count_as_what_they_hold_would() -> None:
     pages = (a_page("queue", "queued"), a_page("waiting", "waited"), a_page("inbox", "had"))
-    p = replace(blank(), queue=(kept("kept", A),), pages=pages)
+    p = replace(blank(), queue=(kept("kept", A),), segments=pages)
     assert find_undeclared(p, ROLES) == ("handler queued",)
     assert find_undeclared(replace(p, started=None), ROLES) == ("handler queued", "handler waited")

@@ -21,7 +21,7 @@ def handled(p: SagaProgress, number: int, delta: dict[str, Any]) -> SagaProgress
     """The progress after one more run, which changed this of the state."""
     message = a_message(value=str(number).encode())
     hand = journal.WriteContext(
-        message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, retention_s=100, before=p
+        message=message, position=None, roles=ROLES, self_consumed_types=(), now_ms=NOW_MS, retention_s=100, before=p
     )
     return journal.complete_run(
         p, hand, ROLE, TransitionDetails(message=message, parts=(message,), delta=delta)
@@ -106,5 +106,5 @@ def told(p: SagaProgress, transitions: Sequence[Raw]) -> str:
 def test_what_takes_the_place_of_a_run_that_goes_on_later_is_given_the_state_with_its_version() -> None:
     message = a_message()
     later = SuspendedRun(handler="a", parts=(message,), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=1)
-    intent = compensation.make_abort_intent(replace(a_history(), later=(later,)), ROLE)
+    intent = compensation.make_abort_intent(replace(a_history(), suspended_runs=(later,)), ROLE)
     assert (intent.version, intent.state) == (2, {"cents": 101})

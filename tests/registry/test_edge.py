@@ -11,7 +11,7 @@ from saga.configuration.wiring import with_topics
 from saga.contracts import codec
 from saga.contracts.foreign_values import frame
 from saga.contracts.library import binding_of
-from saga.engine.prepared_service import emitted_by, heard_by
+from saga.engine.prepared_service import get_consumed_contracts, get_emitted_contracts
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Writer, texts_of
 from saga.registry.edge import IDS_MAX, MISSING_S, RegistryAdministration, RegistryCache, problems_of
@@ -185,7 +185,7 @@ async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) 
     shop = Shop(tmp_path)
     services = [shop.service.declared]
     place = Workplace(tmp_path)
-    problems = await problems_of(place.broker, emitted_by(services), heard_by(services))
+    problems = await problems_of(place.broker, get_emitted_contracts(services), get_consumed_contracts(services))
     assert problems == [
         f'{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
         for topic in ("money", "sales")
@@ -193,7 +193,7 @@ async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) 
     (tmp_path / "plain").mkdir()
     plain = Shop(tmp_path / "plain", "single-object")
     services = [plain.service.declared]
-    assert await problems_of(place.broker, emitted_by(services), heard_by(services)) == []
+    assert await problems_of(place.broker, get_emitted_contracts(services), get_consumed_contracts(services)) == []
 
 
 # -------------------------------------------------------------------- what is known

@@ -289,13 +289,17 @@ def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -
     )
     p = struct_replace(
         blank(),
-        results=tuple(CompensableResult(handler="chain", cause="A-1", event=e, own=(x.id, y.id)) for e in (x, y)),
-        own=(SelfConsumedEvent(event=x, n=0), SelfConsumedEvent(event=y, n=0)),
+        results=tuple(
+            CompensableResult(handler="chain", cause="A-1", event=e, self_consumed_ids=(x.id, y.id)) for e in (x, y)
+        ),
+        self_consumed=(SelfConsumedEvent(event=x, n=0), SelfConsumedEvent(event=y, n=0)),
     )
     roles = HandlerRoles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
-    hand = WriteContext(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, retention_s=1)
+    hand = WriteContext(
+        message=a_message(), position=None, roles=roles, self_consumed_types=(), now_ms=0, retention_s=1
+    )
     once = complete_compensation(p, hand, role, p.results[1], TransitionDetails(message=hand.message))
-    assert [own.event for own in once.snapshot.own] == [x]
+    assert [own.event for own in once.snapshot.self_consumed] == [x]
 
 
 class Desk:

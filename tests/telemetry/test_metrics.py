@@ -55,9 +55,9 @@ from saga.telemetry.events import (
     TimerKept,
     TimersLost,
     Traced,
+    TransitionsDropped,
     Unavailable,
     UnknownType,
-    Untold,
     WriteRefused,
 )
 from saga.telemetry.metrics import BOUNDS_S, SERIES_MAX, Metrics, MetricsPage
@@ -131,7 +131,7 @@ SEEN_ELSEWHERE = {
     Misfit,
     PartitionsRaised,
 }
-SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold, TimerKept, UnknownType, OtherPartitioner}
+SEEN_ELSEWHERE |= {ControlUnknown, Traced, TransitionsDropped, TimerKept, UnknownType, OtherPartitioner}
 SEEN_ELSEWHERE |= {DeadlineBehindLog, DeadlinePassedLog, StartInFuture}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 

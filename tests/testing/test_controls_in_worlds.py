@@ -105,7 +105,7 @@ def test_a_pause_writes_nothing_more_however_long_it_lasts() -> None:
         p = world.progress("payment", "order-17")
         assert p is not None
         assert [decode_transition(raw).reason for raw in p.transitions] == ["reserve is paused by a test: to see"]
-        assert p.wake is not None
+        assert p.timer is not None
         world.resume(payment, "reserve")
         world.run_for(AT_LATEST)
         assert world.outcome("order-17") is OrderConfirmed

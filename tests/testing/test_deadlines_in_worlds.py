@@ -155,7 +155,7 @@ def test_a_world_is_quiet_while_a_dead_letter_holds_up_what_is_overdue_and_a_rep
         world.run_until_quiet()
         p = world.progress("order", SAGA)
         assert p is not None
-        assert ([k.handler for k in p.deadlines], len(p.later), p.wake) == (["expire"], 1, None)
+        assert ([k.handler for k in p.deadlines], len(p.suspended_runs), p.timer) == (["expire"], 1, None)
         desk.is_open = True
         world.replay(desk, SAGA)
         world.run_until_quiet()

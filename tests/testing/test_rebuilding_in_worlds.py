@@ -37,8 +37,8 @@ def meaning(p: SagaProgress) -> Mapping[str, object]:
     fields = {name: getattr(p, name) for name in p.__struct_fields__ if name not in LEFT_OUT}
     kept = {name: {(k.handler, k.message.id) for k in getattr(p, name)} for name in KEPT}
     results = [(r.handler, r.cause, r.event.id, r.event.value) for r in p.results]
-    own = {(o.event.id, o.event.value) for o in p.own}
-    ran = {(r.handler, r.parameter, r.type, r.content) for r in p.ran}
+    own = {(o.event.id, o.event.value) for o in p.self_consumed}
+    ran = {(r.handler, r.parameter, r.type, r.content) for r in p.completed_runs}
     sets = {"closed": set(p.closed), "failed": set(p.failed), "results": results, "own": own, "ran": ran}
     return {**fields, **kept, **sets, "inbox": set(p.inbox)}
 

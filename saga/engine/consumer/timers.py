@@ -116,9 +116,9 @@ class LostTimers:
             except SagaError:  # reported when the saga's next message is handled
                 continue
             due_ms = timers.find_earliest_ms(p)
-            if p.wake is None or due_ms is None:
+            if p.timer is None or due_ms is None:
                 continue
-            batch.append(timer_record(service, key.removeprefix(prefix), p.wake.id, due_ms))
+            batch.append(timer_record(service, key.removeprefix(prefix), p.timer.id, due_ms))
             sent += 1
             if len(batch) == BATCH:
                 await ports.publisher.publish(batch)

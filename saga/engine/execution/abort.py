@@ -83,13 +83,13 @@ async def _describe_remains(service: ServiceRuntime, state: ProcessingState, int
             remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
         elif call.kind == "update" and await _was_applied(service, state, intent, call):
             remains.append(_describe(call, "was applied"))
-    return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.left)]
+    return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.not_undone)]
 
 
 def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
     """Return the calls that the run began, newest first, each with True if its answer is known."""
     if intent.undo_with:  # `calls` are those of the abort
-        return [] if intent.maybe is None else [(intent.maybe, False)]
+        return [] if intent.unanswered_call is None else [(intent.unanswered_call, False)]
     calls = [(call, True) for call in intent.calls if call.answer is None]
     if (begun := intent.open_call) is not None:
         calls.append((begun, False))
@@ -117,4 +117,4 @@ def _describe(call: StepRecord, what: str) -> str:
     if not call.name:
         return f"and {call.number} before these, which `saga sagas show --steps` tells, {what}"
     where = f" on {call.document}" if call.document else ""
-    return f"{call.in_words}{where} {what}"
+    return f"{call.description}{where} {what}"

@@ -109,7 +109,7 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
 def _dead_letter(service: str, control: Control, reason: str) -> Outgoing:
     dead = DeadLetterRecord(
         id=ids.dead_letter_id(service, control.saga, "a control", control.id, 0),
-        what="dead letter",
+        kind="dead letter",
         handler="a control",
         reason=reason,
         remedy="give up controls: nothing can be switched any more",

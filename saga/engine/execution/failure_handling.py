@@ -101,7 +101,7 @@ class FailureHandler:
         ):  # the timeout passed during an outage
             return state.drop_progress()
         verdict = self._judge(request, failed, earlier)
-        is_postponed, looks = failed.postponed_s is not None, verdict.is_look and state.unsent_escalation is None
+        is_postponed, looks = failed.postponed_s is not None, verdict.is_recheck and state.unsent_escalation is None
         writes_first = verdict.parks and not verdict.gives_up and not request.action.undoes
         if not state.is_current and (is_postponed or looks or not writes_first):
             # On an outdated progress anything may fail, so a failure counts only on the current one. A write finds out.
@@ -126,7 +126,7 @@ class FailureHandler:
             bad = None  # the fault may be in another message of the fan-in
             if isinstance(why, UnknownSchema) and not request.action.undoes:
                 bad = service.why_undecodable(request.action.role, request.action.message)
-            failure = replace(_run_failure(failed, verdict), bad=bad)
+            failure = replace(_run_failure(failed, verdict), undecodable=bad)
             return self._park(state, request, failure, _intent_with_answers(state, request, failed), verdict.wait_s)
         if state.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # a repair continues with other sagas
             raise SagaError(
@@ -330,7 +330,7 @@ class FailureHandler:
         handler, attempt = request.handler.name, verdict.attempts
         letter = DeadLetterRecord(
             id=ids.dead_letter_id(p.service, p.saga, f"{handler}|failing|{attempt}", undone.id, p.replays),
-            what="escalation",
+            kind="escalation",
             handler=handler,
             reason=f"{attempt} attempts failed, the last with {failed.reason}",
             remedy=ESCALATION_REMEDY,
@@ -353,7 +353,7 @@ class FailureHandler:
             return None
         return dead_letters.escalation_to_outgoing(
             self.service.name,
-            replace(letter, calls=tuple(f"{call.in_words} ran" for call in failed.reusable_answers)),
+            replace(letter, calls=tuple(f"{call.description} ran" for call in failed.reusable_answers)),
             iso(ports.clock.now_ms()),
             undone.id,
             f"event {undone.id} of {self.service.name} in saga {p.saga}",
@@ -413,7 +413,7 @@ class FailureHandler:
         service, saga = self.service, message.saga
         dead = DeadLetterRecord(
             id=ids.dead_letter_id(service.name, saga, name, message.id, state.loaded_progress.replays),
-            what="dead letter",
+            kind="dead letter",
             handler=name,
             reason=f"{dead_letters.TOO_LARGE}: {why}",
             remedy=OVERSIZED_REMEDY,
@@ -434,7 +434,9 @@ class FailureHandler:
         roles = service.roles
         for role in roles.by_type.get(message.type, ()):
             if role.name != action.name and role.name not in (state.paged or ()):
-                decision = decide(p, role, message, now=service.decision_time(), bad=state.bad.get(role.name))
+                decision = decide(
+                    p, role, message, now=service.decision_time(), undecodable=state.undecodable.get(role.name)
+                )
                 if not isinstance(decision, AlreadyProcessed | AlreadyPending | Ignore):
                     yield role.name
         for role in roles.undone_by.get(message.type, ()):

@@ -194,7 +194,7 @@ class HandlerRunner:
             first_ms=first_ms,
             seen_ms=context.time_ms,
             due_ms=due_ms,
-            until=until,
+            awaited_types=until,
             undo_with=context.abort_actions,
         )
 

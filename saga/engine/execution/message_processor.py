@@ -116,7 +116,7 @@ class MessageProcessor:
         return ProcessingState(
             message=message,
             position=position,
-            bad=bad,
+            undecodable=bad,
             progress=p,
             cas=cas,
             measurements=measurements or Measurements(),
@@ -136,8 +136,8 @@ class MessageProcessor:
         service = self.service
         action: Action = RELOAD
         try:
-            if state.bad:  # a schema may have been deployed meanwhile
-                state = replace(state, bad=service.find_undecodable(state.message))
+            if state.undecodable:  # a schema may have been deployed meanwhile
+                state = replace(state, undecodable=service.find_undecodable(state.message))
             if state.progress is not None:  # without the progress nothing can be decided
                 now = service.decision_time()
                 if state.progress.deadlines:
@@ -192,11 +192,11 @@ class MessageProcessor:
         if p is None or not (state.recalled or state.held_back or p.queue):
             return p
         p = hold_back(state.loaded_progress, state.held_back, now_ms) if state.held_back else state.loaded_progress
-        if not p.queue or p.queue[0].bad is None:
+        if not p.queue or p.queue[0].undecodable is None:
             return p
         head = p.queue[0]
         bad = service.why_undecodable(service.roles.handlers[head.handler], head.message)
-        return replace(p, queue=(replace(head, bad=bad), *p.queue[1:]))
+        return replace(p, queue=(replace(head, undecodable=bad), *p.queue[1:]))
 
     def _is_finished(self, state: ProcessingState, action: Action) -> bool:
         """Return True if the message is finished, so that another decision would only confirm it.
@@ -311,7 +311,7 @@ class MessageProcessor:
     async def forward_timer(self, state: ProcessingState, action: ForwardTimer) -> ProcessingState:
         """Publish the timer again for a later time, and finish the message."""
         service, p, due_ms, unknown_ms = self.service, state.loaded_progress, action.due_ms, action.unknown_ms
-        timer = state.message.id if p.wake is None else p.wake.id
+        timer = state.message.id if p.timer is None else p.timer.id
         record = outbox.timer_record(service, p.saga, timer, due_ms, unknown_ms=unknown_ms)
         await outbox.send(service, state.position, [record])
         if unknown_ms:
@@ -433,4 +433,4 @@ def record_run(
 
 def _describe_suspension(c: SuspendedRun) -> str:
     """Describe when a suspended run continues, or which event continues it."""
-    return f"it goes on at {iso(c.due_ms)}{', or with ' if c.until else ''}{' or '.join(c.until)}"
+    return f"it goes on at {iso(c.due_ms)}{', or with ' if c.awaited_types else ''}{' or '.join(c.awaited_types)}"

@@ -160,7 +160,7 @@ class SagaContext(Saga[Any]):
         if c is None:
             return now_ms
         # This worker's clock may be behind that of the worker which made the previous turn, or found this one due.
-        is_awaited = any(message.type in c.until for message in self.intent.parts[len(c.parts) :])
+        is_awaited = any(message.type in c.awaited_types for message in self.intent.parts[len(c.parts) :])
         return max(now_ms, c.seen_ms if is_awaited or c.attempts else c.due_ms)
 
     @property

@@ -47,7 +47,7 @@ def to_outgoing(service: str, dead: DeadLetterRecord, time: str, whole: str, con
     headers = (
         *envelope.headers_of(message, contract),
         *message.foreign,
-        *_headers(service, dead.id, dead.what, Explanation(dead.reason, dead.remedy), time, whole),
+        *_headers(service, dead.id, dead.kind, Explanation(dead.reason, dead.remedy), time, whole),
         _header("dead_message", message.id),
         _header("dead_handler", dead.handler),
         _header("dead_attempts", str(dead.attempts)),
@@ -73,11 +73,11 @@ def to_telemetry(
     service: str, saga: str, dead: DeadLetterRecord, contract: Contract | None
 ) -> DeadLettered | Escalated | None:
     """Make the telemetry event of a dead letter; `None` for the end of a dead letter."""
-    if dead.what == "escalation":
+    if dead.kind == "escalation":
         return Escalated(
             service=service, saga=saga, handler=dead.handler, reason=dead.reason, steps=dead.calls, id=dead.id
         )
-    if dead.what != "dead letter":
+    if dead.kind != "dead letter":
         return None
     return DeadLettered(
         service=service,

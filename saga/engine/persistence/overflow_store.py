@@ -57,7 +57,7 @@ class OverflowStore:
         }
         missing = {entry: name for entry, name in missing.items() if entry not in p.inbox}
         had, kept = dict[str, int](), set[str]()
-        for segment in reversed(p.pages):
+        for segment in reversed(p.segments):
             if not missing:
                 break
             if not overflow.has_entries(segment):
@@ -65,7 +65,7 @@ class OverflowStore:
             entries = await self._entries_of(state, segment)
             for entry in [entry for entry in missing if overflow.contains_entry(entries, entry)]:
                 name = missing.pop(entry)
-                if segment.of == "inbox":
+                if segment.kind == "inbox":
                     had[entry] = segment.newest
                 else:
                     kept.add(name)
@@ -139,7 +139,7 @@ class OverflowStore:
         if segment.level:
             p = overflow.open_index(p, segment, content)
         else:
-            in_inbox = segment.of == "inbox"
+            in_inbox = segment.kind == "inbox"
             until = context.now_s + context.retention_s if in_inbox else overflow.compute_expiry(p, context)
             p, new = overflow.copy_segment(p, segment, content, until)
             await self._insert_segment(state, new)
@@ -148,7 +148,7 @@ class OverflowStore:
 
     async def restore_results(self, state: ProcessingState, p: SagaProgress) -> SagaProgress:
         """Return the progress with all results from its segments. Raises `Superseded`."""
-        while (segment := next((s for s in p.pages if s.of == "results"), None)) is not None:
+        while (segment := next((s for s in p.segments if s.kind == "results"), None)) is not None:
             key, document = await self._read(state, segment)
             p = overflow.restore(p, segment, _decode_segment(key, document))
         return p
@@ -163,8 +163,8 @@ class OverflowStore:
         """Insert a segment, and return when it is durable. Raises `Superseded`."""
         ports, saga = self.service.ports, state.message.saga
         expiry_s = None
-        if new.segment.until:
-            left_s = new.segment.until - surely_s(state.message, ports.clock.now_ms())
+        if new.segment.expires:
+            left_s = new.segment.expires - surely_s(state.message, ports.clock.now_ms())
             expiry_s = (
                 min(max(0, left_s), max(self.service.retention_s + overflow.YEAR_S, EXPIRY_S_MAX)) + EXPIRY_S_MORE
             )

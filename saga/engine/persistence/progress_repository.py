@@ -117,7 +117,7 @@ class ProgressRepository:
     async def _take_over(self, state: ProcessingState, p: SagaProgress) -> SagaProgress:
         """Return the progress with self-consumed events that the previous version of the service did not consume."""
         entries = [*await self._load_archives(state.position, p), *map(decode_transition, p.transitions)]
-        if p.pages:
+        if p.segments:
             p = await self.overflow.restore_results(state, p)
             emitted = [event for entry in entries for event in build_messages(p, entry)]
             had = await self.overflow.find_in_segments(state, p, emitted)
@@ -205,7 +205,7 @@ class ProgressRepository:
         if entry is not None:
             if self.service.ports.transition_listener is not None and state.progress is not None:
                 self.service.ports.transition_listener.on_written(state.progress, entry, stages)
-            if entry.events or entry.letters or entry.wake is not None:
+            if entry.events or entry.letters or entry.timer is not None:
                 await self.publish(state, written.snapshot, entry)
                 stages.published_s += clock.monotonic_s() - saved
             stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
@@ -236,13 +236,18 @@ class ProgressRepository:
             await self._publish_all(state, state.loaded_progress, state.unpublished)
         if state.recalled:  # these entries are in segments already
             p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in state.recalled})
-        if p.results or p.later or p.format == RELEASED or (p.intents and integrity.may_affect_format(p.intents)):
+        if (
+            p.results
+            or p.suspended_runs
+            or p.format == RELEASED
+            or (p.intents and integrity.may_affect_format(p.intents))
+        ):
             p = integrity.update_format(p)
         content, bounds = encode(p), self.service.bounds
         emptied: list[tuple[str, int]] = []
         large = len(content) > history.HISTORY_BYTES_MAX
-        kept = len(p.queue + p.waiting + p.results + p.own)
-        if large or p.pages or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:
+        kept = len(p.queue + p.waiting + p.results + p.self_consumed)
+        if large or p.segments or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:
             before = p
             p, emptied = await self.overflow.move_overflow(state, p)
             content = content if p is before else encode(p)
@@ -318,8 +323,8 @@ class ProgressRepository:
         Nothing of a later transition is published before. A timer that is being processed is not published again.
         """
         position, records, count = state.position, outbox.outbox_records(self.service, p, entry), len(entry.events)
-        if entry.wake is not None and entry.wake.id != state.message.id:
-            records.insert(count, outbox.timer_record(self.service, p.saga, entry.wake.id, entry.wake.due_ms))
+        if entry.timer is not None and entry.timer.id != state.message.id:
+            records.insert(count, outbox.timer_record(self.service, p.saga, entry.timer.id, entry.timer.due_ms))
             count += 1
         began_s = self.service.ports.clock.monotonic_s()
         try:
@@ -356,11 +361,11 @@ class ProgressRepository:
             position=state.position if is_new else None,
             roles=self.service.roles,
             # Without a message nothing is redelivered after a crash: a repair records it after everything is published.
-            heard=self.service.roles.heard if message.type else p.heard,
+            self_consumed_types=self.service.roles.self_consumed_types if message.type else p.self_consumed_types,
             now_ms=self.service.ports.clock.now_ms(),
             retention_s=self.service.retention_s,
             before=p,
-            told=p.told
+            transitions_published=p.transitions_published
             if (listener := self.service.ports.transition_listener) is None
             else listener.published_below(p),
         )

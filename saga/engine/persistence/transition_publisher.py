@@ -35,7 +35,7 @@ from saga.progress.decisions import find_parts
 from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
 from saga.progress.timers import find_timed_runs
 from saga.support.clock import LATEST_MS, Clock, iso
-from saga.telemetry.events import Untold
+from saga.telemetry.events import TransitionsDropped
 
 PUBLISH_S = 0.1
 """Pause before queued events are published, so that one batch contains those of many sagas."""
@@ -102,13 +102,13 @@ class TransitionPublisher:
     def published_below(self, p: SagaProgress) -> int:
         """Return the number of the first transition that is not known as published."""
         known = self._sagas.get(p.saga)
-        return p.told if known is None else min(max(p.told, known.published), p.n)
+        return p.transitions_published if known is None else min(max(p.transitions_published, known.published), p.n)
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements) -> None:
         """Queue the event of a transition that was written. One that is too large for the log is dropped."""
         number, known = entry.n, self._sagas.get(p.saga)
         if known is None or number < known.queued:  # unknown, or another saga of the same id
-            known = self._remember(p.saga, min(p.told, number))
+            known = self._remember(p.saga, min(p.transitions_published, number))
         known.queued = number + 1
         queued, took = (stages.begun_s - stages.received_s) * 1000, stages.handler_s * 1000
         event = make_transition_event(
@@ -122,9 +122,9 @@ class TransitionPublisher:
         if known is not None and known.queued == p.n:
             return
         if known is None or known.queued > p.n:
-            known = self._remember(p.saga, p.told)
-        first = max(p.told, known.queued, p.first)
-        known.published, known.queued = max(p.told, known.published), p.n
+            known = self._remember(p.saga, p.transitions_published)
+        first = max(p.transitions_published, known.queued, p.first)
+        known.published, known.queued = max(p.transitions_published, known.published), p.n
         for raw in p.transitions[first - p.first :]:
             try:
                 entry = decode_transition(raw)
@@ -205,7 +205,7 @@ class TransitionPublisher:
         now = self.clock.monotonic_s()
         if now - self._reported_s >= MOMENT_EVERY_S:
             error = f"{type(why).__name__}: {why}"
-            self.watching.report(Untold(service=self.service.name, count=self._dropped, error=error))
+            self.watching.report(TransitionsDropped(service=self.service.name, count=self._dropped, error=error))
             self._reported_s, self._dropped = now, 0
 
 
@@ -243,7 +243,7 @@ def make_transition_event(
         queued_ms=times_ms[0],
         handler_ms=times_ms[1],
         open=is_open,
-        awaits=_list_awaited(service, p) if p.waiting or p.later or p.compensating else (),
+        awaits=_list_awaited(service, p) if p.waiting or p.suspended_runs or p.compensating else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,
         due=iso(min(LATEST_MS, *map(_due_ms, p.deadlines))) if p.deadlines else None,
         kept_s=None if is_open else service.retention_s,
@@ -281,10 +281,10 @@ def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMes
             [types for i, types in enumerate(role.takes) if next(find_parts(p, role, i), None) is None] if role else []
         )
         found[WaitingMessage(handler=kept.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
-    timed = find_timed_runs(p) if p.later else ()
-    for later in p.later:
+    timed = find_timed_runs(p) if p.suspended_runs else ()
+    for later in p.suspended_runs:
         until = iso(later.due_ms) if later in timed else None
-        found[WaitingMessage(handler=later.handler, types=later.until, until=until)] = None
+        found[WaitingMessage(handler=later.handler, types=later.awaited_types, until=until)] = None
     return tuple(found)
 
 

@@ -85,13 +85,13 @@ def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
 def _check_timers(case: SagaCase) -> Iterator[Violation]:
     """Check that each timer in the log was set by a transition, and that the current timer is in the log."""
     recorded = {
-        (life.service.name, t.wake.id) for life in case.every_life() for t in life.entries if t.wake is not None
+        (life.service.name, t.timer.id) for life in case.every_life() for t in life.entries if t.timer is not None
     }
     for service, id_ in case.timers - recorded:
         yield case.violation("published as recorded", f"{id_} is in the log, and no transition has set it", service)
     for service_, life in case.last_lives():
-        if life.p.wake is not None and (service_.name, life.p.wake.id) not in case.timers:
-            what = f"LOST TIMER {life.p.wake.id} is the current one, and is not in the log"
+        if life.p.timer is not None and (service_.name, life.p.timer.id) not in case.timers:
+            what = f"LOST TIMER {life.p.timer.id} is the current one, and is not in the log"
             yield case.violation("published as recorded", what, service_.name)
 
 
@@ -177,7 +177,7 @@ def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Parti
             with suppress(BadInput):  # the topic may contain records that other programs wrote
                 timer = parse_timer(record)
                 contents = witnessed.versions.get(timer.saga)
-                current = None if not contents else decode_progress(contents[-1]).wake
+                current = None if not contents else decode_progress(contents[-1]).timer
                 if current is not None and current.id == timer.id:
                     return True
     return False
@@ -380,7 +380,7 @@ def _find_unreported_calls(role: HandlerRole, life: ProgressLife) -> Iterator[st
     if role.name not in life.p.closed:
         return
     letters = [letter for t in life.entries for letter in t.letters]
-    shown = {x.message.id for x in letters if x.what == "escalation" and x.handler == role.name}
+    shown = {x.message.id for x in letters if x.kind == "escalation" and x.handler == role.name}
     for t in life.entries:
         if t.outcome == "dead" and t.handler == role.name and t.message not in shown:
             for call in t.calls:

@@ -129,10 +129,10 @@ def find_run_behind_dead_letter(roles: HandlerRoles, entries: Sequence[Transitio
         if t.ran and (set(dead.values()) - undoing or (dead and not t.calls)):
             return f"RAN BEHIND A DEAD LETTER {t.handler} in transition {t.n}, behind {' and '.join(dead)}"
         for letter in t.letters:
-            if letter.what == "dead letter" and letter.attempts:  # a dead letter without an attempt blocks nothing
+            if letter.kind == "dead letter" and letter.attempts:  # a dead letter without an attempt blocks nothing
                 dead[letter.id] = letter.handler
-            elif letter.what in ENDS:
-                dead.pop(letter.id.removesuffix(f"-{letter.what}"), None)
+            elif letter.kind in ENDS:
+                dead.pop(letter.id.removesuffix(f"-{letter.kind}"), None)
     return None
 
 
@@ -158,10 +158,10 @@ def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
     """
     dead = p.is_quarantined
     unknown = p.started is None and bool(p.compensating)
-    if not dead and (((p.queue or p.compensating or p.deadlines or p.later) and not unknown) or p.intents):
+    if not dead and (((p.queue or p.compensating or p.deadlines or p.suspended_runs) and not unknown) or p.intents):
         left: Mapping[str, tuple[Intent | PendingMessage | SuspendedRun, ...]]
         left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating, "open": p.deadlines}
-        left = {**left, "going on": p.later}
+        left = {**left, "going on": p.suspended_runs}
         unfinished = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
         return f"STRANDED {', '.join(unfinished)}"
     ready = find_next_ready(p, roles, AT_LAST_MS)

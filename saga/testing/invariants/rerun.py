@@ -195,8 +195,8 @@ def _list_write_steps(
         wakes: tuple[str, ...] = ()
         for content in versions:
             after = decode_progress(content)
-            if before.wake is not None and before.wake.id not in wakes:
-                wakes = (before.wake.id, *wakes)
+            if before.timer is not None and before.timer.id not in wakes:
+                wakes = (before.timer.id, *wakes)
             step = (
                 _step_of_transition(releases, before, after, content)
                 if after.n > before.n
@@ -253,7 +253,7 @@ def _step_of_intent(before: SagaProgress, after: SagaProgress, content: bytes) -
             *before.queue,
             *before.compensating,
             *before.deadlines,
-            *before.later,
+            *before.suspended_runs,
         )
         time = iso(max(from_iso(time), *[k.due_ms for k in pending if k.handler == intent.handler], 0))
     return _WriteStep(before, after, content, None, time, run, intent.calls, message=intent.message)
@@ -335,7 +335,7 @@ def _find_causes(service: PreparedService, step: _WriteStep, log: _IndexedLog) -
     if step.message is not None:
         ids.append(step.message.id)
     ids += step.wakes
-    ids += [c.by for c in step.after.later]
+    ids += [c.last_message for c in step.after.suspended_runs]
     ids += [decode_transition(raw).message for raw in reversed(step.before.transitions)]
     for id_ in dict.fromkeys(ids):
         for found in _route_messages(service, log.by_id.get(id_in(id_), ())):

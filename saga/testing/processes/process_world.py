@@ -386,7 +386,7 @@ class ProcessWorld(World):
         keys = {changed.written.key for changed in self._changed}
         sagas = keys | {record.key.decode() for record in self._published}
         contents = (self._shared.get(service, PROGRESS, progress_key(service, saga)) for saga in sorted(sagas))
-        return any(content is not None and decode_progress(content).wake is not None for content in contents)
+        return any(content is not None and decode_progress(content).timer is not None for content in contents)
 
     def _describe_faults(self) -> str:
         return "; ".join(self._accidents.happened) or "no fault"

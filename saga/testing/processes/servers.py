@@ -229,7 +229,7 @@ class SharedServers(SharedFiles):
                 break
             transitions += decode_archive(archive).transitions
             archived += len(decode_archive(archive).transitions)
-        pages = [*p.pages]
+        pages = [*p.segments]
         while pages:
             page = pages.pop()
             content = await self._read(left, ARCHIVES, segment_key(p.service, p.saga, page))

@@ -277,7 +277,7 @@ async def test_a_result_that_stands_after_a_failure_is_found() -> None:
 
 async def test_what_a_person_was_told_of_may_stand() -> None:
     letter = DeadLetterRecord(
-        id="d", what="escalation", handler="set_aside", reason="r", remedy="r", message=a_message(await cancelled())
+        id="d", kind="escalation", handler="set_aside", reason="r", remedy="r", message=a_message(await cancelled())
     )
     told = entries_of(await cancelled(), "inventory")[0]
     evidence = with_transitions(
@@ -420,9 +420,9 @@ async def test_an_uncommitted_timer_is_a_fault_only_while_its_saga_waits_for_it(
     run = replace(run, ends={**run.ends, place: 1}, log=(*run.log, lies))
     assert place.topic in run.services["payment"].service.topics
     assert "nothing waits" not in kinds(run)
-    waits = with_snapshot(run, "payment", lambda p: with_(p, wake=CurrentTimer(id="wake-3", due_ms=400_000)))
+    waits = with_snapshot(run, "payment", lambda p: with_(p, timer=CurrentTimer(id="wake-3", due_ms=400_000)))
     found(waits, "nothing waits", "payment.wake.4m/0 is committed up to 0", service="payment")
-    other = with_snapshot(run, "payment", lambda p: with_(p, wake=CurrentTimer(id="wake-4", due_ms=400_000)))
+    other = with_snapshot(run, "payment", lambda p: with_(p, timer=CurrentTimer(id="wake-4", due_ms=400_000)))
     assert "nothing waits" not in kinds(other)
 
 

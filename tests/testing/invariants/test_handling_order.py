@@ -69,7 +69,7 @@ async def test_an_own_event_that_nobody_here_has_handled_is_found() -> None:
     for event in entries_of(run, "inventory")[0].events:
         id_ = event.id
         evidence = with_transitions(run, "inventory", without(id_))
-        evidence = with_last(evidence, "inventory", lambda p: with_(p, own=()))
+        evidence = with_last(evidence, "inventory", lambda p: with_(p, self_consumed=()))
         found(
             evidence, "nothing waits", f"InventoryReserved {id_} was emitted here, label has all", service="inventory"
         )
@@ -95,7 +95,12 @@ async def test_what_waits_for_an_own_event_that_the_progress_has_forgotten_is_fo
     evidence = with_last(
         evidence,
         "payment",
-        lambda p: with_(p, own=(), waiting=(kept,), ran=tuple(r for r in p.ran if r.handler != "capture")),
+        lambda p: with_(
+            p,
+            self_consumed=(),
+            waiting=(kept,),
+            completed_runs=tuple(r for r in p.completed_runs if r.handler != "capture"),
+        ),
     )
     found(evidence, "nothing waits", "OrderConfirmed", "waits for capture, and all", service="payment")
 
@@ -177,7 +182,7 @@ async def test_after_a_dead_letter_is_dropped_the_saga_goes_on() -> None:
     run = await dead()
     (book,) = [e for e in entries_of(run, "shipping") if e.outcome == "dead"]
     letter = book.letters[0]
-    dropped = with_(letter, id=f"{letter.id}-dropped", what="dropped", attempts=0)
+    dropped = with_(letter, id=f"{letter.id}-dropped", kind="dropped", attempts=0)
     evidence = with_transitions(
         run,
         "shipping",

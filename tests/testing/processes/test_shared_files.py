@@ -93,7 +93,7 @@ def handled(p: SagaProgress) -> SagaProgress:
         message=message,
         position=Position("things", 0, p.n),
         roles=roles_of(),
-        heard=(),
+        self_consumed_types=(),
         now_ms=NOW_MS,
         retention_s=1000,
     )

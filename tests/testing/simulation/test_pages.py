@@ -62,5 +62,5 @@ def test_what_goes_to_pages_and_comes_back_can_be_done_again() -> None:
                 assert [str(violation) for violation in found] == []
                 assert checked == len(witnessed.versions["order-7"]), "every write was made again"
                 pages = [content for key, content in witnessed.archives["order-7"] if overflow.is_segment(key)]
-                kinds |= {msgspec.json.decode(content, type=overflow.SegmentDocument).of for content in pages}
+                kinds |= {msgspec.json.decode(content, type=overflow.SegmentDocument).kind for content in pages}
     assert kinds == {"inbox", "waiting", "results"}
