@@ -14,10 +14,10 @@ from saga.declarations.handlers import (
     TIMEOUT_S,
     HandlerOptions,
     check_alone,
+    check_can_be_compensated,
     check_deadline,
     check_grace,
     check_opener,
-    check_single_compensation,
     find_original,
     make_compensation,
     make_handler,
@@ -156,6 +156,7 @@ class Service(Generic[_S_co]):
         retry: Retry | None = None,
         timeout_s: float = TIMEOUT_S,
         low_priority: bool = False,
+        irreversible: bool = False,
         version: int = 1,
     ) -> Callable[[_Handler], _Handler]: ...
     def handler(
@@ -167,6 +168,7 @@ class Service(Generic[_S_co]):
         retry: Retry | None = None,
         timeout_s: float = TIMEOUT_S,
         low_priority: bool = False,
+        irreversible: bool = False,
         version: int = 1,
     ) -> _Handler | Callable[[_Handler], _Handler]:
         """Declare the reaction to an event, to several events (fan-in: it runs when all of them have come), or to a
@@ -191,6 +193,8 @@ class Service(Generic[_S_co]):
             low_priority: true if the handler may wait. While the worker has many messages in flight, a message that
                 only such handlers take is delayed in favour of others, for at most half a minute, and never behind a
                 later message of its own saga.
+            irreversible: true if what the handler does cannot be undone, such as a letter that is sent. `saga check`
+                then proves that it does not run before the success of the saga is certain.
             version: version of the handler's behaviour. Raise it by one in a release whose handler makes other steps. A
                 run keeps the version under which it began, which `saga.version` returns: keep the old code beside the
                 new code until no run of the old version is open. A process of the previous release does not continue a
@@ -205,7 +209,12 @@ class Service(Generic[_S_co]):
         """
 
         options = HandlerOptions(
-            repeats=repeats, retry=retry, timeout_s=timeout_s, low_priority=low_priority, version=version
+            repeats=repeats,
+            retry=retry,
+            timeout_s=timeout_s,
+            low_priority=low_priority,
+            irreversible=irreversible,
+            version=version,
         )
 
         def declare(function: _Handler) -> _Handler:
@@ -240,7 +249,7 @@ class Service(Generic[_S_co]):
         Raises `DeclarationError`: `original` is not a handler of this service, or already has a compensation; the
         result parameter is an event that `original` does not return, or a success outcome; the other event is not a
         failure outcome, or is one to which `original` itself reacts; a further event that `original` does not take; the
-        compensation returns an outcome.
+        compensation returns an outcome; `original` is declared `irreversible`.
         """
 
         undone = find_original(
@@ -248,7 +257,7 @@ class Service(Generic[_S_co]):
         )  # `@service.compensation` without arguments would declare nothing
 
         def declare(function: _Compensation) -> _Compensation:
-            check_single_compensation(self._declared, undone)
+            check_can_be_compensated(self._declared, undone)
             found = make_handler(self._declared, function, HandlerOptions(undoes=undone.name, version=version))
             self._declared.reactions.append(make_compensation(self._declared, undone, found))
             return function

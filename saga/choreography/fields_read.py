@@ -3,7 +3,8 @@
 The result is never too small: a field may be listed that is never read, but no field that may be read is missing. All
 fields of an event count as read if the code cannot be followed, because the event is passed on as a whole, compared or
 printed, or because the source is not available. Reads are attributes, `getattr` with a literal, and patterns of
-`match`; functions of the same module are followed. `find_keys` finds idempotency keys in the same way.
+`match`; functions of the same module are followed. `find_calls` finds steps, updates and idempotency keys in the same
+way.
 """
 
 import ast
@@ -47,14 +48,26 @@ def find_fields_read(
     return {event: _of(event, finding, classes) for event in classes}
 
 
-def find_keys(function: Callable[..., object]) -> tuple[str, ...] | None:
-    """Return the names of idempotency keys that are literals in the code of a function, such as
-    `saga.idempotency_key("charge")`, and in the functions of the same module that it calls. The names are sorted.
-    Return `None` if the source cannot be found."""
+@dataclass(frozen=True, slots=True)
+class CodeCalls:
+    """The calls of the saga in the code of a handler, sorted."""
+
+    keys: tuple[str, ...]
+    """Names of idempotency keys that are literals, such as `saga.idempotency_key("charge")`."""
+    steps: tuple[str, ...] | None
+    """First arguments of `saga.step`, such as `bank.reserve`; `None` if the saga is passed to code that cannot be
+    followed."""
+    updates: tuple[str, ...] | None
+    """Classes of the business documents in `saga.update`; `None` likewise."""
+
+
+def find_calls(function: Callable[..., object], sagas: frozenset[str]) -> CodeCalls | None:
+    """Return the calls of the saga in the code of a function, and in the functions of the same module that it calls.
+    Return `None` if the source cannot be found. `sagas`: names of the parameters that receive the saga."""
     source = find_source(function)
     if source is None:
         return None
-    keys: set[str] = set()
+    keys, steps, updates, is_followed = set[str](), set[str](), set[str](), True
     found, seen = [source], {source.code}
     while found:
         source = found.pop()
@@ -62,14 +75,26 @@ def find_keys(function: Callable[..., object]) -> tuple[str, ...] | None:
             match node:
                 case ast.Call(func=ast.Attribute(attr="idempotency_key"), args=[ast.Constant(value=str(name)), *_]):
                     keys.add(name)
-                case ast.Call(func=ast.Name(id=name)) if (
-                    helper := find_helper(source, name)
-                ) is not None and helper.code not in seen:
-                    seen.add(helper.code)
-                    found.append(helper)
+                case ast.Call(func=ast.Attribute(attr="step"), args=[call, *_]):
+                    steps.add(ast.unparse(call))
+                case ast.Call(func=ast.Attribute(attr="update"), args=[kind, *_]):
+                    updates.add(ast.unparse(kind))
+                case ast.Call(func=ast.Name(id=name)) if (helper := find_helper(source, name)) is not None:
+                    if helper.code not in seen:
+                        seen.add(helper.code)
+                        found.append(helper)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if name in sagas:
+                    pass
+                case ast.Call() if any(_is_name(each, {*sagas}) for each in _arguments(node)):
+                    is_followed = False
                 case _:
                     pass
-    return tuple(sorted(keys))
+    names = tuple(sorted(steps)), tuple(sorted(updates))
+    return CodeCalls(tuple(sorted(keys)), *(names if is_followed else (None, None)))
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":

@@ -12,10 +12,18 @@ from typing import Any, Final, Literal, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from saga.choreography.fields_read import FieldsRead, find_fields_read, find_keys
+from saga.choreography.fields_read import FieldsRead, find_calls, find_fields_read
 from saga.contracts.library import Binding, binding_of, contract_of
 from saga.contracts.upcasters import upcaster_of
-from saga.declarations.annotations import spell
+from saga.declarations.annotations import (
+    EitherShape,
+    LaterReturned,
+    OneEvent,
+    ReturnShape,
+    SequenceShape,
+    TupleShape,
+    spell,
+)
 from saga.declarations.changes import is_change, kind_of
 from saga.declarations.migrations import check_chain
 from saga.declarations.values import Declared, Reaction, ReactionKind
@@ -24,13 +32,18 @@ from saga.messages import Event, name_of
 from saga.support.clock import iso
 from saga.support.printable import quote_text
 
-FORMAT: Final = 1
-"""Number of the format that is written. A manifest in a newer format, written by a newer toolkit, is refused."""
+FORMAT: Final = 2
+"""Number of the format that is written. A manifest in a newer format, written by a newer toolkit, is refused. Format 1
+does not say what a handler emits together, its effects, and which events are outcomes."""
+LATER: Final = "@later"
+"""Stands among the events that a handler returns for a `Later`: the run is suspended."""
+ALTERNATIVES_MAX: Final = 64
+"""Largest number of alternatives of one handler that a manifest lists."""
 ALL: Final = "all"
 _SERVICE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_TEXTS = re.compile(r'\[\s+("[\w.]+"(?:,\s+"[\w.]+")*)\s+\]')
+_TEXTS = re.compile(r'\[\s+("[\w.*@]+"(?:,\s+"[\w.*@]+")*)\s+\]')
 """Pattern of a list of names that is spread over several lines."""
 
 Fields: TypeAlias = tuple[str, ...] | Literal["all"]
@@ -46,6 +59,14 @@ class EmittedContract(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Version of the event class with which the event is emitted or read."""
     topic: str
     key: str
+    outcome: Literal["success", "failure"] | None = None
+    """Outcome with which the event ends a saga; `None` if it does not end one."""
+    starts: bool = False
+    """True if the event starts a saga."""
+    produced_externally: bool = False
+    """True if Clients, and services other than the owner, may publish the event."""
+    consumed_externally: bool = False
+    """True if services outside of the known ones consume the event."""
 
 
 class ConsumedContract(EmittedContract, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,6 +105,16 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     took: tuple[tuple[str, ...], ...] = ()
     """The contracts of each required parameter with which a compensation takes events of its handler."""
     emits: tuple[str, ...] = ()
+    returns: tuple[tuple[str, ...], ...] = ()
+    """The alternatives of what one run, or one turn of it, emits together: `A | tuple[B, C] | None` is `A`, `B C` and
+    nothing. `A*` is any number of events of one contract, `@later` a `Later`. With more alternatives than
+    `ALTERNATIVES_MAX` it is one: any number of each."""
+    steps: tuple[str, ...] | None = ()
+    """Calls of external systems in the code, as passed to `saga.step`; `None` if they cannot be determined."""
+    updates: tuple[str, ...] | None = ()
+    """Business documents that the code changes, as passed to `saga.update`; `None` if they cannot be determined."""
+    irreversible: bool = False
+    """True if what the handler does cannot be undone."""
     repeats: tuple[str, ...] = ()
     """Contracts whose events may come several times in a saga, each of which causes a run of its own."""
     version: int = 1
@@ -92,6 +123,11 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names that are passed to `saga.idempotency_key` as literals in the code; `None` if they cannot be determined."""
     resources: tuple[str, ...] = ()
     doc: str = ""
+
+    @property
+    def has_effects(self) -> bool:
+        """Return whether the reaction may change something outside of its saga: a document or an external system."""
+        return self.steps is None or self.updates is None or bool(self.steps or self.updates)
 
     @property
     def hears(self) -> tuple[str, ...]:
@@ -187,6 +223,7 @@ def _unusable_names(manifest: Manifest) -> list[str]:
         *(each.contract for each in events),
         *(each.key for each in events),
         *(name for each in reactions for name in (*each.hears, *each.until, *each.emits)),
+        *(name.rstrip("*") for each in reactions for part in each.returns for name in part if name != LATER),
         *(each.name for each in reactions),
         *(each.undoes for each in reactions if each.undoes is not None),
     }
@@ -260,6 +297,10 @@ def _describe_consumed(declared: Declared, event: type[Event]) -> ConsumedContra
         version=told.version,
         topic=told.topic,
         key=told.key,
+        outcome=told.outcome,
+        starts=told.starts,
+        produced_externally=told.produced_externally,
+        consumed_externally=told.consumed_externally,
         fields=ALL if read.whole else tuple(sorted({*read.fields, bound.contract.key})),
         because=read.whole,
         upcasts=tuple(number for number in sorted(bound.version.upcasts) if upcaster_of(event, number) is not None),
@@ -269,7 +310,16 @@ def _describe_consumed(declared: Declared, event: type[Event]) -> ConsumedContra
 def _describe_emitted(event: type[Event]) -> EmittedContract:
     bound: Binding = binding_of(event)
     contract = bound.contract
-    return EmittedContract(contract=contract.name, version=bound.version.number, topic=contract.topic, key=contract.key)
+    return EmittedContract(
+        contract=contract.name,
+        version=bound.version.number,
+        topic=contract.topic,
+        key=contract.key,
+        outcome=contract.outcome,
+        starts=contract.starts,
+        produced_externally=contract.produced_externally,
+        consumed_externally=contract.consumed_externally,
+    )
 
 
 def _describe_reaction(declared: Declared, reaction: Reaction) -> DeclaredReaction:
@@ -277,6 +327,7 @@ def _describe_reaction(declared: Declared, reaction: Reaction) -> DeclaredReacti
     events = [each for each in reaction.parameters if each.role == "event"]
     originals = [each.events for each in events if each.of_original]
     by_type = {each.gives: each.name for each in declared.resources}
+    calls = find_calls(reaction.function, frozenset(p.name for p in reaction.parameters if p.role == "saga"))
     return DeclaredReaction(
         name=reaction.name,
         kind=reaction.kind,
@@ -290,12 +341,43 @@ def _describe_reaction(declared: Declared, reaction: Reaction) -> DeclaredReacti
         undoes=reaction.undoes,
         took=tuple(_names(each.events) for each in events if each.of_original and not each.optional),
         emits=_names(reaction.emits),
+        returns=list_alternatives(reaction.shape),
+        steps=None if calls is None else calls.steps,
+        updates=None if calls is None else calls.updates,
+        irreversible=reaction.irreversible,
         repeats=_names(reaction.repeats),
         version=reaction.version,
-        keys=find_keys(reaction.function),
+        keys=None if calls is None else calls.keys,
         resources=tuple(by_type[each.gives] for each in reaction.parameters if each.gives is not None),
         doc=_first_paragraph(reaction.function.__doc__),
     )
+
+
+def list_alternatives(shape: ReturnShape) -> tuple[tuple[str, ...], ...]:
+    """Return what a handler with this shape of result emits together: see `DeclaredReaction.returns`."""
+    found = tuple(dict.fromkeys(_alternatives(shape)))
+    if len(found) <= ALTERNATIVES_MAX:
+        return found
+    return ((*(f"{name}*" for name in _names(shape.events)), *([LATER] if shape.may_wait else ())),)
+
+
+def _alternatives(shape: ReturnShape) -> list[tuple[str, ...]]:
+    """Return the alternatives of a shape; more than `ALTERNATIVES_MAX` are cut off."""
+    if isinstance(shape, OneEvent):
+        return [_names((shape.event,))]
+    if isinstance(shape, LaterReturned):
+        return [(LATER,)]
+    inner = [_alternatives(part) for part in shape.parts]
+    if isinstance(shape, EitherShape):
+        return [each for part in inner for each in part]
+    if isinstance(shape, SequenceShape):
+        names = dict.fromkeys(name for part in inner for each in part for name in each)
+        return [tuple(name if name == LATER else f"{name.rstrip('*')}*" for name in names)]
+    found: list[tuple[str, ...]] = [()]  # nothing, and the beginning of a tuple
+    for part in inner if isinstance(shape, TupleShape) else ():
+        together = (tuple(sorted((*before, *each))) for before in found[: ALTERNATIVES_MAX + 1] for each in part)
+        found = list(dict.fromkeys(together))
+    return found
 
 
 def _describe_state(declared: Declared) -> DeclaredState | None:

@@ -32,6 +32,7 @@ class HandlerOptions:
     retry: Retry | None = None
     timeout_s: float = TIMEOUT_S
     low_priority: bool = False
+    irreversible: bool = False
     version: int = 1
     undoes: str | None = None
     """Name of the handler that a compensation undoes; `None` for other reactions."""
@@ -78,6 +79,7 @@ def make_handler(declared: Declared, function: Callable[..., Awaitable[object]],
         retry=options.retry,
         timeout_s=options.timeout_s,
         low_priority=options.low_priority,
+        irreversible=options.irreversible,
         version=options.version,
         undoes=options.undoes,
         within=options.within,
@@ -398,11 +400,15 @@ def find_original(declared: Declared, original: Callable[..., object]) -> Reacti
     return found
 
 
-def check_single_compensation(declared: Declared, original: Reaction) -> None:
-    """Check that the handler has no compensation yet. Raises `DeclarationError`."""
+def check_can_be_compensated(declared: Declared, original: Reaction) -> None:
+    """Check that the handler has no compensation yet, and can be undone. Raises `DeclarationError`."""
     other = next((c for c in declared.compensations if c.undoes == original.name), None)
     if other is not None:
         raise DeclarationError(f"{declared.name}.{original.name} already has a compensation, {other.name}: keep one")
+    if original.irreversible:
+        raise DeclarationError(
+            f"{declared.name}.{original.name} is declared irreversible: leave that out, or the compensation"
+        )
 
 
 def make_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> Reaction:

@@ -77,6 +77,8 @@ class Reaction:
     it waits as long as that takes."""
     version: int = 1
     """Version of the function's behaviour. A run keeps the version under which it began."""
+    irreversible: bool = False
+    """True if what the function does cannot be undone: it must not happen before the success of the saga is certain."""
     low_priority: bool = False
     """True if messages for this function are delayed in favour of others while the worker is busy."""
     shape: ReturnShape | None = None

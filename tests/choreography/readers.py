@@ -198,6 +198,16 @@ async def asks_for_keys(saga: object) -> object:
     return saga.idempotency_key("here"), saga.idempotency_key("computed" + "!"), also_asks(saga), noted_elsewhere(saga)
 
 
+async def uses_the_saga(saga: object, bank: object) -> None:
+    saga.on_abort(bank.give_back, saga)
+    await takes_a_step(saga, bank)
+    await saga.update(Stock, "tea", Stock.set_aside, 2)
+
+
+async def takes_a_step(saga: object, bank: object) -> None:
+    await saga.step(bank.take, saga)
+
+
 def also_asks(saga: object, once_more: bool = True) -> object:
     return saga.idempotency_key("elsewhere in the module") if once_more else also_asks(saga)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from saga.choreography.fields_read import FieldsRead, find_fields_read, find_keys, is_bound_once
+from saga.choreography.fields_read import CodeCalls, FieldsRead, find_calls, find_fields_read, is_bound_once
 from saga.contracts.codegen import generate
 from saga.contracts.library import Library
 from saga.declarations.annotations import split_union
@@ -87,7 +87,10 @@ def test_fields_are_found_in_the_source(readers: ModuleType, name: str) -> None:
 
 def test_each_function_says_what_it_reads(readers: ModuleType) -> None:
     handlers = {name for name, value in vars(readers).items() if inspect.iscoroutinefunction(value)}
-    assert handlers - {"asks_for_keys", "later_noted"} == set(ORDER) - {"wrapped", "wrapped_without_saying"}
+    assert handlers - {"asks_for_keys", "later_noted", "takes_a_step", "uses_the_saga"} == set(ORDER) - {
+        "wrapped",
+        "wrapped_without_saying",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(ORDER))
@@ -180,9 +183,18 @@ def test_a_name_that_may_mean_something_else_is_not_followed(text: str) -> None:
 def test_keys_are_those_that_stand_in_the_code_as_text() -> None:
     from services.payment import reserve
 
-    assert find_keys(reserve) == ("charge",)
-    assert find_keys(len) is None
+    found = find_calls(reserve, frozenset({"saga"}))
+    assert found == CodeCalls(keys=("charge",), steps=("bank.reserve",), updates=())
+    assert find_calls(len, frozenset({"saga"})) is None
 
 
 def test_keys_of_functions_that_are_called_count(readers: ModuleType) -> None:
-    assert find_keys(readers.asks_for_keys) == ("elsewhere in the module", "here")
+    found = find_calls(readers.asks_for_keys, frozenset({"saga"}))
+    assert found is not None
+    assert found.keys == ("elsewhere in the module", "here")
+    assert (found.steps, found.updates) == (None, None), "`noted_elsewhere` is in another module"
+
+
+def test_steps_and_updates_are_found_in_functions_that_are_called(readers: ModuleType) -> None:
+    found = find_calls(readers.uses_the_saga, frozenset({"saga"}))
+    assert found == CodeCalls(keys=(), steps=("bank.take",), updates=("Stock",))

@@ -5,19 +5,20 @@ import json
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from saga import Event, Later, Saga, Service, upcast
 from saga.choreography import manifest
-from saga.choreography.manifest import DeclaredReaction, DeclaredState, make_manifest
+from saga.choreography.manifest import LATER, DeclaredReaction, DeclaredState, list_alternatives, make_manifest
 from saga.choreography.releases import compare_with_released, read_manifests, save_manifest
+from saga.declarations.annotations import TupleShape, parse_shape
 from saga.errors import ConfigurationError
 from services.inventory import inventory
 from services.order import order
 from services.payment import payment
-from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced
+from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from services.shipping import shipping
 from tests.contracts.folders import field, generated, schema, write
 
@@ -44,6 +45,8 @@ def test_it_says_what_is_undone_awaited_and_used() -> None:
         takes=(("OrderCancelled",), ("PaymentReserved",)),
         undoes="reserve",
         emits=("PaymentReleased",),
+        returns=(("PaymentReleased",),),
+        steps=("bank.release",),
         keys=("release",),
         resources=("bank",),
     )
@@ -185,7 +188,8 @@ ODD: list[tuple[str, str]] = [
     ("[]", "is no manifest: Expected `object`, got `array`"),
     ("[" * 100_000, "is no manifest"),
     ('{"format": 1}', "Object missing required field `service`"),
-    (edited(format=2), "is of format 2; this toolkit reads 1"),
+    (edited(format=3), "is of format 3; this toolkit reads 2"),
+    (edited(reactions=[{"name": "x", "kind": "handler", "ids": "", "takes": [], "returns": [["<b>"]]}]), "'<b>' is no"),
     (edited(service="../../etc"), "'../../etc' is no name of a service"),
     (edited(service="<script>"), "'<script>' is no name of a service"),
     (edited(consumes=[{"contract": "A/B", "version": 1, "topic": "t", "key": "k", "fields": []}]), "'A/B' is no name"),
@@ -234,3 +238,20 @@ def test_a_renamed_service_is_compared_with_its_manifest_under_the_name_of_befor
     (again,) = compare_with_released([renamed], tmp_path)
     assert not again.differences
     assert not save_manifest(again)
+
+
+def test_what_a_handler_returns_together_is_told_from_alternatives() -> None:
+    def alternatives(annotation: object) -> tuple[tuple[str, ...], ...]:
+        return list_alternatives(parse_shape(annotation, "here"))
+
+    reserved, declined = "PaymentReserved", "PaymentDeclined"
+    assert alternatives(PaymentReserved | PaymentDeclined | None) == ((reserved,), (declined,), ())
+    assert alternatives(tuple[PaymentReserved, PaymentDeclined | None]) == ((declined, reserved), (reserved,))
+    assert alternatives(list[PaymentReserved | PaymentDeclined]) == ((f"{reserved}*", f"{declined}*"),)
+    assert alternatives(tuple[list[PaymentReserved], Later]) == ((LATER, f"{reserved}*"),)
+    assert alternatives(Later[PaymentDeclined] | PaymentReserved) == ((LATER,), (reserved,))
+    three: TypeAlias = PaymentReserved | PaymentDeclined | None
+    assert len(alternatives(tuple[three, three, three, three])) == 15, "what is emitted together has no order"
+    assert list_alternatives(TupleShape((parse_shape(three, "here"),) * 12)) == ((f"{reserved}*", f"{declined}*"),), (
+        "91 alternatives are too many to list"
+    )

