@@ -6,7 +6,6 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from saga.choreography.overview import EventConsumer, Overview
 from saga.contracts.contract import Contract, Version
 from saga.contracts.schema import ArrayType, EnumType, MapType, OptionalType, RecordType, Type, describe_type
 from saga.messages import Topic
+from saga.support.durations import describe_duration
 from saga.support.printable import printable
 
 EVENTS, SERVICES = "events", "services"
@@ -115,23 +115,6 @@ def describe_retention(topic: Topic) -> str:
         if topic.retention_days is None
         else f"kept for {describe_duration(topic.retention_days * 86_400)}"
     )
-
-
-def describe_duration(time_s: float) -> str:
-    """Return a duration as text.
-
-    >>> describe_duration(900), describe_duration(90_061), describe_duration(0.25), describe_duration(86_400)
-    ('15 minutes', '1 day 1 hour 1 minute 1 second', '0.25 seconds', '1 day')
-    """
-    left = timedelta(seconds=time_s)
-    parts = []
-    for unit, size in (("day", timedelta(1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1))):
-        count, left = divmod(left, size)
-        parts += [f"{count} {unit}{'' if count == 1 else 's'}"] if count else []
-    seconds = left.total_seconds()
-    if seconds or not parts:
-        parts.append(f"{seconds:g} second{'' if seconds == 1 else 's'}")
-    return " ".join(parts)
 
 
 def list_readers(consumers: Iterable[EventConsumer], field: str) -> list[str]:

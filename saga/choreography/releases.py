@@ -445,6 +445,15 @@ def manifest_folder(library: Library) -> Path:
     return library.folder.parent / FOLDER
 
 
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of one service. Raises `ConfigurationError`."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as why:
+        raise ConfigurationError(f"{path.name} cannot be used:", [f"cannot be read: {why}"]) from why
+    return manifest.parse_manifest(text, path.name)
+
+
 def read_manifests(folder: Path) -> Mapping[str, Manifest]:
     """Read the manifests of a folder, by service. A missing folder counts as empty. Raises `ConfigurationError` that
     names all unusable files."""
@@ -452,12 +461,9 @@ def read_manifests(folder: Path) -> Mapping[str, Manifest]:
     problems: list[str] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            read = manifest.parse_manifest(path.read_text("utf-8"), path.name)
+            read = read_manifest(path)
         except ConfigurationError as why:
             problems += [f"{path.name}: {problem}" for problem in why.problems]
-            continue
-        except (OSError, ValueError) as why:
-            problems.append(f"{path.name}: cannot be read: {why}")
             continue
         if f"{read.service}.json" != path.name:
             problems.append(f"{path.name}: is of the service {read.service!r}; call it {read.service}.json")

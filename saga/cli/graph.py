@@ -1,0 +1,146 @@
+"""`saga graph`: a picture of the choreography, made from manifests."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from saga.choreography.graph import ChoreographyGraph, make_graph, select_neighbours, select_reached
+from saga.choreography.graph_drawing import make_picture
+from saga.choreography.graph_formats import format_dot, format_graph_json, format_mermaid
+from saga.choreography.manifest import Manifest, make_manifest
+from saga.choreography.releases import manifest_folder, read_manifest, read_manifests
+from saga.choreography.sequence_drawing import draw_sequence
+from saga.cli.options import pack_options
+from saga.cli.printing import print_lines
+from saga.configuration import wiring
+from saga.contracts.library import find_library
+from saga.errors import ConfigurationError, DeclarationError
+from saga.support.printable import quote_text
+
+
+def _format_svg(graph: ChoreographyGraph, title: str) -> str:
+    return draw_sequence(make_picture(graph, title))
+
+
+FORMATS: Final[Mapping[str, Callable[[ChoreographyGraph, str], str]]] = {
+    "svg": _format_svg,
+    "mermaid": format_mermaid,
+    "dot": format_dot,
+    "json": format_graph_json,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPart:
+    """The part of a graph that is drawn."""
+
+    start: str | None
+    """Event from which everything that is drawn can follow; `None` for any."""
+    services: tuple[str, ...]
+    """Services that are drawn with their neighbours; empty for all."""
+
+    def select(self, graph: ChoreographyGraph) -> ChoreographyGraph:
+        """Return this part of a graph."""
+        if self.start is not None:
+            _refuse_unknown("event", [self.start], graph.events)
+            graph = select_reached(graph, self.start)
+        if self.services:
+            _refuse_unknown("service", self.services, graph.services)
+            graph = select_neighbours(graph, self.services)
+        return graph
+
+
+@click.command()
+@click.argument("sources", nargs=-1, metavar="[MANIFEST|MODULE]...")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="svg", show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write. Default: standard output.",
+)
+@pack_options(
+    "part",
+    GraphPart,
+    click.option("--from", "start", metavar="EVENT", help="Draw only what can follow from this event."),
+    click.option(
+        "--service",
+        "services",
+        metavar="NAME",
+        multiple=True,
+        help="Draw only this service and its neighbours; repeatable.",
+    ),
+)
+@click.option(
+    "--manifests",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the manifests of all services. Default, without arguments: manifests/ beside contracts/.",
+)
+@click.option("--title", default="Choreography", show_default=True, help="Title of the picture.")
+def graph(
+    sources: tuple[str, ...], form: str, output: Path | None, part: GraphPart, folder: Path | None, title: str
+) -> None:
+    """Draw which service emits and which consumes each event.
+
+    Services are lanes, events are arrows in causal order: above what is possible before the outcome, below that what
+    follows a success, and what follows a failure, with its compensations. Deadlines are clocks with their duration. The
+    picture is made of manifests only; arguments are manifests, folders of manifests, or modules of services.
+
+    \b
+    saga graph --output choreography.svg
+        draw the services whose manifests are in manifests/
+    saga graph --from OrderPlaced --format mermaid
+        what can follow from one event, as a diagram for a Markdown file
+    saga graph --service payment --output payment.svg
+        one service, who sends it events, and who gets its events
+    saga graph services.order services.payment
+        services as they are in the code, whether or not their manifests are written
+
+    \b
+    Exit code 0: printed or written.
+    Exit code 2: wrong usage: no manifests, an unusable manifest or module, or an unknown event or service.
+    """
+    drawn = part.select(make_graph(_load_manifests(sources, folder).values()))
+    text = FORMATS[form](drawn, title)
+    if output is None:
+        print_lines(*text.rstrip("\n").split("\n"))
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, "utf-8")
+
+
+def _load_manifests(sources: Sequence[str], folder: Path | None) -> Mapping[str, Manifest]:
+    """Return the manifests of all sources, by service. One that is named later replaces an earlier one."""
+    found: dict[str, Manifest] = {}
+    if folder is not None:
+        found |= read_manifests(folder)
+    elif not sources:
+        try:
+            folder = manifest_folder(find_library())
+        except DeclarationError as why:
+            raise click.UsageError(f"{why}; or name manifests or modules") from why
+        found |= read_manifests(folder)
+    modules = []
+    for source in sources:
+        path = Path(source)
+        if path.suffix == ".json":
+            read = read_manifest(path)
+            found[read.service] = read
+        elif path.is_dir() and not (path / "__init__.py").exists():
+            found |= read_manifests(path)
+        else:
+            modules.append(source)
+    found |= {each.title: make_manifest(each) for each in wiring.load_services(modules)}
+    if not found:
+        where = folder or ", ".join(sources)
+        raise ConfigurationError("there is nothing to draw:", [f"{where} has no manifest: saga manifest --write"])
+    return found
+
+
+def _refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"there is no {what} {quote_text(name)}; there are {', '.join(sorted(known))}")
