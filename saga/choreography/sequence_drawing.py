@@ -424,7 +424,7 @@ STYLE: Final = """
 .sequence .hollow { fill: var(--paper); stroke: currentcolor; stroke-width: 1.8; stroke-linejoin: round; }
 .sequence .stroke { fill: none; stroke: currentcolor; stroke-width: 2; stroke-linecap: round; }
 .sequence .over { fill: none; stroke: var(--paper); stroke-width: 2; stroke-linecap: round; stroke-linejoin: round; }
-.sequence a text { text-decoration: underline; text-underline-offset: 2px; }
+.sequence a text { stroke: none; text-decoration: underline; text-underline-offset: 2px; }
 """.strip()
 """Style sheet of all pictures. A picture without it, in a page, needs it as the page's own."""
 

@@ -1,82 +1,157 @@
-"""Graph on the monitor's page: who says what to whom, each at a place of its own, whatever the choreography is."""
+"""Graph on the monitor's page: the picture of `saga graph`, with what happens now beside the arrows."""
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from saga.choreography.overview import Overview
-from saga.choreography.releases import manifest_folder, read_manifests
+from saga.choreography.graph import ChoreographyGraph, make_graph
+from saga.choreography.releases import read_manifests
+from saga.choreography.sequence_drawing import STYLE
 from saga.configuration.settings import Settings
-from saga.contracts.library import find_library
-from saga.monitor.web.diagrams import CLIENTS, HEAD_Y, LABELS_X, OTHERS, EventFlow, draw_graph, list_events
+from saga.monitor.views import (
+    ErrorClass,
+    HandlerRate,
+    HandlerRates,
+    SagaWait,
+    StuckSaga,
+    StuckSagas,
+)
+from saga.monitor.web.live_graph import draw_live_graph, link_event, list_troubles, make_live_numbers
+from tests.choreography.test_graph_drawing import find_labels
 from tests.monitor.asking import browsing
-from tests.monitor.told_views import ToldViews
+from tests.monitor.told_views import NEWEST_MS, ToldViews
 
-SERVICES = [f"service-{n}" for n in range(25)]
-WHO = st.lists(st.sampled_from(SERVICES), min_size=1, max_size=4, unique=True).map(tuple)
-SAID = st.builds(EventFlow, st.sampled_from([f"Event{n}" for n in range(40)]), st.none(), WHO, WHO)
+ROOT = Path(__file__).parents[2]
 
 
-@given(st.lists(st.sampled_from(SERVICES), unique=True), st.lists(SAID, max_size=40))
-def test_everything_has_a_place_of_its_own_inside_the_picture(services: list[str], events: list[EventFlow]) -> None:
-    picture = draw_graph(services, events)
-    names = [column.name for column in picture.columns]
-    assert sorted(names) == sorted(
-        {*services, *(name for flow in events for name in (*flow.producers, *flow.consumers))}
+@pytest.fixture(scope="module")
+def graph() -> ChoreographyGraph:
+    return make_graph(read_manifests(ROOT / "manifests").values())
+
+
+def a_rate(service: str, handler: str, per_s: float, dead: int = 0, storm: bool = False) -> HandlerRate:
+    return HandlerRate(
+        service=service,
+        handler=handler,
+        transitions=1,
+        per_s=per_s,
+        runs=1,
+        retries=0,
+        dead=dead,
+        p50_ms=1,
+        p95_ms=1,
+        p99_ms=1,
+        queued_p95_ms=1,
+        storm=storm,
+        slices=(),
     )
-    x = {column.name: column.x for column in picture.columns}
-    assert len({*x.values()}) == len(names)
-    assert all(LABELS_X < each < picture.width for each in x.values())
-    assert [row.flow for row in picture.rows] == events
-    assert len({row.y for row in picture.rows}) == len(events)
-    for row in picture.rows:
-        assert HEAD_Y < row.y < picture.height
-        assert row.begins == tuple(x[name] for name in row.flow.producers)
-        assert row.ends == tuple(x[name] for name in row.flow.consumers)
-        assert (row.left, row.right) == (min(*row.begins, *row.ends), max(*row.begins, *row.ends))
 
 
-def test_those_outside_stand_at_the_edges() -> None:
-    events = [EventFlow("B", None, ("b",), (OTHERS, "c")), EventFlow("A", None, (CLIENTS,), ("a", "b"))]
-    assert [(c.name, c.is_outside) for c in draw_graph(["d"], events).columns] == [
-        (CLIENTS, True), ("b", False), ("c", False), ("a", False), ("d", False), (OTHERS, True)
-    ]  # fmt: skip
+def rates_of(*handlers: HandlerRate) -> HandlerRates:
+    return HandlerRates(minutes=30, newest_ms=NEWEST_MS, sagas=1, in_flight=1, taken=1, handlers=handlers)
 
 
-def test_an_event_stands_below_one_that_causes_it() -> None:
-    library = find_library(Path(__file__))
-    overview = Overview(library, read_manifests(manifest_folder(library)))
-    order = [said.event for said in list_events(overview)]
-    assert order[0] == "OrderPlaced"
-    assert len(order) == len({*order}) == len(library.contracts)
-    known = {said.event: said for said in list_events(overview)}
-    assert known["OrderPlaced"].producers == (CLIENTS,)
-    assert known["OrderConfirmed"].outcome == "success"
-    assert set(known["OrderCancelled"].consumers) == {"payment", "inventory", "shipping"}
-    for event, cause in (
-        ("PaymentReserved", "OrderPlaced"),
-        ("ShipmentBooked", "PaymentReserved"),
-        ("PaymentCaptured", "OrderConfirmed"),
-    ):
-        assert order.index(cause) < order.index(event)
+def an_error(service: str, handler: str, error: str, count: int) -> ErrorClass:
+    return ErrorClass(service=service, handler=handler, error=error, count=count, last_ms=NEWEST_MS, saga="order-1")
 
 
-async def test_the_example_is_drawn_from_its_contracts_and_manifests(folder: Path) -> None:
+def stuck_at(service: str, handler: str, *events: str) -> StuckSaga:
+    awaited = SagaWait(
+        service=service, handler=handler, for_=events, since_ms=NEWEST_MS, until_ms=None, ends="something"
+    )
+    return StuckSaga(saga="order-1", why="waiting", since_ms=NEWEST_MS, measure_ms=1, awaited=awaited)
+
+
+NOTHING_STUCK = StuckSagas(sagas=(), more=False)
+
+
+def test_rates_and_errors_are_those_of_handlers_and_services(graph: ChoreographyGraph) -> None:
+    rates = rates_of(a_rate("payment", "reserve", 1.5), a_rate("payment", "capture", 0.25))
+    errors = (an_error("payment", "reserve", "BankDown", 2), an_error("payment", "reserve", "TimeoutError", 1))
+    live = make_live_numbers(graph, rates, errors, NOTHING_STUCK)
+    assert live.services == {"payment": "1.75 a second"}
+    assert live.rates == {("payment", "reserve"): "1.50 a second", ("payment", "capture"): "0.25 a second"}
+    assert live.errors == {("payment", "reserve"): "3 errors"}
+    assert live.troubles == set()
+
+
+def test_a_stuck_saga_is_shown_at_the_arrow_that_it_waits_for(graph: ChoreographyGraph) -> None:
+    stuck = (
+        stuck_at("shipping", "book", "PaymentReserved"),
+        stuck_at("shipping", "book", "PaymentReserved"),
+        stuck_at("shipping", "book", "InventoryReserved", "PaymentReserved"),
+    )
+    live = make_live_numbers(graph, rates_of(), (), StuckSagas(sagas=stuck, more=False))
+    assert live.stuck == {
+        ("shipping", "book", "PaymentReserved"): "3 stuck",
+        ("shipping", "book", "InventoryReserved"): "1 stuck",
+    }
+
+
+def test_a_saga_that_waits_for_a_person_is_stuck_at_all_arrows_of_its_handler(graph: ChoreographyGraph) -> None:
+    live = make_live_numbers(graph, rates_of(), (), StuckSagas(sagas=(stuck_at("order", "cancel"),), more=True))
+    assert live.stuck == {
+        ("order", "cancel", name): "1 or more stuck"
+        for name in ("PaymentDeclined", "InventoryRejected", "ShipmentRefused")
+    }
+
+
+def test_a_silent_saga_is_stuck_behind_its_last_event(graph: ChoreographyGraph) -> None:
+    silent = stuck_at("shipping", "", "ShipmentBooked")
+    live = make_live_numbers(graph, rates_of(), (), StuckSagas(sagas=(silent,), more=False))
+    assert live.stuck == {("order", "confirm", "ShipmentBooked"): "1 stuck"}
+
+
+def test_a_storm_is_worse_than_a_dead_letter() -> None:
+    rates = rates_of(
+        a_rate("payment", "reserve", 1, dead=1),
+        a_rate("payment", "capture", 1, storm=True),
+        a_rate("order", "confirm", 1, dead=2),
+        a_rate("shipping", "book", 1),
+    )
+    assert list_troubles(rates) == {
+        "payment": "retries more often than it finishes",
+        "order": "has had dead letters",
+    }
+
+
+def test_names_lead_to_lists_of_sagas(graph: ChoreographyGraph) -> None:
+    addresses = {name: link_event(graph, event) for name, event in graph.events.items()}
+    assert addresses["OrderConfirmed"] == "/sagas?outcome=success"
+    assert addresses["OrderCancelled"] == "/sagas?outcome=failure"
+    assert addresses["PaymentReserved"] == "/sagas?service=payment"
+    assert addresses["OrderPlaced"] == "/sagas?service=inventory", "clients have no sagas: the first service that takes"
+
+
+async def test_the_example_is_drawn_from_its_manifests(folder: Path) -> None:
     views = ToldViews("payment")
     async with browsing(Settings(), views) as browser:
         page = await browser.get("/graph")
+        style = await browser.client.get("/assets/graph.css")
+        links = page.links("/sagas?")
+        for address in dict.fromkeys(links):
+            await browser.get(address)
     for told in (
-        "OrderPlaced clients inventory, order, payment, shipping",
+        "OrderPlaced external clients inventory, order, payment, shipping",
         "OrderConfirmed success order",
         "PaymentDeclined payment order",
     ):
         assert told in page.text, told
     [label] = [attrs["aria-label"] for tag, attrs in page.elements if tag == "svg"]
-    assert label == "6 columns, 15 events: the table below has the same content"
+    assert label == "Choreography: 4 services, 15 events"
     assert "2.00 a second" in page.text
     assert "payment retries more often than it finishes" in page.text
+    assert (style.text, style.headers["content-type"]) == (STYLE, "text/css; charset=utf-8")
+    assert not [tag for tag, _ in page.elements if tag == "style"], "the policy of the page forbids it"
+    assert {"/sagas?service=payment", "/sagas?outcome=failure"} <= set(links)
+
+
+async def test_without_transitions_there_are_no_numbers_and_no_links(folder: Path) -> None:
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/graph")
+    assert [tag for tag, _ in page.elements if tag == "svg"]
+    assert "a second" not in page.text
+    assert not page.links("/sagas")
 
 
 async def test_without_contracts_or_manifests_it_is_said(
@@ -87,3 +162,24 @@ async def test_without_contracts_or_manifests_it_is_said(
         page = await browser.get("/graph")
         assert "SAGA_CONTRACTS is " in page.text
         assert not [tag for tag, _ in page.elements if tag == "svg"]
+
+
+class BusyViews(ToldViews):
+    """Views of the order saga while payment fails."""
+
+    def rates(self) -> HandlerRates:
+        return rates_of(a_rate("payment", "reserve", 1.5, storm=True), a_rate("shipping", "book", 0.5))
+
+    def errors(self) -> tuple[ErrorClass, ...]:
+        return (an_error("payment", "reserve", "BankDown", 7),)
+
+    def stuck(self, now_ms: int) -> StuckSagas:
+        return StuckSagas(sagas=(stuck_at("shipping", "book", "PaymentReserved"),) * 4, more=False)
+
+
+def test_numbers_are_beside_the_arrows_that_they_concern(graph: ChoreographyGraph) -> None:
+    svg = str(draw_live_graph(graph, "busy", BusyViews("order-1"), NEWEST_MS))
+    assert {"1.50 a second", "7 errors", "0.50 a second"} <= set(find_labels(svg, "OrderPlaced"))
+    assert {"4 stuck", "0.50 a second"} <= set(find_labels(svg, "PaymentReserved"))
+    assert "4 stuck" not in find_labels(svg, "InventoryReserved")
+    assert "7 errors" not in find_labels(svg, "PaymentReserved"), "errors are where the handler takes its event"

@@ -12,12 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from saga.choreography.graph import list_sections, make_graph
+from saga.choreography.sequence_drawing import STYLE
 from saga.errors import BadInput, NoStore
 from saga.messaging.controls import KINDS, Switch, describe_switch
 from saga.messaging.operator_commands import StepAnswer, Wanted
 from saga.monitor.views import PageRequest, SagaFilter, SagaRow, Timeline, Views
-from saga.monitor.web import diagrams
+from saga.monitor.web import plots
 from saga.monitor.web.guards import FormFields
+from saga.monitor.web.live_graph import draw_live_graph, list_troubles
 from saga.monitor.web.operator_console import LETTERS_MAX, StoredSaga
 from saga.monitor.web.site import (
     PageNotFound,
@@ -200,43 +203,39 @@ async def rates(request: Request) -> Response:
         rates=found,
         handlers=found.handlers[:ROWS_MAX],
         left_out=len(found.handlers[ROWS_MAX:]),
-        plot=lambda rate: diagrams.draw_bars(rate.slices, found.newest_ms, found.minutes),
+        plot=lambda rate: plots.draw_bars(rate.slices, found.newest_ms, found.minutes),
         errors=views.errors(),
         hot=views.hot(),
     )
 
 
 async def choreography(request: Request) -> Response:
-    """Show a graph of the events between services, built from contracts and manifests, with rates where they are
-    known.
+    """Show a graph of the events between services, built from manifests, with rates, errors and stuck sagas where they
+    are known.
     """
     site = get_site(request)
     found = await site.desk.overview()
-    overview = found.value
-    rates: dict[str, float] = {}
-    trouble: dict[str, str] = {}
-    for rate in site.views.rates().handlers if site.views is not None else ():
-        rates[rate.service] = rates.get(rate.service, 0.0) + rate.per_s
-        if rate.storm:
-            trouble[rate.service] = "retries more often than it finishes"
-        elif rate.dead:
-            trouble.setdefault(rate.service, "has had dead letters")
-    services = [] if overview is None else sorted(overview.manifests)
+    graph = make_graph(found.value.manifests.values() if found.value is not None else ())
     return site.render(
         request,
         "graph.html.j2",
         found=found,
-        overview=overview,
-        picture=diagrams.draw_graph(services, diagrams.list_events(overview) if overview is not None else ()),
-        rates=rates,
-        trouble=trouble,
-        head=diagrams.HEAD_Y,
+        overview=found.value,
+        graph=graph,
+        events=[name for section in list_sections(graph) for name in section.events],
+        picture=draw_live_graph(graph, "Choreography", site.views, site.clock.now_ms()),
+        trouble=list_troubles(site.views.rates()) if site.views is not None else {},
     )
+
+
+async def picture_style(request: Request) -> Response:
+    """Return the style sheet of the graph."""
+    return Response(STYLE, media_type="text/css")
 
 
 READ_MODEL_ROUTES = [Route("/sagas", sagas), Route("/stuck", stuck), Route("/rates", rates)]
 """Routes of the pages that need the read model."""
-SAGA_ROUTES = [Route("/saga", saga), Route("/graph", choreography)]
+SAGA_ROUTES = [Route("/saga", saga), Route("/graph", choreography), Route("/assets/graph.css", picture_style)]
 
 
 # -------------------------------------------------------------------- letter pages

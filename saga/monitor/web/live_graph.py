@@ -1,0 +1,89 @@
+"""The graph of a choreography with what the monitor knows of it: rates, errors and stuck sagas, beside the arrows that
+they concern. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from saga.choreography.graph import ChoreographyGraph, GraphEvent, is_outside
+from saga.choreography.graph_drawing import GraphLinks, LiveNumbers, make_picture
+from saga.choreography.sequence_drawing import draw_sequence
+from saga.monitor.views import ErrorClass, HandlerRates, StuckSagas, Views
+from saga.support.printable import count_noun
+
+
+def draw_live_graph(graph: ChoreographyGraph, title: str, views: Views | None, now_ms: int) -> Markup:
+    """Draw a graph for the page, whose style sheet is that of `sequence_drawing`. With a read model it has numbers, and
+    names lead to the sagas of a service or with an outcome.
+    """
+    if views is None:
+        return Markup(draw_sequence(make_picture(graph, title), has_style=False))
+    live = make_live_numbers(graph, views.rates(), views.errors(), views.stuck(now_ms))
+    links = GraphLinks(service=link_service, event=lambda event: link_event(graph, event))
+    return Markup(draw_sequence(make_picture(graph, title, live, links), has_style=False))
+
+
+def make_live_numbers(
+    graph: ChoreographyGraph, rates: HandlerRates, errors: Iterable[ErrorClass], stuck: StuckSagas
+) -> LiveNumbers:
+    """Return the numbers that the picture shows."""
+    services, failures = dict[str, float](), Counter[tuple[str, str]]()
+    for rate in rates.handlers:
+        services[rate.service] = services.get(rate.service, 0.0) + rate.per_s
+    for error in errors:
+        failures[error.service, error.handler] += error.count
+    alike = Counter((each.awaited.service, each.awaited.handler, each.awaited.for_) for each in stuck.sagas)
+    waiting = Counter[tuple[str, str, str]]()
+    for awaited, count in alike.items():
+        for key in _find_stuck_links(graph, *awaited):
+            waiting[key] += count
+    more = " or more" if stuck.more else ""
+    return LiveNumbers(
+        services={service: f"{per_s:.2f} a second" for service, per_s in services.items()},
+        troubles=frozenset(list_troubles(rates)),
+        rates={(rate.service, rate.handler): f"{rate.per_s:.2f} a second" for rate in rates.handlers},
+        errors={key: count_noun(count, "error") for key, count in failures.items()},
+        stuck={key: f"{count}{more} stuck" for key, count in waiting.items()},
+    )
+
+
+def list_troubles(rates: HandlerRates) -> dict[str, str]:
+    """Return what is wrong with services, by service."""
+    troubles: dict[str, str] = {}
+    for rate in rates.handlers:
+        if rate.storm:
+            troubles[rate.service] = "retries more often than it finishes"
+        elif rate.dead:
+            troubles.setdefault(rate.service, "has had dead letters")
+    return troubles
+
+
+def _find_stuck_links(
+    graph: ChoreographyGraph, service: str, handler: str, events: Sequence[str]
+) -> list[tuple[str, str, str]]:
+    """Return the arrows at which a saga is stuck, by service, reaction and event: those of the events that a handler
+    waits for, or all that lead to it if it waits for a time or a person. If it is not known which handler is missing,
+    those of the events that were emitted last.
+    """
+    links = [each for each in graph.links if each.role in ("takes", "may take") and each.reaction]
+    if handler:
+        links = [each for each in links if (each.participant, each.reaction) == (service, handler)]
+    awaited = [each for each in links if each.event in events]
+    return [(each.participant, each.reaction, each.event) for each in (awaited or links if handler else awaited)]
+
+
+def link_service(service: str) -> str:
+    """Return the address of the list of the sagas that a service takes part in."""
+    return f"/sagas?{urlencode({'service': service})}"
+
+
+def link_event(graph: ChoreographyGraph, event: GraphEvent) -> str:
+    """Return the address of the list of the sagas that an event concerns: those with its outcome, or else those of the
+    service that emits it, or that takes it if none emits it."""
+    if event.outcome is not None:
+        return f"/sagas?{urlencode({'outcome': event.outcome})}"
+    links = [*graph.list_producers(event.name), *graph.list_consumers(event.name)]
+    service = next((each.participant for each in links if not is_outside(each.participant)), "")
+    return link_service(service) if service else ""
