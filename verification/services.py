@@ -16,7 +16,7 @@ from saga.engine.known_schemas import KnownSchemas
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
 from saga.engine.progress_cache import OverflowCache
-from saga.engine.service_runtime import KnownControls, ServiceRuntime
+from saga.engine.service_runtime import EncodedEvent, KnownControls, ServiceRuntime
 from saga.errors import BadInput, UnknownSchema
 from saga.messages import Event, Message
 from saga.messaging.message_ids import identity, identity_of_declared
@@ -119,9 +119,9 @@ class ExploredService(ServiceRuntime):
         event: Event = class_(content=fields["content"])
         return event
 
-    def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
+    def encode(self, event: Event, saga: str) -> EncodedEvent:
         name = type(event).__name__
-        return name, f"explored/{name}.v1", json.dumps(vars(event)).encode()
+        return EncodedEvent(name, f"explored/{name}.v1", json.dumps(vars(event)).encode())
 
 
 def message(  # what a message consists of

@@ -74,10 +74,9 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     @property
     def loaded_progress(self) -> SagaProgress:
         """Return the progress, once it has been read, with the inbox entries that its segments have of the message."""
-        assert self.progress is not None
-        if not self.recalled:
-            return self.progress
-        return replace(self.progress, inbox={**self.recalled, **self.progress.inbox})
+        p = self.progress
+        assert p is not None
+        return replace(p, inbox={**self.recalled, **p.inbox}) if self.recalled else p
 
     @property
     def is_cacheable(self) -> bool:

@@ -22,11 +22,11 @@ from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Superseded
 from saga.engine.execution import value_codec
 from saga.engine.execution.message_processor import MessageProcessor
-from saga.engine.execution.runs import EncodedEvent, RunRequest
+from saga.engine.execution.runs import RunRequest
 from saga.engine.isolated_ports import NotIsolated, RecordedClock, RecordedDocuments, make_isolated_ports
 from saga.engine.prepared_service import PreparedService
 from saga.engine.processing_state import NOWHERE, Measurements, ProcessingState
-from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
+from saga.engine.service_runtime import EncodedEvent, ServiceRuntime, make_service_runtime
 from saga.errors import SagaError, TooLarge
 from saga.messages import Message, Partition, Position, name_of
 from saga.messaging import timers
@@ -53,7 +53,7 @@ from saga.progress.compensation import complete_compensation
 from saga.progress.document import SagaProgress, decode_progress
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.journal import Commit, TransitionDetails
-from saga.progress.next_action import choose_next_action, record_decision, record_without_handler
+from saga.progress.next_action import choose_next_action, record_decision
 from saga.progress.timers import find_earliest_ms, is_timer_too_late
 from saga.support.clock import from_iso, iso
 
@@ -229,9 +229,7 @@ class _Rebuilding:
                 return await repository.load(state)
             case RecallOverflow():
                 return await repository.overflow.recall(state)
-            case TouchDeadline() | RescheduleTimer():
-                return await repository.commit(state, record_without_handler, action)
-            case RecordDecision():
+            case RecordDecision() | TouchDeadline() | RescheduleTimer():
                 return await repository.commit(state, record_decision, action)
             case Abort() | ApplyCommand():
                 raise Unknowable("a person has decided about it, or it has calls that cannot be undone")

@@ -23,6 +23,14 @@ from saga.policies.breaker import LastGood, LastGoodCache
 from saga.progress.actions import Now
 
 
+class EncodedEvent(NamedTuple):
+    """An event that a handler emitted, in the form in which it is published."""
+
+    type: str
+    schema: str
+    value: bytes
+
+
 class UsedResource(NamedTuple):
     """A resource with its limiter."""
 
@@ -130,8 +138,8 @@ class ServiceRuntime(PreparedService):
             memory = self.memories[at] = LastGoodCache(limits.fallback)
         return memory
 
-    def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
-        """Encode an event to be emitted: type, schema and bytes. Raises `Permanent` for an event of another saga."""
+    def encode(self, event: Event, saga: str) -> EncodedEvent:
+        """Encode an event to be emitted. Raises `Permanent` for an event of another saga."""
         contract = self.contracts[name_of(type(event))]
         key = str(getattr(event, contract.key))
         if key != saga:
@@ -141,7 +149,7 @@ class ServiceRuntime(PreparedService):
         except BadInput as why:
             raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
         self.check_size(contract.name, value)
-        return contract.name, event.__contract__, value
+        return EncodedEvent(contract.name, event.__contract__, value)
 
     def check_size(self, type_: str, value: bytes) -> None:
         """Raise `Permanent` for an event that is too large for the log: stored in the progress, it would block the

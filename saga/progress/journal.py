@@ -168,15 +168,15 @@ def append_transition(
     if p.segments and any(page.is_forgotten(hand.surely_s) for page in p.segments):
         pages = tuple(page for page in p.segments if not page.is_forgotten(hand.surely_s))
         p = replace(p, segments=pages, format=compute_format(pages, p.deadlines, p.suspended_runs, p.version))
-    started, principal, message = p.started or hand.message.started, determine_principal(p, hand.message), ended.message
-    wake = None
+    started, principal = p.started or hand.message.started, determine_principal(p, hand.message)
+    message, before, position, wake = ended.message, hand.before, hand.position, None
     if hand.roles.deadlines:
         p = timers.touch_deadlines(p, hand.roles, hand.message, ended.events, hand.now_ms)
     # In most sagas nothing waits for a time, and checking that is cheap.
     if p.deadlines or p.queue or p.compensating or p.suspended_runs or p.timer is not None:
         if not timers.is_clock_behind(hand.message, hand.now_ms):
             p = timers.limit_delays(p, hand.roles, hand.now_ms)
-        p, wake = timers.set_timer(p, hand.before, hand.now_ms)
+        p, wake = timers.set_timer(p, before, hand.now_ms)
     entry = Transition(
         n=p.n,
         previous=p.hash or integrity.get_initial_hash(p.service, p.saga),
@@ -187,14 +187,14 @@ def append_transition(
         type=message.type,
         source=message.source,
         cause="" if ended.cause == message.id else ended.cause,
-        position=None if hand.position is None else hand.position[:3],
-        log_id="" if hand.position is None else hand.position.log_id,
+        position=None if position is None else position[:3],
+        log_id="" if position is None else position.log_id,
         reason=ended.reason,
         attempt=ended.attempt,
         failures=ended.failures,
         delta=ended.delta,
         version=p.version,
-        changes=integrity.digest_changes(hand.before, p, started, principal) if hand.before is not None else {},
+        changes=integrity.digest_changes(before, p, started, principal) if before is not None else {},
         # A tuple made of a list, here and below: from a generator it takes half as long again.
         events=tuple([EmittedEvent(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,

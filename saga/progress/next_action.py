@@ -149,17 +149,14 @@ def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) 
     )
 
 
-def record_without_handler(p: SagaProgress, hand: WriteContext, action: TouchDeadline | RescheduleTimer) -> Commit:
-    """Record an action that concerns no handler: a message that opens or closes a deadline, or a new timer."""
-    return (
-        journal.record_deadline_event(p, hand, action.message)
-        if isinstance(action, TouchDeadline)
-        else journal.reschedule_timer(p, hand)
-    )
-
-
-def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecision) -> Commit:
+def record_decision(
+    p: SagaProgress, hand: WriteContext, action: RecordedDecision | TouchDeadline | RescheduleTimer
+) -> Commit:
     """Record a decision for which no handler runs."""
+    if isinstance(action, TouchDeadline):  # the message opens or closes a deadline
+        return journal.record_deadline_event(p, hand, action.message)
+    if isinstance(action, RescheduleTimer):
+        return journal.reschedule_timer(p, hand)
     role, message = action.role, action.message
     match action:
         case Ignore():

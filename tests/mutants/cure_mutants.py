@@ -81,6 +81,6 @@ def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
         patch,
         ProgressRepository,
         "checkpoint",
-        "None if p.is_open else self.service.retention_s",
-        "self.service.retention_s",
+        "None if p.is_open else service.retention_s",
+        "service.retention_s",
     )

@@ -22,7 +22,7 @@ from saga.progress.document import (
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles
 from saga.progress.journal import TransitionDetails, WriteContext
-from saga.progress.next_action import choose_next_action, record_without_handler
+from saga.progress.next_action import choose_next_action, record_decision
 from saga.progress.timers import is_deadline_overdue
 from saga.support.clock import LATEST_MS, from_iso, iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
@@ -195,7 +195,7 @@ def test_a_message_that_is_for_nothing_else_is_written_down_once() -> None:
     action = choose_next_action(opened(), ROLES, trigger, now, True)
     assert action == TouchDeadline(PAID)
     assert isinstance(action, TouchDeadline)
-    p = record_without_handler(opened(), hand(opened(), PAID), action).snapshot
+    p = record_decision(opened(), hand(opened(), PAID), action).snapshot
     assert p.closed == ("expire",)
     assert is_message_known(p, ROLES, PAID)
     assert choose_next_action(p, ROLES, trigger, now, True) == Complete()

@@ -49,7 +49,8 @@ class OffsetTracker:
     def skip_to(self, after: int) -> None:
         """Treat every offset below `after` that was never registered with `begin` as finished, because it needs no
         work or does not exist. Registered messages still have to finish."""
-        self._end = max(self._end, after)
+        if after > self._end:
+            self._end = after
         self.may_have_moved = True
 
     def finish(self, offset: int) -> None:

@@ -101,23 +101,23 @@ def _skip_unknown_type(type_: str) -> SkippedRecord:
 
 def route_record(record: Record, service: PreparedService) -> RoutedRecord:
     """Route one record. Any program may have written it, so no content makes this raise."""
-    schema, library = "", service.schemas.library
+    schema, consumed = "", service.consumed
     try:
         if record.topic in service.set_apart:
             return _route_special_record(record, service)
-        value = record.value
+        value, library = record.value, service.schemas.library
         if value is None:
             return TOMBSTONE
         foreign = value[:2] != codec.MARKER
         if foreign:
             record = to_binary_mode(record)
         type_ = envelope.type_of(record)
-        if foreign or type_ is None or type_ not in service.consumed:  # the type header alone does not decide
+        if foreign or type_ is None or type_ not in consumed:  # the type header alone does not decide
             version = library.by_fingerprint.get(value[2 : codec.HEADER_SIZE])
-            if version is not None and version.name == type_ and type_ not in service.consumed:
+            if version is not None and version.name == type_ and type_ not in consumed:
                 return UNKNOWN  # the usual case
             found = recognize(record, library)
-            if found.name not in service.consumed:
+            if found.name not in consumed:
                 return UNKNOWN if found.name else _skip_unknown_type(found.unknown_type)
             if found.doubt:
                 return BadRecord(found.doubt)

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Parameter, Reaction
 from saga.engine.errors import Halted, Superseded, wrap_base_exception
-from saga.engine.execution.runs import AttemptFailed, EncodedEvent, RunRequest
+from saga.engine.execution.runs import AttemptFailed, RunRequest
 from saga.engine.execution.saga_context import SagaContext
 from saga.engine.execution.value_codec import ValueCodec
 from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import EncodedEvent
 from saga.errors import KeyMissing, NewerHandler, Permanent
 from saga.messages import Event, Message, name_of
 from saga.progress.document import Intent, SuspendedRun
@@ -59,11 +60,10 @@ class HandlerRunner:
         """
         p = state.loaded_progress
         context = await self.open(state, request, request.open_intent(p) or request.make_intent(p))
-        spans, measured = state.measurements.spans, state.measurements
-        work = self.call(context)
+        measured, work = state.measurements, self.call(context)
         try:
             try:
-                if spans is not None:
+                if (spans := measured.spans) is not None:
                     work = spans.around("handler", request.handler.name, work, context.intent.parts)
                 return await work
             except Exception as why:
@@ -162,7 +162,7 @@ class HandlerRunner:
         events = handler.events_of(returned)
         if len(events) > 1:
             self._check_one_outcome(handler, events)
-        encoded = [EncodedEvent(*service.encode(event, context.processing.message.saga)) for event in events]
+        encoded = [service.encode(event, context.processing.message.saga) for event in events]
         if service.ports.keys is not None:
             encoded = [await context.codec.encrypt_event(event, *e) for event, e in zip(events, encoded, strict=True)]
         suspended = self._suspend(context, returned) if handler.may_wait else None

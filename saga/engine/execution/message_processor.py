@@ -62,7 +62,6 @@ from saga.progress.next_action import (
     hold_back,
     is_message_complete,
     record_decision,
-    record_without_handler,
 )
 from saga.progress.operator_commands import apply_command
 from saga.progress.suspended_runs import compute_cause
@@ -99,11 +98,12 @@ class MessageProcessor:
         service = self.service
         p, cas = cached or (None, 0)
         if p is None:
-            now, started = service.decision_time(), message.started
-            if message.type in service.starts and (started is None or started >= now.forgotten):
-                p = journal.new_progress(service.name, message.saga, service.version)
-                if started is not None and started > now.future:
-                    self._report_future(message, started)
+            if message.type in service.starts:
+                now, started = service.decision_time(), message.started
+                if started is None or started >= now.forgotten:
+                    p = journal.new_progress(service.name, message.saga, service.version)
+                    if started is not None and started > now.future:
+                        self._report_future(message, started)
         elif p.started is None and service.is_older_than_retention(message):
             p, cas = None, 0
         # Checked only if the message may become pending: one that can never be decoded must not wait for other events.
@@ -133,7 +133,7 @@ class MessageProcessor:
 
         A refused write is not an error: the next decision is made on the reloaded progress.
         """
-        service = self.service
+        service, repository = self.service, self.repository
         action: Action = RELOAD
         try:
             if state.undecodable:  # a schema may have been deployed meanwhile
@@ -144,7 +144,25 @@ class MessageProcessor:
                     now = await self._add_log_progress(state, now)
                 p = self.read_progress(state, now.ms)
                 action = choose_next_action(p, service.roles, state, now, state.is_current)
-            state = await self._carry_out(state, action)
+            match action:
+                case RunHandler() | Compensate():
+                    state = await self._run(state, self._request(action))
+                case Complete():
+                    return replace(state, is_complete=True)
+                case LoadProgress():
+                    return await repository.load(state)
+                case RecallOverflow():
+                    return await repository.overflow.recall(state)
+                case RecordDecision() | TouchDeadline() | RescheduleTimer():
+                    state = await repository.commit(state, record_decision, action)
+                case ForwardTimer() | AwaitLog():
+                    return await self._end_with_timer(state, action)
+                case Abort():
+                    state = await self._abort(state, action)
+                case ApplyCommand():
+                    service.schemas.doubt()
+                    command = await encrypt_answer(service, state, action)
+                    state = await repository.commit(state, apply_command, command)
         except Superseded:
             return state.drop_progress()
         except SchemaUnasked as why:
@@ -152,35 +170,7 @@ class MessageProcessor:
             return state
         except TooLarge as why:
             return await self._give_up_oversized(state, action, why)
-        return state if state.is_complete or not self._is_finished(state, action) else replace(state, is_complete=True)
-
-    async def _carry_out(self, state: ProcessingState, action: Action) -> ProcessingState:
-        """Carry out an action. Raises `Superseded` and `TooLarge` for a refused write."""
-        commit = self.repository.commit
-        match action:
-            case RunHandler() | Compensate():
-                return await self._run(state, self._request(action))
-            case Complete():
-                return replace(state, is_complete=True)
-            case LoadProgress():
-                return await self.repository.load(state)
-            case RecordDecision():
-                return await commit(state, record_decision, action)
-            case ForwardTimer() | AwaitLog():
-                return await self._end_with_timer(state, action)
-            case TouchDeadline() | RescheduleTimer():
-                return await commit(state, record_without_handler, action)
-            case Abort():
-                request = await prepare_abort(self.service, state, action)
-                if action.intent.undo_with:
-                    return await self._run(state, request)
-                return await commit(state, record_abort, action, request.remains, ())
-            case RecallOverflow():
-                return await self.repository.overflow.recall(state)
-            case ApplyCommand():
-                self.service.schemas.doubt()
-                command = await encrypt_answer(self.service, state, action)
-                return await commit(state, apply_command, command)
+        return self._complete_if_finished(state)
 
     def read_progress(self, state: ProcessingState, now_ms: int) -> SagaProgress | None:
         """Return the progress for this version of the service, without the runs that are held back.
@@ -198,17 +188,17 @@ class MessageProcessor:
         bad = service.why_undecodable(service.roles.handlers[head.handler], head.message)
         return replace(p, queue=(replace(head, undecodable=bad), *p.queue[1:]))
 
-    def _is_finished(self, state: ProcessingState, action: Action) -> bool:
-        """Return True if the message is finished, so that another decision would only confirm it.
+    def _complete_if_finished(self, state: ProcessingState) -> ProcessingState:
+        """Complete the message if another decision would only confirm that it is finished.
 
         It is not finished if a deadline has become due meanwhile.
         """
         p = state.progress
-        if p is None or not state.is_current or isinstance(action, LoadProgress | RecallOverflow):
-            return False
-        if not is_message_complete(p, self.service.roles, state):
-            return False
-        return not p.deadlines or not is_deadline_overdue(p, self.service.ports.clock.now_ms())
+        if p is None or not state.is_current or not is_message_complete(p, self.service.roles, state):
+            return state
+        if p.deadlines and is_deadline_overdue(p, self.service.ports.clock.now_ms()):
+            return state
+        return replace(state, is_complete=True)
 
     async def _give_up_oversized(self, state: ProcessingState, action: Action, why: TooLarge) -> ProcessingState:
         """Make a dead letter of a message whose progress the store refuses as too large, or reject the command.
@@ -294,6 +284,13 @@ class MessageProcessor:
         except Superseded:
             earlier = outcome.state.attempts_of(request.run)
             return outcome.state.carry(request.run, outcome.reusable_answers, earlier).drop_progress()
+
+    async def _abort(self, state: ProcessingState, action: Abort) -> ProcessingState:
+        """Abort a run that never finished: make the calls that undo its steps, if it has any."""
+        request = await prepare_abort(self.service, state, action)
+        if action.intent.undo_with:
+            return await self._run(state, request)
+        return await self.repository.commit(state, record_abort, action, request.remains, ())
 
     async def _write_run(self, request: RunRequest, reaction: ProcessingState | Write) -> ProcessingState:
         """Write what follows from the end of a run, if anything; then drop the attempt's carried answers."""

@@ -1,7 +1,7 @@
 """Runs of handlers as values: what is to run, and why an attempt failed."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 
@@ -51,14 +51,6 @@ class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
             handler_version=self.version,
             time="",
         )
-
-
-class EncodedEvent(NamedTuple):
-    """An event that a handler emitted, in the form in which it is published."""
-
-    type: str
-    schema: str
-    value: bytes
 
 
 class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):

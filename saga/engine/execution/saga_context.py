@@ -41,7 +41,7 @@ from saga.messages import Event
 from saga.policies.breaker import LastGoodCache
 from saga.policies.retry import RETRY, FailureRule, Retry, choose_rule
 from saga.progress import ids, journal
-from saga.progress.document import AbortAction, Intent, StepRecord
+from saga.progress.document import AbortAction, Intent, StepRecord, SuspendedRun
 from saga.progress.failed_attempts import READ_S_MIN
 from saga.support.clock import from_iso, iso
 from saga.telemetry.events import FellBack, StepDone
@@ -107,15 +107,9 @@ class SagaContext(Saga[Any]):
         """`intent`: the open intent, or the one that will be written before the first step. `codec`: has the state of
         the intent, decrypted."""
         self.service = service = repository.service
-        self.repository, self.processing, self.request, self.intent, self.codec = (
-            repository,
-            processing,
-            request,
-            intent,
-            codec,
-        )
+        self.repository, self.processing, self.codec = repository, processing, codec
+        self.request, self.intent = request, intent
         self.handler, self.run = request.handler, request.run
-        self.continued = request.action.goes_on
         self.begun_s = service.ports.clock.monotonic_s()
         self.outages = service.ports.outage_watch.outages
         """Value of `OutageWatch.outages` when the attempt began."""
@@ -124,7 +118,7 @@ class SagaContext(Saga[Any]):
         self.hides: list[str] = []
         """Other texts to hide in reports about the run."""
         self._numbers: dict[str, int] = {}
-        self.replay = StepReplay(self.handler.name, intent.handler_version, self.handler.version, codec.may_be_same)
+        self.replay = StepReplay(self.handler, intent.handler_version, codec.may_be_same)
         if intent.calls or intent.begins is not None or processing.results:  # else nothing is recorded yet
             self.replay.load(intent, processing.results_of(self.run))
         if service.state is not None:
@@ -134,6 +128,11 @@ class SagaContext(Saga[Any]):
             self._fields = fields
             self._state = service.state_of(fields)
             self._before = fields_of(self._state)
+
+    @property
+    def continued(self) -> SuspendedRun | None:
+        """The suspended run that this one continues; `None` if this is its first turn."""
+        return self.request.action.goes_on
 
     @property
     def reusable_answers(self) -> tuple[StepRecord, ...]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace as with_
 
+from saga.declarations.values import Reaction
 from saga.engine.errors import NotDeterministic
 from saga.engine.recorded_values import OFF, identify_call, is_flag, list_answerable_calls, skip_flags
 from saga.progress.document import Intent, StepRecord
@@ -28,11 +29,10 @@ class StepReplay:
     _resolved: Mapping[tuple[str, str, int], StepRecord] = MappingProxyType({})
     """Answers that an operator supplied in place of the external system."""
 
-    def __init__(self, handler: str, began_version: int, version: int, may_be_same: Callable[[str, str], bool]) -> None:
-        """`began_version`: version of the handler that began the run. `version`: that of this release. `may_be_same`:
-        compares the digest of arguments with one that may have been recorded with another key."""
-        self._handler, self._began_version, self._version = handler, began_version, version
-        self._may_be_same = may_be_same
+    def __init__(self, handler: Reaction, began_version: int, may_be_same: Callable[[str, str], bool]) -> None:
+        """`began_version`: version of the handler that began the run. `may_be_same`: compares the digest of arguments
+        with one that may have been recorded with another key."""
+        self._handler, self._began_version, self._may_be_same = handler, began_version, may_be_same
         self.calls: list[StepRecord] = []
 
     @property
@@ -82,7 +82,7 @@ class StepReplay:
             left = self._expected()
         if left is not None:
             raise self._mismatch(
-                f"{self._handler} recorded {left.kind} {left.name!r} (number {left.number}) "
+                f"{self._handler.name} recorded {left.kind} {left.name!r} (number {left.number}) "
                 "and its rerun has ended without asking for it",
                 left,
             )
@@ -105,7 +105,7 @@ class StepReplay:
                 if (is_flag(asked) or is_flag(expected)) and identify_call(asked) != identify_call(expected):
                     return self._answer_past_flags(asked, digest)
                 raise self._mismatch(
-                    f"{self._handler} recorded {expected.kind} {expected.name!r} "
+                    f"{self._handler.name} recorded {expected.kind} {expected.name!r} "
                     f"(number {expected.number}) and its rerun asks for {asked.kind} {asked.name!r} "
                     f"(number {asked.number}){' with other arguments' if what == 'input' else ''}",
                     expected,
@@ -130,12 +130,12 @@ class StepReplay:
 
         `calls`: the recorded call, and the call that the rerun made instead.
         """
-        began, now, disputed = self._began_version, self._version, list_answerable_calls(calls)
-        if began == now:
+        handler, began, disputed = self._handler, self._began_version, list_answerable_calls(calls)
+        if began == handler.version:
             return NotDeterministic(what, disputed=disputed)
         return NotDeterministic(
-            f"{what}; it began under version {began} of {self._handler}, and this release has version {now}",
-            f"keep the way of version {began} in {self._handler}, for `saga.version == {began}`; or ",
+            f"{what}; it began under version {began} of {handler.name}, and this release has version {handler.version}",
+            f"keep the way of version {began} in {handler.name}, for `saga.version == {began}`; or ",
             disputed,
         )
 

@@ -32,11 +32,10 @@ from saga.encryption.sensitive_fields import (
     replace_marked_at,
     unwrap_marked,
 )
-from saga.engine.execution.runs import EncodedEvent
 from saga.engine.foreign_values import WriterOf, decode_single_object
 from saga.engine.persistence.outbox import retry_while_unavailable
 from saga.engine.processing_state import ProcessingState
-from saga.engine.service_runtime import ServiceRuntime
+from saga.engine.service_runtime import EncodedEvent, ServiceRuntime
 from saga.errors import BadInput, KeyMissing, Permanent
 from saga.messages import Event, Message, Position, Record
 from saga.messaging.envelope import type_of

@@ -1,6 +1,6 @@
 """Load and commit the progress of sagas, and publish their events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Concatenate, ParamSpec
 
 from msgspec.structs import replace
@@ -9,6 +9,7 @@ from saga.engine.errors import Superseded
 from saga.engine.persistence import dead_letters, outbox
 from saga.engine.persistence.outbox import retry_while_unavailable
 from saga.engine.persistence.overflow_store import OverflowStore
+from saga.engine.ports import Heartbeat
 from saga.engine.processing_state import NOWHERE, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, SagaError, StoreError
@@ -62,39 +63,36 @@ class ProgressRepository:
         publish: those are published only if the processing of this message writes. Raises `Draining`, because a worker
         that has lost the partition must not decide.
         """
-        self.service.ports.assignment.check_running(state.position)
-        saga, remembered = state.message.saga, 0 if state.progress is None else state.cas
-        key = progress_key(self.service.name, saga)
-        spans, read = (
-            state.measurements.spans,
-            retry_while_unavailable(self.service, state.position, "get", self.service.ports.store.get, PROGRESS, key),
-        )
+        service, message = self.service, state.message
+        ports = service.ports
+        ports.assignment.check_running(state.position)
+        saga, remembered = message.saga, 0 if state.progress is None else state.cas
+        key, spans = progress_key(service.name, saga), state.measurements.spans
+        read = retry_while_unavailable(service, state.position, "get", ports.store.get, PROGRESS, key)
         document = await (read if spans is None else spans.around("store", "read progress", read))
         unpublished: tuple[Transition, ...] = ()
         if document is None:
-            p, cas = journal.new_progress(self.service.name, saga, self.service.version), 0
+            p, cas = journal.new_progress(service.name, saga, service.version), 0
         else:
             p, cas = decode_progress(document.content), document.cas
             # All events of a progress that this worker has cached were acknowledged.
             unpublished = state.unpublished
             if cas != remembered:
-                unpublished = tuple(
-                    history.find_unpublished(p, self.service.ports.assignment.is_committed, state.message.id)
-                )
+                unpublished = tuple(history.find_unpublished(p, ports.assignment.is_committed, message.id))
             self._check_declared(p, unpublished)
             if not all(self._is_brought_elsewhere(state, entry) for entry in unpublished):
                 await self._publish_all(state, p, unpublished)
                 unpublished = ()
-            if self.service.ports.transition_listener is not None:
-                self.service.ports.transition_listener.on_loaded(p)
-        if p.started is None and self.service.is_older_than_retention(
-            state.message
-        ):  # its contents may all be new to this version
-            await self._note_work(state.position)
-            if self.service.is_older_than_retention(state.message):
+            if ports.transition_listener is not None:
+                ports.transition_listener.on_loaded(p)
+        # Everything in the message may be new to this version.
+        if p.started is None and service.is_older_than_retention(message):
+            if (heartbeat := ports.heartbeat) is not None and not heartbeat.is_recent():
+                await self._note_work(heartbeat, state.position)
+            if service.is_older_than_retention(message):
                 await self._give_up_old(state)
                 return replace(state, is_complete=True)
-        if takeover.is_takeover_due(p, self.service.roles):
+        if takeover.is_takeover_due(p, service.roles):
             p = await self._take_over(replace(state, cas=cas), p)
         # Entries found in segments of the previous progress are no longer valid.
         return replace(state, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
@@ -179,10 +177,9 @@ class ProgressRepository:
                 )
             )
 
-    async def _note_work(self, position: Position) -> None:
+    def _note_work(self, heartbeat: Heartbeat, position: Position) -> Awaitable[None]:
         """Record in the store that the service works now, so that its absences are known later."""
-        if (work := self.service.ports.heartbeat) is not None and not work.is_recent():
-            await retry_while_unavailable(self.service, position, "write", work.record)
+        return retry_while_unavailable(self.service, position, "write", heartbeat.record)
 
     async def commit(
         self,
@@ -196,15 +193,16 @@ class ProgressRepository:
         `record_it` is called with the progress, the context of this write, and the arguments. Raises `Superseded` if
         the next action has to be decided again on a reloaded progress, and `TooLarge`.
         """
-        written = record_it(state.loaded_progress, self.write_context(state), *args, **kwargs)
-        clock, stages, entry = self.service.ports.clock, state.measurements, written.entry
+        p, ports, stages = state.loaded_progress, self.service.ports, state.measurements
+        written = record_it(p, self._write_context(state, p), *args, **kwargs)
+        clock, entry = ports.clock, written.entry
         began = clock.monotonic_s()
         state = await self.checkpoint(state, written)
         saved = clock.monotonic_s()
         stages.persisted_s += saved - began
         if entry is not None:
-            if self.service.ports.transition_listener is not None and state.progress is not None:
-                self.service.ports.transition_listener.on_written(state.progress, entry, stages)
+            if ports.transition_listener is not None and state.progress is not None:
+                ports.transition_listener.on_written(state.progress, entry, stages)
             if entry.events or entry.letters or entry.timer is not None:
                 await self.publish(state, written.snapshot, entry)
                 stages.published_s += clock.monotonic_s() - saved
@@ -230,8 +228,10 @@ class ProgressRepository:
 
         Raises `Superseded`, and `TooLarge` for a progress that can never be written.
         """
-        await self._note_work(state.position)
-        p = written.snapshot
+        service, at, p = self.service, state.position, written.snapshot
+        ports = service.ports
+        if (heartbeat := ports.heartbeat) is not None and not heartbeat.is_recent():
+            await self._note_work(heartbeat, at)
         if state.unpublished:
             await self._publish_all(state, state.loaded_progress, state.unpublished)
         if state.recalled:  # these entries are in segments already
@@ -243,7 +243,7 @@ class ProgressRepository:
             or (p.intents and integrity.may_affect_format(p.intents))
         ):
             p = integrity.update_format(p)
-        content, bounds = encode(p), self.service.bounds
+        content, bounds = encode(p), service.bounds
         emptied: list[tuple[str, int]] = []
         large = len(content) > history.HISTORY_BYTES_MAX
         kept = len(p.queue + p.waiting + p.results + p.self_consumed)
@@ -254,25 +254,25 @@ class ProgressRepository:
             large = len(content) > history.HISTORY_BYTES_MAX
         if large or len(p.transitions) > history.TRANSITIONS_MAX:
             if (archive := history.build_archive(p)) is not None:
-                p = await self.write_archive(state.position, p, archive)
+                p = await self.write_archive(at, p, archive)
                 content = encode(p)
-            check_room(written, p, len(content), self.service.ports.store.document_bytes_max)
-        store, where = self.service.ports.store, progress_key(self.service.name, p.saga)
-        expiry_s, at = None if p.is_open else self.service.retention_s, state.position
+            check_room(written, p, len(content), ports.store.document_bytes_max)
+        store, where = ports.store, progress_key(service.name, p.saga)
+        expiry_s = None if p.is_open else service.retention_s
         try:
             if state.cas:
                 work = retry_while_unavailable(
-                    self.service, at, "write", store.replace, PROGRESS, where, content, cas=state.cas, expiry_s=expiry_s
+                    service, at, "write", store.replace, PROGRESS, where, content, cas=state.cas, expiry_s=expiry_s
                 )
             else:
                 work = retry_while_unavailable(
-                    self.service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s
+                    service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s
                 )
             cas = await (
                 work if (spans := state.measurements.spans) is None else spans.around("store", "write progress", work)
             )
         except (Conflict, Exists, Ambiguous) as why:
-            outbox.report_refused_write(self.service, p.saga, "write", why)
+            outbox.report_refused_write(service, p.saga, "write", why)
             raise Superseded from why
         if emptied:
             await self.overflow.remove_segments(emptied)
@@ -281,8 +281,9 @@ class ProgressRepository:
     async def open_intent(self, state: ProcessingState, intent: Intent) -> ProcessingState:
         """Write an intent, so that the call that it begins is known after a crash. Raises `Superseded` and
         `TooLarge`."""
-        context = self.write_context(state, appends=False)
-        return await self.checkpoint(state, journal.open_intent(state.loaded_progress, context, intent))
+        p = state.loaded_progress
+        context = self._write_context(state, p, appends=False)
+        return await self.checkpoint(state, journal.open_intent(p, context, intent))
 
     async def write_archive(self, position: Position, p: SagaProgress, archive: TransitionArchive) -> SagaProgress:
         """Archive the oldest published transitions in an insert-only document, and return the progress without them."""
@@ -322,50 +323,49 @@ class ProgressRepository:
 
         Nothing of a later transition is published before. A timer that is being processed is not published again.
         """
-        position, records, count = state.position, outbox.outbox_records(self.service, p, entry), len(entry.events)
+        service, position = self.service, state.position
+        records, count = outbox.outbox_records(service, p, entry), len(entry.events)
         if entry.timer is not None and entry.timer.id != state.message.id:
-            records.insert(count, outbox.timer_record(self.service, p.saga, entry.timer.id, entry.timer.due_ms))
+            records.insert(count, outbox.timer_record(service, p.saga, entry.timer.id, entry.timer.due_ms))
             count += 1
-        began_s = self.service.ports.clock.monotonic_s()
+        began_s = service.ports.clock.monotonic_s()
         try:
-            await outbox.send(self.service, position, records)
+            await outbox.send(service, position, records)
         except Exception:  # a dead letter that the log refuses must not block anything else
             if not entry.letters:
                 raise
             if count:
-                await outbox.send(self.service, position, records[:count])
+                await outbox.send(service, position, records[:count])
             for letter in records[count:]:
-                await outbox.send_dead_letter(self.service, position, letter)
+                await outbox.send_dead_letter(service, position, letter)
         if state.measurements.spans is not None:
             state.measurements.spans.published(build_messages(p, entry), began_s)
         for dead in entry.letters:
-            if self.service.ports.outage_watch.is_news(dead.id):
-                outbox.report_dead_letter(self.service, p.saga, dead)
+            if service.ports.outage_watch.is_news(dead.id):
+                outbox.report_dead_letter(service, p.saga, dead)
 
-    def write_context(self, state: ProcessingState, *, appends: bool = True) -> WriteContext:
+    def _write_context(self, state: ProcessingState, p: SagaProgress, *, appends: bool = True) -> WriteContext:
         """Collect everything that the next write depends on: message, time, retention, and the previous progress.
 
         `appends`: False for a write without a transition, which need not know whether the message is new.
         """
-        message, p = state.message, state.loaded_progress
+        service, message = self.service, state.message
+        roles, listener = service.roles, service.ports.transition_listener
         is_new = (
             appends
             and message.type not in OURS
             and not state.paged
-            and not is_message_known(p, self.service.roles, message)
+            and state.position != NOWHERE
+            and not is_message_known(p, roles, message)
         )
-        is_new = is_new and state.position != NOWHERE
-        listener = self.service.ports.transition_listener
         return WriteContext(
             message=message,
             position=state.position if is_new else None,
-            roles=self.service.roles,
+            roles=roles,
             # Without a message nothing is redelivered after a crash: a repair records it after everything is published.
-            self_consumed_types=self.service.roles.self_consumed_types if message.type else p.self_consumed_types,
-            now_ms=self.service.ports.clock.now_ms(),
-            retention_s=self.service.retention_s,
+            self_consumed_types=roles.self_consumed_types if message.type else p.self_consumed_types,
+            now_ms=service.ports.clock.now_ms(),
+            retention_s=service.retention_s,
             before=p,
-            transitions_published=p.transitions_published
-            if (listener := self.service.ports.transition_listener) is None
-            else listener.published_below(p),
+            transitions_published=p.transitions_published if listener is None else listener.published_below(p),
         )
