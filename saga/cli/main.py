@@ -52,6 +52,7 @@ COMMANDS: Commands = {
     "run": ("saga.cli.run:run", "Run the services declared in the given modules."),
     "publish": ("saga.cli.publish:publish", "Publish one event for each line of JSON."),
     "sagas": ("saga.cli.sagas:sagas", "List, show, verify, repair and rebuild sagas."),
+    "explain": ("saga.cli.explain:explain", "Explain why a saga is not finished, and what would end the wait."),
     "dead": ("saga.cli.dead:dead", "List dead letters; replay, discard or resolve them; release parked runs."),
     "control": ("saga.cli.control:control", "Set flags, pause, limit or route running services."),
     "audit": (

@@ -255,6 +255,8 @@ class SagaDetails:
     statuses: tuple[ServiceStatus, ...]
     failing: Mapping[str, str] = field(default_factory=dict)
     """Last error of each failing compensation, by the id of the event that it undoes."""
+    services_read: frozenset[str] = frozenset()
+    """Services whose store was read, whether or not it has the saga."""
 
     @property
     def undoing(self) -> frozenset[str]:
@@ -276,7 +278,7 @@ async def read_saga(
         NoStore: There is no store.
         SagaError: A transition cannot be decoded.
     """
-    histories = []
+    histories, read = [], set[str]()
     async with deployment.open_stores(() if service is None else (service,)) as sources:
         for source in sources:
             try:
@@ -284,11 +286,15 @@ async def read_saga(
             except UnreadableHistory as why:
                 deployment.warn(why)
                 continue
+            read.add(source.service)
             if found is not None:
                 histories.append(found)
     try:
         return SagaDetails(
-            tuple(histories), tuple(build_timeline(histories)), tuple(compute_status(h.progress) for h in histories)
+            tuple(histories),
+            tuple(build_timeline(histories)),
+            tuple(compute_status(h.progress) for h in histories),
+            services_read=frozenset(read),
         )
     except msgspec.DecodeError as why:
         raise SagaError(

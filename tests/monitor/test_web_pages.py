@@ -321,3 +321,19 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
         ):
             answer = await browser.send(form, *fields, status=400)
             assert told in Seen(answer.text).text, fields
+
+
+async def test_the_page_of_a_saga_explains_why_it_is_not_finished(shop: Path) -> None:
+    async with browsing(Settings()) as browser:
+        seen = await browser.get("/saga?id=order-3")
+        is_clean(seen)
+        assert "Why is it not finished?" in seen.text
+        assert "Saga order-3 waits for PaymentReserved or PaymentDeclined." in seen.text
+        assert "saga dead replay payment --saga order-3 --who NAME --why REASON" in seen.text
+        assert "PaymentReserved (missing) payment.reserve after OrderPlaced" in seen.text
+        assert "ShipmentBooked (open)" in seen.text
+        [line] = [attrs for tag, attrs in seen.elements if tag == "path" and attrs.get("class") == "missing"]
+        assert line["d"]
+        finished = await browser.get("/saga?id=order-2")
+        assert "Saga order-2 is finished: it ended with OrderCancelled (failure)" in finished.text
+        assert "InventoryReserved (compensated)" in finished.text

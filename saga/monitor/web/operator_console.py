@@ -9,21 +9,23 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from saga.choreography.overview import Overview
-from saga.choreography.releases import manifest_folder, read_manifests
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
-from saga.errors import BadInput, NoStore, SagaError
+from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
 from saga.messaging import controls
 from saga.messaging.controls import ControlEntry, Switch, Target
 from saga.ops import operator_commands
 from saga.ops.attention import Attention, AttentionItem, find_attention, find_blocking
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
+from saga.ops.explanation import SagaExplanation, explain
 from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
+from saga.ops.saga_facts import complete_facts, read_offsets_of_all, read_overview
+from saga.ops.saga_situation import NO_REPORTS, SagaReports
 from saga.ops.sagas import SagaDetails, add_reasons, describe_open_work, read_saga
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.ops.sources import Warn, open_stores
@@ -38,6 +40,8 @@ OLD_S = 10.0
 """Age in seconds from which the page tells how old its data are."""
 PATIENCE_S = 0.06
 """Seconds that a page waits for a refresh. After that it shows older data, or that the data are being read."""
+OFFSETS_S_MAX = 2.0
+"""Seconds that the page of a saga waits for the broker to tell which services run and how far they are."""
 ACTING_S = 5.0
 """Seconds that a page waits for the services' answers after an operator has acted."""
 LETTERS_MAX = 2000
@@ -144,6 +148,7 @@ class StoredSaga:
     """Unfinished work: name of the service, and a description."""
     values: Mapping[tuple[str, int], Sequence[EventFields]]
     """Decoded events by service and transition; sensitive fields are redacted."""
+    explanation: SagaExplanation
     troubles: tuple[str, ...]
 
 
@@ -184,16 +189,22 @@ class OperatorConsole:
         """Return the choreography: the contracts of the current folder, combined with the manifests beside them."""
         return await self._overview.get()
 
-    async def saga(self, saga: str) -> StoredSaga:
-        """Read one saga in all services. Raises `SagaError` if there is no store, or its content cannot be read."""
-        return await asyncio.to_thread(asyncio.run, self._load_saga(saga))
+    async def saga(self, saga: str, reports: SagaReports = NO_REPORTS) -> StoredSaga:
+        """Read one saga in all services. Raises `SagaError` if there is no store, or its content cannot be read.
 
-    async def _load_saga(self, saga: str) -> StoredSaga:
+        Args:
+            reports: What the monitor knows of the saga.
+        """
+        return await asyncio.to_thread(asyncio.run, self._load_saga(saga, reports))
+
+    async def _load_saga(self, saga: str, reports: SagaReports) -> StoredSaga:
         troubles: list[str] = []
 
         def warn(why: object) -> None:
             troubles.append(str(why))
 
+        overview = self._read_choreography(warn)
+        readings = await read_offsets_of_all(overview, self._deployment(log.info), seconds_max=OFFSETS_S_MAX)
         seen = await read_saga(saga, self._deployment(warn))
         if seen.undoing:
             seen = await add_reasons(saga, seen, self._deployment(warn))
@@ -203,7 +214,17 @@ class OperatorConsole:
             for what in describe_open_work(history.progress, status, seen.failing)
         ]
         values = {(h.service, n): said for h in seen.histories for n, said in read_event_fields(h).items()}
-        return StoredSaga(saga, seen, tuple(left), values, tuple(troubles))
+        facts = await complete_facts(saga, seen, readings, self._deployment(log.info))
+        explanation = explain(replace(facts, reports=reports))
+        return StoredSaga(saga, seen, tuple(left), values, explanation, tuple(troubles))
+
+    def _read_choreography(self, warn: Warn) -> Overview:
+        """Read the choreography; without manifests if they cannot be used."""
+        try:
+            return read_overview()
+        except ConfigurationError as why:
+            warn(why)
+            return Overview(find_library(), {})
 
     @property
     def _addresses_or_default(self) -> Sequence[str]:
@@ -225,8 +246,7 @@ class OperatorConsole:
         return tuple([await self._read_control_log(service) for service in dict.fromkeys(services)])
 
     async def _read_overview(self, _: list[str]) -> Overview:
-        library = find_library()
-        return Overview(library, read_manifests(manifest_folder(library)))
+        return read_overview()
 
     async def _read_control_log(self, service: str) -> ServiceControls:
         try:

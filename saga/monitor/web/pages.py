@@ -17,11 +17,13 @@ from saga.choreography.sequence_drawing import STYLE
 from saga.errors import BadInput, NoStore
 from saga.messaging.controls import KINDS, Switch, describe_switch
 from saga.messaging.operator_commands import StepAnswer, Wanted
+from saga.monitor.reports import list_reports
 from saga.monitor.views import PageRequest, SagaFilter, SagaRow, Timeline, Views
 from saga.monitor.web import plots
 from saga.monitor.web.guards import FormFields
 from saga.monitor.web.live_graph import draw_live_graph, list_troubles
 from saga.monitor.web.operator_console import LETTERS_MAX, StoredSaga
+from saga.monitor.web.path_picture import draw_path_picture
 from saga.monitor.web.site import (
     PageNotFound,
     Site,
@@ -146,7 +148,7 @@ async def saga(request: Request) -> Response:
     if not id_:
         raise PageNotFound("name a saga by its id")
     told = site.views.saga(id_, site.clock.now_ms()) if site.views is not None else None
-    seen, trouble = await _load_saga(site, id_)
+    seen, trouble = await _load_saga(site, id_, told)
     if told is None and (seen is None or not seen.shown.histories):
         raise PageNotFound(
             "\n".join(
@@ -161,6 +163,8 @@ async def saga(request: Request) -> Response:
         id=id_,
         seen=seen if seen is not None and seen.shown.histories else None,
         told=told,
+        explanation=None if seen is None else seen.explanation,
+        picture=None if seen is None else draw_path_picture(seen.explanation.path),
         outcome=_find_outcome(seen, told),
         troubles=[*([trouble] if trouble else []), *(seen.troubles if seen is not None else ())],
         letters=letters,
@@ -168,10 +172,10 @@ async def saga(request: Request) -> Response:
     )
 
 
-async def _load_saga(site: Site, id_: str) -> tuple[StoredSaga | None, str]:
+async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[StoredSaga | None, str]:
     """Load the saga from the stores, or return the reason why they cannot be read."""
     try:
-        return await site.desk.saga(id_), ""
+        return await site.desk.saga(id_, list_reports(told)), ""
     except NoStore as why:
         return None, "" if site.views is not None else str(why)
 

@@ -1,0 +1,119 @@
+"""Read what `saga.ops.explanation` needs to explain a saga: progresses, manifests, dead letters, controls and offsets.
+
+Only documents of this saga are read, and no topic is scanned, except `<service>.dead` of services in which a
+compensation has begun: it holds the reason why that fails. A part that cannot be read becomes a note, and the rest is
+explained all the same.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from saga.choreography.overview import Overview
+from saga.choreography.releases import manifest_folder, read_manifests
+from saga.contracts.library import find_library
+from saga.errors import NoStore, SagaError
+from saga.messaging.controls import ActiveControls, read_controls
+from saga.ops.attention import find_blocking
+from saga.ops.offsets import ServiceOffsets, read_service_offsets
+from saga.ops.operator_commands import read_control_log
+from saga.ops.saga_situation import NO_REPORTS, SagaFacts, SagaReports
+from saga.ops.sagas import SagaDetails, add_reasons, read_saga
+from saga.ops.selection import Deployment, Selection
+from saga.ops.sources import missing_broker_file, open_administration
+
+BROKER_S_MAX = 15.0
+"""Maximum seconds to wait for the offsets of all services, for a person at a terminal."""
+
+
+def read_overview() -> Overview:
+    """Read the choreography: the contracts of the current folder, and the manifests beside them. Raises
+    `ConfigurationError`."""
+    library = find_library()
+    return Overview(library, read_manifests(manifest_folder(library)))
+
+
+async def read_facts(
+    saga: str, deployment: Deployment, overview: Overview, reports: SagaReports = NO_REPORTS
+) -> SagaFacts:
+    """Read the facts about one saga.
+
+    Args:
+        reports: What the monitor knows of the saga.
+    """
+    notes: list[str] = []
+    noting = replace(deployment, warn=lambda why: notes.append(str(why)))
+    readings = await read_offsets_of_all(overview, noting)
+    try:
+        seen = await read_saga(saga, noting)
+    except NoStore as why:
+        notes.append(str(why))
+        seen = SagaDetails((), (), ())
+    facts = await complete_facts(saga, seen, readings, noting)
+    return replace(facts, reports=reports, notes=tuple(notes))
+
+
+class OffsetReadings(NamedTuple):
+    """Offsets of the services of a choreography at a time."""
+
+    overview: Overview
+    now_ms: int
+    offsets: Mapping[str, ServiceOffsets]
+
+
+async def complete_facts(saga: str, seen: SagaDetails, readings: OffsetReadings, deployment: Deployment) -> SagaFacts:
+    """Add to the histories of a saga what else is known: dead letters, controls and offsets.
+
+    Args:
+        readings: Offsets that were read before the histories. So an event that exists since before, of which no record
+            is left to be handled, must be in the history of its consumer.
+    """
+    letters = []
+    if any(history.progress.is_quarantined for history in seen.histories):
+        letters = [each.letter async for each in find_blocking(Selection(sagas=(saga,)), deployment)]
+    if seen.undoing and not seen.failing:
+        seen = await add_reasons(saga, seen, deployment)
+    return SagaFacts(
+        saga=saga,
+        now_ms=readings.now_ms,
+        overview=readings.overview,
+        histories=seen.histories,
+        services_read=seen.services_read,
+        letters=letters,
+        failing=seen.failing,
+        controls=await _read_controls(seen.services_read, deployment),
+        offsets=readings.offsets,
+    )
+
+
+async def _read_controls(services: Collection[str], deployment: Deployment) -> Mapping[str, ActiveControls]:
+    found = {}
+    for service in sorted(services):
+        try:
+            found[service] = read_controls(await read_control_log(service, deployment))
+        except SagaError as why:
+            deployment.warn(why)
+    return found
+
+
+async def read_offsets_of_all(
+    overview: Overview, deployment: Deployment, *, seconds_max: float = BROKER_S_MAX
+) -> OffsetReadings:
+    """Read the offsets and members of all services that have a manifest; none if the broker does not answer in time."""
+    now_ms, offsets = deployment.clock.now_ms(), dict[str, ServiceOffsets]()
+    services = {manifest.stored for manifest in overview.manifests.values()}
+    try:
+        settings = deployment.broker_settings
+        if (file := missing_broker_file(settings)) is not None:
+            deployment.warn(f"whether the services run is not known: there is no file {file}")
+        else:
+            offsets = await deployment.clock.within(seconds_max, _read_each_offset(services, deployment))
+    except (SagaError, TimeoutError) as why:
+        reason = str(why) or f"the broker did not answer within {seconds_max:g} s"
+        deployment.warn(f"whether the services run is not known: {reason}")
+    return OffsetReadings(overview, now_ms, offsets)
+
+
+async def _read_each_offset(services: Collection[str], deployment: Deployment) -> dict[str, ServiceOffsets]:
+    async with open_administration(deployment.broker_settings, deployment.clock) as broker:
+        return {service: await read_service_offsets(service, broker) for service in sorted(services)}

@@ -1,0 +1,142 @@
+"""The path of a saga: the events that have happened and those that are still to come, in causal order. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from saga.choreography.manifest import DeclaredReaction
+from saga.ops.obstacles import Obstacle
+from saga.ops.saga_situation import Happening, SagaSituation, list_outcomes, list_undone
+
+Mark: TypeAlias = Literal["done", "compensated", "missing", "open"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathEvent:
+    """An event on the path of a saga: one that has happened, or that is still to come."""
+
+    type: str
+    """Type of the event; empty for a handler that has to run and emits nothing."""
+    mark: Mark
+    service: str
+    """Service that emitted the event, or has to; the name of a client if it was published from outside."""
+    handler: str
+    causes: tuple[str, ...]
+    """Types of the events on the path that the handler takes."""
+    time: str | None
+
+
+def draw_path(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> list[PathEvent]:
+    """Return the events that have happened, then those that are still to come, each after its causes."""
+    path = [*_list_happened(situation).values()]
+    coming = _ComingEvents(situation)
+    for type_ in () if situation.ended is not None else list_outcomes(situation, "success"):
+        coming.add(type_)
+    main = obstacles[:1]
+    for each in main:
+        if each.awaited and not any(type_ in coming.events for type_ in each.awaited):
+            coming.add(each.awaited[0])
+        if not each.awaited:
+            coming.events[""] = PathEvent(
+                type="", mark="missing", service=each.service, handler=each.handler, causes=(each.type,), time=None
+            )
+    missing = {type_ for each in main for type_ in each.awaited}
+    path += [
+        replace(each, mark="missing") if each.type in missing else each
+        for each in coming.events.values()
+    ]  # fmt: skip
+    return path
+
+
+def _list_happened(situation: SagaSituation) -> dict[str, PathEvent]:
+    """Return the events that have happened: by time, but each after its causes, because clocks differ."""
+    found: dict[str, PathEvent] = {}
+    undone = {type_ for _, type_ in list_undone(situation)}
+    left = {each.type: each for each in sorted(situation.happened.values(), key=lambda each: each.time)}
+
+    def add(each: Happening) -> None:
+        causes = tuple(_list_causes(situation, each.service, each.handler))
+        for cause in causes:
+            if cause in left:
+                add(left.pop(cause))
+        mark: Mark = "compensated" if each.type in undone else "done"
+        found[each.type] = PathEvent(
+            type=each.type, mark=mark, service=each.service, handler=each.handler, causes=causes, time=each.time
+        )
+
+    while left:
+        add(left.pop(next(iter(left))))
+    return found
+
+
+def _list_causes(situation: SagaSituation, service: str, handler: str) -> Iterator[str]:
+    """Yield the types of the events that a handler takes and that have happened."""
+    reaction = situation.get_reaction(service, handler) if handler else None
+    for part in () if reaction is None else (*reaction.takes, *reaction.took):
+        known = [situation.happened[type_] for type_ in part if type_ in situation.happened]
+        if known:
+            yield min(known, key=lambda each: each.time).type
+
+
+class _ComingEvents:
+    """Events that have not happened, each after those that its handler takes."""
+
+    def __init__(self, situation: SagaSituation) -> None:
+        self._situation = situation
+        self.events: dict[str, PathEvent] = {}
+        self._open: set[str] = set()
+
+    def add(self, type_: str) -> None:
+        """Add an event, after the events that lead to it."""
+        if type_ in self._situation.happened or type_ in self.events or type_ in self._open:
+            return
+        self._open.add(type_)
+        service, reaction = self._find_emitter(type_)
+        causes = []
+        for part in () if reaction is None else (*reaction.takes, *reaction.took):
+            chosen = next((t for t in part if t in self._situation.happened), part[0])
+            self.add(chosen)
+            causes.append(chosen)
+        self.events[type_] = PathEvent(
+            type=type_,
+            mark="open",
+            service=service,
+            handler="" if reaction is None else reaction.name,
+            causes=tuple(causes),
+            time=None,
+        )
+
+    def _find_emitter(self, type_: str) -> tuple[str, DeclaredReaction | None]:
+        """Return a service and its handler that emit the event; deadlines emit it only if nothing else does."""
+        found = [
+            (service, reaction)
+            for service, manifest in self._situation.manifests.items()
+            for reaction in manifest.reactions
+            if type_ in reaction.emits
+        ]
+        return min(found, key=lambda each: each[1].kind == "deadline", default=("", None))
+
+
+MARKS: Final[Mapping[Mark, str]] = {"done": "+", "compensated": "-", "missing": "!", "open": "."}
+"""Signs of the marks, for text."""
+
+
+def format_path(path: Sequence[PathEvent]) -> list[str]:
+    """Format a path as text: one event a line, with its sign, who emits it after which events, and when."""
+    if not path:
+        return []
+    labels = [each.type or "(no event)" for each in path]
+    width = max(map(len, labels))
+    lines = []
+    for each, label in zip(path, labels, strict=True):
+        sign = "  <-- missing" if each.mark == "missing" else ""
+        lines.append(f"  {MARKS[each.mark]} {label:<{width}}  {describe_emitter(each)}{sign}")
+    return lines
+
+
+def describe_emitter(each: PathEvent) -> str:
+    """Describe who emits an event, after which events, and when it did."""
+    emitter = f"{each.service}.{each.handler}" if each.handler else each.service or "from outside"
+    after = f" after {' and '.join(each.causes)}" if each.causes else ""
+    when = f" at {each.time}" if each.time else ""
+    return f"{emitter}{after}{when}"
