@@ -227,8 +227,8 @@ class SequenceLayout:
 
 
 def measure_name(text: str, char: float = NAME_CHAR) -> float:
-    """Return the width of a name. Characters of East Asian scripts are twice as wide."""
-    return sum(char * (2 if ord(each) > 0x2E7F else 1) for each in text)
+    """Return the width of a text. `char`: width of each character."""
+    return char * len(text)
 
 
 def list_label_lines(mark: SequenceMark) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ A line is an event or a reaction:
     flight.reserve: BookingRequested -> SeatReserved | SeatRefused
     trip.confirm: SeatReserved + RoomReserved -> BookingConfirmed
     trip.expire after 900 unless SeatReserved: BookingRequested -> BookingFailed
+    trip.remind: BookingRequested + GuestAnswered? -> GuestReminded
     flight.release undoes reserve: BookingFailed -> SeatReleased
 """
 
@@ -82,12 +83,14 @@ def parse_choreography(text: str) -> dict[str, Manifest]:
 
 
 def _reaction(found: re.Match[str]) -> DeclaredReaction:
+    parts = found["takes"].split(" + ")
     kind: ReactionKind = "deadline" if found["after"] else "compensation" if found["undoes"] else "handler"
     return DeclaredReaction(
         name=found["name"],
         kind=kind,
         ids=f"{found['service']}|{found['name']}",
-        takes=tuple(tuple(part.split(" | ")) for part in found["takes"].split(" + ")),
+        takes=tuple(tuple(part.split(" | ")) for part in parts if not part.endswith("?")),
+        optional=tuple(part.removesuffix("?") for part in parts if part.endswith("?")),
         within_s=float(found["after"]) if found["after"] else None,
         unless=(found["unless"],) if found["unless"] else (),
         undoes=found["undoes"],

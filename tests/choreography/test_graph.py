@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from saga.choreography.graph import (
     CLIENTS,
@@ -19,7 +20,7 @@ from saga.choreography.graph import (
     select_neighbours,
     select_reached,
 )
-from saga.choreography.manifest import make_manifest
+from saga.choreography.manifest import ConsumedContract, make_manifest
 from saga.choreography.releases import read_manifests
 from services.intake import intake
 from tests.choreography.drawn_domains import DOMAINS, LOAN, PARCEL, TRAVEL, generate_choreography, parse_choreography
@@ -71,6 +72,31 @@ def test_an_older_manifest_that_knows_no_outcomes_is_drawn_too() -> None:
     assert section_names(graph).keys() == {None}
 
 
+def test_a_compensation_is_triggered_by_failures_only() -> None:
+    text = """
+        event Asked starts
+        event Failed failure
+        a.begin: Asked -> Begun
+        a.give_up: Asked -> Failed
+        a.undo undoes begin: Failed + Begun
+    """
+    graph = make_graph(parse_choreography(text).values())
+    assert graph.reactions["a", "undo"].takes == (("Failed",),), "though its own service emits the failure, too"
+
+
+def test_an_own_event_that_others_may_emit_too_comes_from_the_log() -> None:
+    text = """
+        event Asked starts
+        a.bring: Call -> Asked
+        a.begin: Asked + Paid -> Begun
+        b.pay: Begun -> Paid
+        a.wait: Asked + Begun? -> Done
+    """
+    graph = make_graph(parse_choreography(text).values())
+    assert graph.reactions["a", "begin"].takes == (("Asked",), ("Paid",))
+    assert graph.reactions["a", "wait"].optional == ()
+
+
 def test_the_change_of_a_document_is_an_item_that_comes_from_its_collection() -> None:
     graph = make_graph([make_manifest(intake.declared)])
     [change] = [event for event in graph.events.values() if event.collection]
@@ -80,9 +106,22 @@ def test_the_change_of_a_document_is_an_item_that_comes_from_its_collection() ->
 
 
 def test_what_one_manifest_knows_of_an_event_holds_for_all() -> None:
-    graph = make_graph(TRAVEL.values())
-    assert graph.events["TripBooked"].outcome == "success"
-    assert graph.events["TripRequested"].starts
+    manifests = dict(TRAVEL)
+    silent = [
+        ConsumedContract(contract=each.contract, version=1, topic=each.topic, key=each.key, fields="all")
+        for each in manifests["car-rental"].consumes
+    ]
+    manifests["car-rental"] = replace(manifests["car-rental"], consumes=tuple(silent), emits=())
+    whole = replace(manifests["traveller"], service="zoo")
+    manifests["a"] = replace(
+        manifests["car-rental"],
+        service="a",
+        consumes=tuple(replace(each, outcome=None, starts=False) for each in manifests["trip"].consumes),
+    )
+    events = make_graph([*manifests.values(), whole]).events
+    assert events["TripAbandoned"].outcome == "failure"
+    assert events["TripRequested"].starts
+    assert events["TripRequested"].produced_externally
 
 
 # -------------------------------------------------------------------- order
@@ -116,6 +155,22 @@ def test_sections_are_before_the_outcome_after_success_and_after_failure() -> No
     assert set(sections["success"][1:]) == {"InventoryHandedOut", "PaymentCaptured", "ShipmentDispatched"}
     assert sections["failure"][0] == "OrderCancelled"
     assert set(sections["failure"][1:]) == {"InventoryPutBack", "PaymentReleased", "ShipmentUnbooked"}
+
+
+def test_what_is_possible_before_the_outcome_is_in_the_first_section() -> None:
+    text = """
+        event Asked starts
+        event Done success
+        event Failed failure
+        a.note: Asked | Done | Failed -> Noted
+        b.end: Asked -> Done | Failed
+        c.print: Done | Failed -> Printed
+    """
+    assert section_names(make_graph(parse_choreography(text).values())) == {
+        None: ("Asked", "Noted"),
+        "success": ("Done", "Printed"),
+        "failure": ("Failed",),
+    }
 
 
 def test_a_chain_of_events_stays_together() -> None:

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +10,8 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from saga.choreography.graph import GraphEvent, make_graph, select_neighbours, select_reached
 from saga.choreography.graph_drawing import GraphLinks, LiveNumbers, make_picture
@@ -97,6 +100,30 @@ def test_every_service_event_and_function_is_written(name: str) -> None:
     assert first_words >= {reaction for _, reaction in graph.reactions}
 
 
+NAMES = st.lists(st.sampled_from("ABCDEFGH"), min_size=1, max_size=3, unique=True)
+REACTIONS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c-d", "long-name-of-a-service"]), NAMES, NAMES, st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(REACTIONS, st.sampled_from(["|", "+"]))
+def test_any_choreography_can_be_drawn(reactions: list[tuple[str, list[str], list[str], bool]], joined: str) -> None:
+    lines = ["event A starts", "event G success external", "event H failure"]
+    for number, (service, takes, emits, is_deadline) in enumerate(reactions):
+        after = " after 90061 unless B" if is_deadline else ""
+        lines.append(f"{service}.do_{number}{after}: {f' {joined} '.join(takes)} -> {' | '.join(emits)}")
+    graph = make_graph(parse_choreography("\n".join(lines)).values())
+    svg = draw_sequence(make_picture(graph, "any"))
+    boxes = list_boxes(svg)
+    assert {*graph.events, *graph.services} <= {box.text for box in boxes}
+    width, height = (float(ET.fromstring(svg).attrib[name]) for name in ("width", "height"))
+    for number, box in enumerate(boxes):
+        assert Box("picture", 0, 0, width, height).contains(box), box
+        assert not [other for other in boxes[:number] if box.covers(other)], box
+
+
 def test_a_label_as_long_as_names_may_be_makes_its_lane_wide() -> None:
     name, event = "a_handler_with_a_very_long_name_" * 2, "AnEventWithAVeryLongName" * 3
     text = f"event {event} starts\nshort.{name}: {event} -> B\nother.b: B\nother.{name}: {event}"
@@ -127,6 +154,33 @@ def test_what_follows_is_below_what_it_follows_from() -> None:
             for event in reaction.emits:
                 if len(graph.list_producers(event)) == 1:
                     assert max(min(top[cause] for cause in part) for part in reaction.takes) < top[event]
+
+
+@pytest.mark.parametrize("name", [*ALL])
+def test_bars_of_the_same_time_are_beside_each_other_and_left_of_all_labels(name: str) -> None:
+    layout = place_sequence(make_picture(make_graph(ALL[name].values()), name))
+    bars = sorted(layout.bars.items())
+    for number, ((lane, _), bar) in enumerate(bars):
+        assert layout.lanes[lane].left < bar.x - 4
+        assert bar.x + 4 < layout.lanes[lane].label_x
+        for (other_lane, _), other in bars[:number]:
+            if other_lane == lane and bar.top <= other.bottom and other.top <= bar.bottom:
+                assert abs(bar.x - other.x) >= 8, (lane, bar, other)
+
+
+def test_a_large_picture_repeats_the_names_of_lanes_and_of_long_arrows() -> None:
+    texts = Counter(box.text for box in list_boxes(drawn("large")))
+    assert all(texts[service] >= 4 for service in make_graph(ALL["large"].values()).services)
+    assert texts["CreditScreeningRefused"] == 2
+    assert texts["CreditScreeningTakenBack"] == 1
+    assert Counter(box.text for box in list_boxes(drawn("order")))["OrderPlaced"] == 1
+
+
+def test_participants_outside_come_first() -> None:
+    text = "event E starts\nevent F starts\na.take: E\nb.take: F"
+    picture = make_picture(make_graph(parse_choreography(text).values()), "two")
+    assert [lane.name for lane in picture.lanes] == ["external clients", "a", "b"]
+    assert [lane.is_outside for lane in picture.lanes] == [True, False, False]
 
 
 # -------------------------------------------------------------------- without colour
@@ -191,8 +245,10 @@ def find_labels(svg: str, event: str) -> list[str]:
 def test_a_fan_in_says_how_many_events_it_needs() -> None:
     svg = drawn("order")
     assert "book (1 of 3)" in find_labels(svg, "OrderPlaced")
-    numbers = [text for name in ("PaymentReserved", "InventoryReserved") for text in find_labels(svg, name)]
-    assert {"book (2 of 3)", "book (3 of 3)"} <= set(numbers)
+    events = [row.name for row in make_picture(make_graph(ALL["order"].values()), "").rows]
+    second, third = sorted(("PaymentReserved", "InventoryReserved"), key=events.index)
+    assert "book (2 of 3)" in find_labels(svg, second)
+    assert "book (3 of 3)" in find_labels(svg, third)
     assert "cancel" in find_labels(svg, "PaymentDeclined"), "one of several events is enough"
 
 
@@ -201,6 +257,13 @@ def test_deadlines_have_their_duration_and_compensations_what_they_undo() -> Non
     assert {"expire", "after 15 minutes"} <= set(find_labels(svg, "OrderPlaced"))
     assert {"put_back", "undoes set_aside", "failure"} <= set(find_labels(svg, "OrderCancelled"))
     assert {"give_up", "does not run then"} <= set(find_labels(drawn("travel"), "DepositCharged"))
+
+
+def test_an_event_that_is_not_needed_says_so() -> None:
+    text = "event Asked starts\nguest.answer: Asked -> Answered\ntrip.remind: Asked + Answered? -> Reminded"
+    svg = draw_sequence(make_picture(make_graph(parse_choreography(text).values()), "optional"))
+    assert find_labels(svg, "Answered") == ["answer", "remind", "does not need it"]
+    assert "remind" in find_labels(svg, "Asked"), "it needs one event only: no count"
 
 
 def test_live_numbers_are_beside_the_arrows_and_names_are_links() -> None:
@@ -247,4 +310,4 @@ def test_lanes_are_in_an_order_with_short_arrows() -> None:
     rows = [["a", "d"], ["d", "b"], ["b", "c"]]
     order = sort_lanes(["a", "b", "c", "d"], rows, {})
     assert sum(abs(order.index(one) - order.index(other)) for one, other in rows) == 3
-    assert sort_lanes(["a", "b", "z"], [["a", "z"]], {"z": -1}) == ["z", "a", "b"]
+    assert sort_lanes(["a", "b", "z"], [["a", "z"], ["z", "b"]], {"z": -1}) == ["z", "a", "b"]

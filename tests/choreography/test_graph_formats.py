@@ -9,6 +9,7 @@ import pytest
 
 from saga.choreography.graph import ChoreographyGraph, make_graph, select_neighbours
 from saga.choreography.graph_formats import format_dot, format_graph_json, format_mermaid
+from tests.choreography.drawn_domains import parse_choreography
 from tests.choreography.test_graph_drawing import ALL
 
 _ID = r"p\d+"
@@ -94,3 +95,13 @@ def test_failures_and_compensations_are_dashed() -> None:
     assert '"order.cancel" -> "payment.release" [label="OrderCancelled (failure)", style="bold,dashed"];' in dot
     assert '"order.confirm" -> "payment.capture" [label="OrderConfirmed (success)", style="bold"];' in dot
     assert '"order.expire" [label="expire\\nafter 15 minutes", shape=Mdiamond];' in dot
+
+
+def test_events_of_compensations_are_dashed_and_stopped_deadlines_have_another_arrow() -> None:
+    text = "event Failed failure\na.fail: Asked -> Failed\nb.undo undoes do: Failed -> Undone\nc.take: Undone"
+    graph = make_graph(parse_choreography(text).values())
+    assert "-->>p3: Undone, take" in format_mermaid(graph, "x")
+    assert '"b.undo" -> "c.take" [label="Undone", style="dashed"];' in format_dot(graph, "x")
+    assert '"payment.charge_deposit" -> "trip.give_up" [label="DepositCharged", arrowhead=tee];' in format_dot(
+        GRAPHS["travel"], "x"
+    )

@@ -65,6 +65,12 @@ def test_sources_are_manifests_folders_and_modules(saga: Call, folder: Path) -> 
     assert events(saga, "services.intake") == ["ChangeOf_orders", "OrderPlaced"]
 
 
+def test_a_folder_that_is_a_package_is_a_module(saga: Call, folder: Path) -> None:
+    (folder / "drawn_pots").mkdir()
+    (folder / "drawn_pots/__init__.py").write_text("from services.payment import payment\n__all__ = ['payment']\n")
+    assert "PaymentCaptured" in events(saga, "drawn_pots")
+
+
 def test_a_module_replaces_a_manifest_of_the_same_service(saga: Call, folder: Path) -> None:
     old = json.loads((ROOT / "manifests/payment.json").read_text("utf-8"))
     old["reactions"] = [each for each in old["reactions"] if each["name"] != "capture"]
