@@ -59,6 +59,9 @@ class GraphReaction:
     emits: tuple[str, ...] = ()
     within_s: float | None = None
     undoes: str | None = None
+    later: bool = False
+    """True if it may return `Later`, and continue in another turn."""
+    irreversible: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -158,6 +161,8 @@ def _make_reaction(manifest: Manifest, reaction: DeclaredReaction, events: Mappi
         emits=reaction.emits,
         within_s=reaction.within_s,
         undoes=reaction.undoes,
+        later=reaction.later,
+        irreversible=reaction.irreversible,
     )
 
 

@@ -169,7 +169,9 @@ def _describe_end(reaction: GraphReaction, link: EventLink, order: Mapping[str, 
             return [reaction.name, "does not need it"]
         case "takes":
             name = f"{reaction.name}{describe_fan_in(reaction, link.event, order)}"
-            return [name, *after, *([] if reaction.undoes is None else [f"undoes {reaction.undoes}"])]
+            undoes = [] if reaction.undoes is None else [f"undoes {reaction.undoes}"]
+            later = ["may go on later"] if reaction.later else []
+            return [name, *after, *undoes, *later, *(["cannot be undone"] if reaction.irreversible else [])]
 
 
 def describe_fan_in(reaction: GraphReaction, event: str, order: Mapping[str, int]) -> str:

@@ -188,4 +188,6 @@ def _describe_reaction(reaction: GraphReaction) -> dict[str, Any]:
         "emits": list(reaction.emits),
         "within_s": reaction.within_s,
         "undoes": reaction.undoes,
+        "later": reaction.later,
+        "irreversible": reaction.irreversible,
     }

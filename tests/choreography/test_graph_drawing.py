@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from saga.choreography.graph import GraphEvent, make_graph, select_neighbours, select_reached
 from saga.choreography.graph_drawing import GraphLinks, LiveNumbers, make_picture
@@ -264,6 +265,13 @@ def test_an_event_that_is_not_needed_says_so() -> None:
     svg = draw_sequence(make_picture(make_graph(parse_choreography(text).values()), "optional"))
     assert find_labels(svg, "Answered") == ["answer", "remind", "does not need it"]
     assert "remind" in find_labels(svg, "Asked"), "it needs one event only: no count"
+
+
+def test_what_cannot_be_undone_and_what_may_wait_says_so() -> None:
+    manifest = parse_choreography("event Asked starts\na.send: Asked -> Sent")["a"]
+    sent = replace(manifest, reactions=(replace(manifest.reactions[0], later=True, irreversible=True),))
+    svg = draw_sequence(make_picture(make_graph([sent]), "pivot"))
+    assert find_labels(svg, "Asked") == ["starts a saga", "send", "may go on later", "cannot be undone"]
 
 
 def test_live_numbers_are_beside_the_arrows_and_names_are_links() -> None:
