@@ -21,6 +21,7 @@ from saga.choreography.sequence_drawing import (
     SequencePicture,
     SequenceRow,
     SequenceSection,
+    SequenceTrouble,
     sort_lanes,
 )
 from saga.support.durations import describe_duration
@@ -51,6 +52,9 @@ class GraphLinks:
 
     service: Callable[[str], str] = lambda _: ""
     event: Callable[[GraphEvent], str] = lambda _: ""
+    stuck: Callable[[str], str] = lambda _: ""
+    """Address of the stuck sagas of a service."""
+    errors: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +147,20 @@ def _make_mark(drawn: _DrawnGraph, link: EventLink) -> SequenceMark:
     reaction, live = drawn.graph.reactions.get((link.participant, link.reaction)), drawn.live
     if reaction is None:
         return SequenceMark(link.participant, "outside")
-    rate, troubles = "", list[str]()
+    rate, troubles = "", list[SequenceTrouble]()
     if link.role in ("takes", "may take"):
         rate = live.rates.get(reaction.key, "")
-        troubles = [live.errors.get(reaction.key, ""), live.stuck.get((*reaction.key, link.event), "")]
+        troubles = [
+            SequenceTrouble(live.errors.get(reaction.key, ""), drawn.links.errors),
+            SequenceTrouble(live.stuck.get((*reaction.key, link.event), ""), drawn.links.stuck(reaction.service)),
+        ]
     return SequenceMark(
         link.participant,
         "stop" if link.role == "is stopped by" else reaction.kind,
         label=tuple(_describe_end(reaction, link, drawn.order)),
         bar=reaction.name,
         notes=(rate,) if rate else (),
-        troubles=tuple(filter(None, troubles)),
+        troubles=tuple(each for each in troubles if each.text),
     )
 
 

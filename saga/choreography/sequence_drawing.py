@@ -9,7 +9,7 @@ and `draw_sequence` adds a legend of the forms that it has used.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from saga.support.printable import printable
 
@@ -58,6 +58,15 @@ class SequenceLane:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceTrouble:
+    """A trouble that is reported beside a mark."""
+
+    text: str
+    href: str = ""
+    """Address to which the text leads; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceMark:
     """One end of an arrow, on a lane."""
 
@@ -69,7 +78,7 @@ class SequenceMark:
     """Key of a bar on the lane: all marks with the same lane and key are joined by one; empty for no bar."""
     notes: tuple[str, ...] = ()
     """Lines below the label, such as a rate."""
-    troubles: tuple[str, ...] = ()
+    troubles: tuple[SequenceTrouble, ...] = ()
     """Lines below the notes that report a trouble."""
 
 
@@ -231,15 +240,21 @@ def measure_name(text: str, char: float = NAME_CHAR) -> float:
     return char * len(text)
 
 
-def list_label_lines(mark: SequenceMark) -> list[tuple[str, str]]:
-    """Return the lines of text beside a mark, each with its class in the style sheet."""
-    first, *others = mark.label or ("",)
-    lines = [(first, "fn")] if first else []
+class LabelLine(NamedTuple):
+    """A line of text beside a mark."""
+
+    text: str
+    style: str
+    """Its class in the style sheet."""
+    href: str = ""
+
+
+def list_label_lines(mark: SequenceMark) -> list[LabelLine]:
+    """Return the lines of text beside a mark."""
     return [
-        *lines,
-        *((text, "soft") for text in others),
-        *((text, "note") for text in mark.notes),
-        *((text, "trouble") for text in mark.troubles),
+        *(LabelLine(text, "soft" if number else "fn") for number, text in enumerate(mark.label)),
+        *(LabelLine(text, "note") for text in mark.notes),
+        *(LabelLine(trouble.text, "trouble", trouble.href) for trouble in mark.troubles),
     ]
 
 
@@ -248,13 +263,14 @@ def place_sequence(picture: SequencePicture) -> SequenceLayout:
     tops, headings, heads, y = _place_rows(picture)
     spans = _find_bar_spans(picture, tops)
     slots = _assign_slots(spans)
-    lanes, x = {}, float(MARGIN)
+    lanes, x, widths = {}, float(MARGIN), _measure_texts(picture)
     for lane in picture.lanes:
         used = [slot for (name, _), slot in slots.items() if name == lane.name]
         label_x = x + 14 + max(used, default=0) * BAR_STEP + 14
-        placed = PlacedLane(lane, x, _measure_lane(picture, lane, label_x - x), label_x)
-        lanes[lane.name] = placed
-        x += placed.width
+        head = max(measure_name(lane.name), measure_name(lane.note, LABEL_CHAR)) + 28
+        width = max(head, label_x - x + widths[lane.name] + 12, LANE_WIDTH_LEAST)
+        lanes[lane.name] = PlacedLane(lane, x, width, label_x)
+        x += width
     bars = {
         key: PlacedBar(lanes[key[0]].line_x + slots[key] * BAR_STEP, top, bottom, form)
         for key, (top, bottom, form) in spans.items()
@@ -342,20 +358,18 @@ def _assign_slots(spans: Mapping[tuple[str, str], tuple[float, float, MarkForm]]
     return slots
 
 
-def _measure_lane(picture: SequencePicture, lane: SequenceLane, before: float) -> float:
-    """Return the width of a lane. `before`: width of the part that is left of its labels."""
-    labels = [
-        measure_name(text, LABEL_CHAR)
-        for row in picture.rows
-        for mark in (*row.begins, *row.ends)
-        if mark.lane == lane.name
-        for text, _ in list_label_lines(mark)
-    ]
-    named = [(row, _list_title_lanes(picture, row)) for row in picture.rows]
-    titles = [_measure_title(row) for row, (first, *_) in named if first == lane.name]
-    titles += [measure_name(row.name, LABEL_CHAR) for row, (_, *again) in named if lane.name in again]
-    head = max(measure_name(lane.name), measure_name(lane.note, LABEL_CHAR)) + 28
-    return max(head, before + max([*labels, *titles], default=0.0) + 12, LANE_WIDTH_LEAST)
+def _measure_texts(picture: SequencePicture) -> dict[str, float]:
+    """Return the width of the widest text on each lane."""
+    widths = dict.fromkeys((lane.name for lane in picture.lanes), 0.0)
+    for row in picture.rows:
+        first, *others = _list_title_lanes(picture, row)
+        widths[first] = max(widths[first], _measure_title(row))
+        for name in others:
+            widths[name] = max(widths[name], measure_name(row.name, LABEL_CHAR))
+        for mark in (*row.begins, *row.ends):
+            for line in list_label_lines(mark):
+                widths[mark.lane] = max(widths[mark.lane], measure_name(line.text, LABEL_CHAR))
+    return widths
 
 
 def _list_title_lanes(picture: SequencePicture, row: SequenceRow) -> list[str]:
@@ -584,9 +598,9 @@ def _draw_labels(layout: SequenceLayout, placed: PlacedRow) -> Iterator[str]:
     lines: dict[str, int] = {}
     for mark in (*row.begins, *row.ends):
         lane = layout.lanes[mark.lane]
-        for text, style in list_label_lines(mark):
+        for text, style, href in list_label_lines(mark):
             number = lines[mark.lane] = lines.get(mark.lane, 0) + 1
-            yield _text(lane.label_x, placed.y + 2 + number * LABEL_LINE, style, text)
+            yield _text(lane.label_x, placed.y + 2 + number * LABEL_LINE, style, text, href)
 
 
 # -------------------------------------------------------------------- legend

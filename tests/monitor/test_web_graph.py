@@ -1,5 +1,6 @@
 """Graph on the monitor's page: the picture of `saga graph`, with what happens now beside the arrows."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -182,4 +183,6 @@ def test_numbers_are_beside_the_arrows_that_they_concern(graph: ChoreographyGrap
     assert {"1.50 a second", "7 errors", "0.50 a second"} <= set(find_labels(svg, "OrderPlaced"))
     assert {"4 stuck", "0.50 a second"} <= set(find_labels(svg, "PaymentReserved"))
     assert "4 stuck" not in find_labels(svg, "InventoryReserved")
+    assert re.search(r'<a href="/sagas\?service=shipping&amp;state=stuck"><text [^>]*>4 stuck</text></a>', svg)
+    assert re.search(r'<a href="/rates"><text [^>]*>7 errors</text></a>', svg)
     assert "7 errors" not in find_labels(svg, "PaymentReserved"), "errors are where the handler takes its event"

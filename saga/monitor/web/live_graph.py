@@ -21,7 +21,9 @@ def draw_live_graph(graph: ChoreographyGraph, title: str, views: Views | None, n
     if views is None:
         return Markup(draw_sequence(make_picture(graph, title), has_style=False))
     live = make_live_numbers(graph, views.rates(), views.errors(), views.stuck(now_ms))
-    links = GraphLinks(service=link_service, event=lambda event: link_event(graph, event))
+    links = GraphLinks(
+        service=link_service, event=lambda event: link_event(graph, event), stuck=link_stuck, errors="/rates"
+    )
     return Markup(draw_sequence(make_picture(graph, title, live, links), has_style=False))
 
 
@@ -77,6 +79,11 @@ def _find_stuck_links(
 def link_service(service: str) -> str:
     """Return the address of the list of the sagas that a service takes part in."""
     return f"/sagas?{urlencode({'service': service})}"
+
+
+def link_stuck(service: str) -> str:
+    """Return the address of the list of the stuck sagas that a service takes part in."""
+    return f"/sagas?{urlencode({'service': service, 'state': 'stuck'})}"
 
 
 def link_event(graph: ChoreographyGraph, event: GraphEvent) -> str:
