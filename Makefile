@@ -43,7 +43,7 @@ coverage: .venv/tools ## Run all tests, slow ones too, measure lines and branche
 test-pythons: .venv/tools ## Run what a version can break on each Python that is to be had: PYTHONS="3.12 3.13".
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
-check: .venv/tools ## Format, lint, types, import rules, generated code, manifests, coverage of what is pure.
+check: .venv/tools ## Format, lint, types, import rules, generated code, manifests, the choreography, coverage of what is pure.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -52,6 +52,7 @@ check: .venv/tools ## Format, lint, types, import rules, generated code, manifes
 	$(BIN)/saga contracts check
 	$(BIN)/saga contracts lint
 	$(BIN)/saga manifest --check services.order services.payment services.inventory services.shipping
+	$(BIN)/saga check
 	$(BIN)/python -m tests.coverage.pure
 
 bench: .venv/tools ## Print what it reaches, beside the limit, in one run, or parts of it: ARGS=chain.

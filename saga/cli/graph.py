@@ -1,6 +1,6 @@
 """`saga graph`: a picture of the choreography, made from manifests."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,14 +10,10 @@ import click
 from saga.choreography.graph import ChoreographyGraph, make_graph, select_neighbours, select_reached
 from saga.choreography.graph_drawing import make_picture
 from saga.choreography.graph_formats import format_dot, format_graph_json, format_mermaid
-from saga.choreography.manifest import Manifest, make_manifest
-from saga.choreography.releases import manifest_folder, read_manifest, read_manifests
 from saga.choreography.sequence_drawing import draw_sequence
 from saga.cli.options import pack_options
 from saga.cli.printing import print_lines
-from saga.configuration import wiring
-from saga.contracts.library import find_library
-from saga.errors import ConfigurationError, DeclarationError
+from saga.cli.sources import load_manifests
 from saga.support.printable import quote_text
 
 
@@ -103,41 +99,13 @@ def graph(
     Exit code 0: printed or written.
     Exit code 2: wrong usage: no manifests, an unusable manifest or module, or an unknown event or service.
     """
-    drawn = part.select(make_graph(_load_manifests(sources, folder).values()))
+    drawn = part.select(make_graph(load_manifests(sources, folder).manifests.values()))
     text = FORMATS[form](drawn, title)
     if output is None:
         print_lines(*text.rstrip("\n").split("\n"))
     else:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, "utf-8")
-
-
-def _load_manifests(sources: Sequence[str], folder: Path | None) -> Mapping[str, Manifest]:
-    """Return the manifests of all sources, by service. One that is named later replaces an earlier one."""
-    found: dict[str, Manifest] = {}
-    if folder is not None:
-        found |= read_manifests(folder)
-    elif not sources:
-        try:
-            folder = manifest_folder(find_library())
-        except DeclarationError as why:
-            raise click.UsageError(f"{why}; or name manifests or modules") from why
-        found |= read_manifests(folder)
-    modules = []
-    for source in sources:
-        path = Path(source)
-        if path.suffix == ".json":
-            read = read_manifest(path)
-            found[read.service] = read
-        elif path.is_dir() and not (path / "__init__.py").exists():
-            found |= read_manifests(path)
-        else:
-            modules.append(source)
-    found |= {each.title: make_manifest(each) for each in wiring.load_services(modules)}
-    if not found:
-        where = folder or ", ".join(sources)
-        raise ConfigurationError("there is nothing to draw:", [f"{where} has no manifest: saga manifest --write"])
-    return found
 
 
 def _refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:

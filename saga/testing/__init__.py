@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from saga.testing.decorators import crash_everywhere, replay, simulate
     from saga.testing.fault_plans import faults
     from saga.testing.idempotence import check_idempotent
+    from saga.testing.trace_replay import check_trace
     from saga.testing.trials import Trial, a_saga, migrated, trial
     from saga.testing.world import World
 
@@ -24,6 +25,7 @@ __all__ = [
     "World",
     "a_saga",
     "check_idempotent",
+    "check_trace",
     "crash_everywhere",
     "faults",
     "migrated",
@@ -37,6 +39,7 @@ _HOMES = {
     "World": "saga.testing.world",
     "a_saga": "saga.testing.trials",
     "check_idempotent": "saga.testing.idempotence",
+    "check_trace": "saga.testing.trace_replay",
     "crash_everywhere": "saga.testing.decorators",
     "faults": "saga.testing.fault_plans",
     "migrated": "saga.testing.trials",

@@ -1,5 +1,6 @@
-"""The pytest plugin: it provides the fixture `world`, and runs tests in many worlds. pytest loads it wherever the
-package is installed.
+"""The pytest plugin: it provides the fixtures `world` and `choreography`, and runs tests in many worlds.
+
+pytest loads it wherever the package is installed.
 
 The plugin loads other modules of the toolkit only in a test run that uses a world, so that coverage can measure them.
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from saga.choreography.check.accepted import CheckResult
     from saga.testing.world import World
 
 
@@ -58,6 +60,17 @@ def world(request: pytest.FixtureRequest) -> "Iterator[World]":
 
     with first_world(request) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def choreography(request: pytest.FixtureRequest) -> "CheckResult":
+    """Provide the verdict of `saga check` on the manifests of the project: `assert choreography.is_proved,
+    choreography.report`."""
+    from saga.choreography.check.accepted import check_folder
+    from saga.choreography.releases import manifest_folder
+    from saga.contracts.library import find_library
+
+    return check_folder(manifest_folder(find_library(request.config.rootpath)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

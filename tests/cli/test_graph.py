@@ -87,7 +87,7 @@ def test_a_module_replaces_a_manifest_of_the_same_service(saga: Call, folder: Pa
         (("--service", "bank"), "there is no service 'bank'; there are inventory, order, payment, shipping"),
         (("gone.json",), "gone.json cannot be used"),
         (("services.gone",), "services.gone: "),
-        (("empty",), "there is nothing to draw"),
+        (("empty",), "there is no manifest"),
         (("--format", "png"), "'png'"),
         (("damaged.json",), "damaged.json cannot be used"),
     ],

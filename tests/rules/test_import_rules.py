@@ -40,6 +40,7 @@ PLANTED = {
         ("saga.testing.simulation.network", "saga.testing.processes.process_world"),
         ("saga.testing.pytest_runs", "saga.testing.plugin"),
     ],
+    "A check goes": [("saga.choreography.check.search", "saga.choreography.check.rules")],
     "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
     "State files are for": [
         ("saga.engine.execution.message_processor", "saga.store.sqlite.state_file"),

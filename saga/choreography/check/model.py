@@ -1,0 +1,606 @@
+"""The abstract choreography of one kind of saga: what its services may do, in any order of messages. Pure.
+
+The abstraction covers every behaviour of the runtime, and some that it does not have. Per service there is a bag of
+undelivered messages: no order is assumed, and any message may be late. A handler runs at once when it has all its
+parts, chooses any of its alternatives, and its effects happen then. A deadline may be due at any time while it is open.
+What the runtime guarantees is assumed: a message is handled once, a handler without `repeats` runs once in a saga, an
+outcome is decided once by a service, a failure outcome undoes what has a compensation and closes its handler
+(docs/protocol.md). What people guarantee is assumed, too: a handler that fails is mended and replayed in the end.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import permutations
+from typing import Literal, NamedTuple, TypeAlias
+
+from saga.choreography.manifest import LATER, DeclaredReaction, EmittedContract, Manifest
+
+INSTANCES = 2
+"""Number of events of one contract that are told apart in a saga. More behave like the second one."""
+
+EventInstance: TypeAlias = tuple[str, int]
+"""A contract, and which event of it in the saga: 0 or 1."""
+HandlerStatus: TypeAlias = Literal["idle", "suspended", "completed", "closed"]
+DeadlineStatus: TypeAlias = Literal["unopened", "open", "over"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Events that one run of a handler emits together."""
+
+    once: tuple[str, ...] = ()
+    many: tuple[str, ...] = ()
+    """Contracts of which any number of events is emitted."""
+    later: bool = False
+    """True if the run is suspended and continues later."""
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """Return the contracts of which an event may be emitted."""
+        return (*self.once, *self.many)
+
+    def list_choices(self) -> list[tuple[str, ...]]:
+        """Return the events that may be emitted together, with none, one or two of each contract in `many`."""
+        found = [self.once]
+        for name in self.many:
+            found = [(*before, *(name,) * count) for before in found for count in (1, 0, 2)]
+        return found
+
+
+@dataclass(frozen=True)
+class ReactionModel:
+    """A handler, deadline or compensation, as far as its effect on other reactions goes."""
+
+    service: str
+    name: str
+    kind: Literal["handler", "deadline", "compensation"]
+    parameters: tuple[frozenset[str], ...]
+    """The contracts of each event parameter that is waited for."""
+    alternatives: tuple[Alternative, ...]
+    repeats: frozenset[str] = frozenset()
+    unless: frozenset[str] = frozenset()
+    undoes: str | None = None
+    within_s: float | None = None
+    has_effects: bool = False
+    irreversible: bool = False
+
+    @property
+    def label(self) -> str:
+        """Return the name with that of the service, as in `payment.reserve`."""
+        return f"{self.service}.{self.name}"
+
+    @cached_property
+    def emits(self) -> frozenset[str]:
+        """Return the contracts of which it may emit an event."""
+        return frozenset(name for each in self.alternatives for name in each.events)
+
+    @cached_property
+    def takes(self) -> frozenset[str]:
+        """Return the contracts that it takes as parameters."""
+        return frozenset().union(*self.parameters)
+
+
+@dataclass(frozen=True)
+class ServiceModel:
+    """The reactions of one service."""
+
+    name: str
+    reactions: Mapping[str, ReactionModel]
+
+    @cached_property
+    def handlers(self) -> tuple[ReactionModel, ...]:
+        return tuple(each for each in self.reactions.values() if each.kind == "handler")
+
+    @cached_property
+    def deadlines(self) -> tuple[ReactionModel, ...]:
+        return tuple(each for each in self.reactions.values() if each.kind == "deadline")
+
+    @cached_property
+    def compensations(self) -> Mapping[str, ReactionModel]:
+        """Return the compensations by the handler that each undoes."""
+        return {each.undoes: each for each in self.reactions.values() if each.undoes is not None}
+
+    @cached_property
+    def consumed(self) -> frozenset[str]:
+        """Return the contracts whose events make a difference to the service."""
+        return frozenset().union(*(each.takes | each.unless for each in self.reactions.values()))
+
+
+@dataclass(frozen=True)
+class Choreography:
+    """The services of one kind of saga, and what their contracts say."""
+
+    kind: str
+    """Name of the key field, which all events of the kind have."""
+    services: Mapping[str, ServiceModel]
+    contracts: Mapping[str, EmittedContract]
+    releases: Mapping[str, tuple[ServiceModel, ...]] = field(default_factory=dict)
+    """The releases of a service that run side by side during a deployment, by service. Any of them may take the next
+    message. `services` then has their reactions together."""
+
+    @cached_property
+    def reactions(self) -> tuple[ReactionModel, ...]:
+        return tuple(each for service in self.services.values() for each in service.reactions.values())
+
+    @cached_property
+    def successes(self) -> frozenset[str]:
+        """Return the success outcomes."""
+        return frozenset(name for name, each in self.contracts.items() if each.outcome == "success")
+
+    @cached_property
+    def failures(self) -> frozenset[str]:
+        """Return the failure outcomes."""
+        return frozenset(name for name, each in self.contracts.items() if each.outcome == "failure")
+
+    @cached_property
+    def outcomes(self) -> frozenset[str]:
+        """Return the events that end a saga."""
+        return self.successes | self.failures
+
+    @cached_property
+    def starts(self) -> tuple[str, ...]:
+        """Return the events with which a saga begins: those that come from outside and start it; if no contract is
+        marked so, all that come from outside."""
+        outside = sorted(self.external)
+        return tuple(name for name in outside if self.contracts[name].starts) or tuple(outside)
+
+    @cached_property
+    def external(self) -> frozenset[str]:
+        """Return the events that come from outside: from Clients, other systems, or changes of documents."""
+        return frozenset(name for name, each in self.contracts.items() if each.produced_externally)
+
+    @cached_property
+    def emitters(self) -> Mapping[str, tuple[ReactionModel, ...]]:
+        """Return the reactions that may emit each event."""
+        return {name: tuple(r for r in self.reactions if name in r.emits) for name in self.contracts}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[ServiceModel, ...]]:
+        """Return the services to which each event makes a difference."""
+        return {name: tuple(s for s in self.services.values() if name in s.consumed) for name in self.contracts}
+
+    @cached_property
+    def consequences(self) -> dict[frozenset[str], frozenset[str]]:
+        """Cache of the reactions that follow these outcomes: see `saga.choreography.check.search.follows`."""
+        return {}
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Return the place of each service in the states."""
+        return {name: place for place, name in enumerate(self.services)}
+
+    @cached_property
+    def deciders(self) -> tuple[str, ...]:
+        """Return the services that may emit an outcome."""
+        return tuple(
+            s.name for s in self.services.values() if any(r.emits & self.outcomes for r in s.reactions.values())
+        )
+
+    def compensation_of(self, reaction: ReactionModel) -> ReactionModel | None:
+        """Return the compensation that undoes a handler; `None` if it has none."""
+        return self.services[reaction.service].compensations.get(reaction.name)
+
+    def results_of(self, compensation: ReactionModel) -> frozenset[str]:
+        """Return the results of its handler that a compensation undoes."""
+        return compensation.takes - self.failures
+
+
+# -------------------------------------------------------------------- from manifests
+
+
+def build_choreographies(manifests: Iterable[Manifest]) -> list[Choreography]:
+    """Return the choreography of each kind of saga, sorted by kind."""
+    by_kind: dict[str, list[Manifest]] = {}
+    for each in manifests:
+        by_kind.setdefault(each.kind, []).append(each)
+    return [build_choreography(kind, by_kind[kind]) for kind in sorted(by_kind)]
+
+
+def build_choreography(kind: str, manifests: Iterable[Manifest]) -> Choreography:
+    """Return the choreography of these services, which have one kind of saga."""
+    ordered = sorted(manifests, key=lambda each: each.service)
+    contracts: dict[str, EmittedContract] = {}
+    for manifest in ordered:
+        for each in (*manifest.emits, *manifest.consumes):
+            if each.contract in manifest.changes:  # a change of a document comes from outside, and may start a saga
+                each = EmittedContract(
+                    contract=each.contract, version=1, topic=each.topic, key=each.key, starts=True,
+                    produced_externally=True,
+                )  # fmt: skip
+            contracts.setdefault(each.contract, each)
+    services = {
+        manifest.service: ServiceModel(
+            manifest.service, {each.name: _build_reaction(manifest.service, each) for each in manifest.reactions}
+        )
+        for manifest in ordered
+    }
+    return Choreography(kind, services, {name: contracts[name] for name in sorted(contracts)})
+
+
+def merge_releases(old: Choreography, new: Choreography) -> Choreography:
+    """Return the choreography of a deployment, in which processes of both releases of each service take messages.
+
+    A service whose releases differ only in what handlers return and do is one service with the alternatives of both.
+    """
+    services: dict[str, ServiceModel] = {}
+    releases: dict[str, tuple[ServiceModel, ...]] = {}
+    for name in sorted({*old.services, *new.services}):
+        versions = [each.services[name] for each in (old, new) if name in each.services]
+        together = dict(versions[0].reactions)
+        for label, reaction in versions[-1].reactions.items():
+            together[label] = _join_reactions(together[label], reaction) if label in together else reaction
+        services[name] = ServiceModel(name, together)
+        if len(versions) == 2 and not _have_one_shape(*versions):
+            releases[name] = tuple(versions)
+    contracts = {**old.contracts, **new.contracts}
+    return Choreography(new.kind, services, {name: contracts[name] for name in sorted(contracts)}, releases)
+
+
+def _have_one_shape(old: ServiceModel, new: ServiceModel) -> bool:
+    return {name: _shape(each) for name, each in old.reactions.items()} == {
+        name: _shape(each) for name, each in new.reactions.items()
+    }
+
+
+def _shape(reaction: ReactionModel) -> tuple[object, ...]:
+    """Return what decides when a reaction runs, and what it closes and undoes."""
+    return (reaction.kind, reaction.parameters, reaction.repeats, reaction.unless, reaction.undoes)
+
+
+def _join_reactions(old: ReactionModel, new: ReactionModel) -> ReactionModel:
+    return replace(
+        new,
+        alternatives=tuple(dict.fromkeys((*old.alternatives, *new.alternatives))),
+        has_effects=old.has_effects or new.has_effects,
+        irreversible=old.irreversible or new.irreversible,
+        within_s=max(old.within_s, new.within_s) if old.within_s and new.within_s else new.within_s,
+    )
+
+
+def _build_reaction(service: str, declared: DeclaredReaction) -> ReactionModel:
+    return ReactionModel(
+        service=service,
+        name=declared.name,
+        kind=declared.kind,
+        parameters=tuple(map(frozenset, declared.takes)),
+        alternatives=tuple(map(_build_alternative, declared.returns)),
+        repeats=frozenset(declared.repeats),
+        unless=frozenset(declared.unless),
+        undoes=declared.undoes,
+        within_s=declared.within_s,
+        has_effects=declared.has_effects,
+        irreversible=declared.irreversible,
+    )
+
+
+def _build_alternative(returned: Sequence[str]) -> Alternative:
+    return Alternative(
+        once=tuple(name for name in returned if name != LATER and not name.endswith("*")),
+        many=tuple(name.rstrip("*") for name in returned if name.endswith("*")),
+        later=LATER in returned,
+    )
+
+
+# -------------------------------------------------------------------- states
+
+
+class ServiceState(NamedTuple):
+    """What one service knows of the saga."""
+
+    delivered: frozenset[EventInstance] = frozenset()
+    parts: frozenset[tuple[str, EventInstance]] = frozenset()
+    """Handler and event of each message that waits for others."""
+    handlers: tuple[tuple[str, HandlerStatus], ...] = ()
+    """Status of the handlers that are not idle, sorted."""
+    deadlines: tuple[tuple[str, DeadlineStatus], ...] = ()
+    """Status of the deadlines that are not unopened, sorted."""
+    results: frozenset[str] = frozenset()
+    """Handlers with results that their compensation would undo."""
+    effects: frozenset[str] = frozenset()
+    """Reactions whose effects stand: they ran, and are not undone."""
+    outcome: str = ""
+    """Outcome that the service emitted."""
+    heard_outcomes: frozenset[str] = frozenset()
+
+
+class SagaState(NamedTuple):
+    """One saga in all services."""
+
+    published: frozenset[EventInstance]
+    services: tuple[ServiceState, ...]
+    """In the order of `Choreography.services`."""
+    outcomes: frozenset[tuple[str, str]] = frozenset()
+    """The outcomes that were emitted, each with its service."""
+
+
+class Run(NamedTuple):
+    """One run of a reaction."""
+
+    service: str
+    reaction: str
+    taken: tuple[str, ...]
+    """The events that it was given."""
+    emitted: tuple[str, ...]
+    later: bool = False
+
+    @property
+    def label(self) -> str:
+        """Return the name of the reaction with that of its service."""
+        return f"{self.service}.{self.reaction}"
+
+
+class Move(NamedTuple):
+    """One move of the choreography: an event that is delivered, a deadline that is due, a suspended run that continues,
+    or an event that comes from outside."""
+
+    kind: Literal["start", "deliver", "deadline", "turn"]
+    service: str
+    name: str
+    """The event, or the name of the reaction."""
+    number: int = 0
+
+
+class Step(NamedTuple):
+    """A move, with what ran because of it, and the state after it."""
+
+    move: Move
+    runs: tuple[Run, ...]
+    state: SagaState
+
+
+def begin(choreography: Choreography, event: str) -> SagaState:
+    """Return the state in which this event, which starts the saga, is published and not yet delivered."""
+    return SagaState(frozenset({(event, 0)}), tuple(ServiceState() for _ in choreography.services))
+
+
+def list_moves(choreography: Choreography, state: SagaState) -> list[Move]:
+    """Return the moves that must happen at some time: deliveries, open deadlines and turns of suspended runs."""
+    found: list[Move] = []
+    for service, known in zip(choreography.services.values(), state.services, strict=True):
+        found += [
+            Move("deliver", service.name, name, number)
+            for name, number in sorted(state.published - known.delivered)
+            if name in service.consumed
+        ]
+        found += [Move("deadline", service.name, name) for name, status in known.deadlines if status == "open"]
+        found += [Move("turn", service.name, name) for name, status in known.handlers if status == "suspended"]
+    return found
+
+
+def list_external_moves(choreography: Choreography, state: SagaState) -> list[Move]:
+    """Return the events from outside that may come, or never come."""
+    there = {name for name, _ in state.published}
+    others = sorted(choreography.external - set(choreography.starts) - there)
+    return [Move("start", "", name) for name in others]
+
+
+def take_steps(choreography: Choreography, state: SagaState, move: Move) -> Iterator[Step]:
+    """Yield a step for each way in which the reactions that run because of a move may end."""
+    if move.kind == "start":
+        yield Step(move, (), state._replace(published=state.published | {(move.name, 0)}))
+        return
+    service = choreography.services[move.service]
+    for release in choreography.releases.get(move.service, (service,)):
+        known = state.services[choreography.places[move.service]]
+        if choreography.releases and _has_undeclared_work(release, known, move):
+            continue  # the release leaves the saga to the other one
+        for working in _Working.begin(choreography, state, release).carry_out(move):
+            yield Step(move, tuple(working.runs), working.finish(state))
+
+
+def _has_undeclared_work(release: ServiceModel, known: ServiceState, move: Move) -> bool:
+    """Return whether something is open, or could be undone, of a handler that a release does not declare."""
+    names = {name for name, status in known.handlers if status == "suspended"}
+    names |= {name for name, status in known.deadlines if status == "open"}
+    names |= {*known.results} | ({move.name} if move.kind in ("deadline", "turn") else set())
+    return not names <= release.reactions.keys()
+
+
+def has_no_effect(choreography: Choreography, state: SagaState, move: Move) -> bool:
+    """Return whether a delivery changes nothing but that it is delivered. Then it changes nothing at any later time."""
+    if move.kind != "deliver":
+        return False
+    place = choreography.places[move.service]
+    before = state.services[place]
+    steps = list(take_steps(choreography, state, move))
+    after = before._replace(delivered=before.delivered | {(move.name, move.number)})
+    return len(steps) == 1 and not steps[0].runs and steps[0].state.services[place] == after
+
+
+@dataclass(slots=True)
+class _Working:
+    """State of one service while it carries a move out. Each choice makes a copy."""
+
+    choreography: Choreography
+    service: ServiceModel
+    published: frozenset[EventInstance]
+    delivered: frozenset[EventInstance]
+    parts: frozenset[tuple[str, EventInstance]]
+    handlers: dict[str, HandlerStatus]
+    deadlines: dict[str, DeadlineStatus]
+    results: frozenset[str]
+    effects: frozenset[str]
+    outcome: str
+    heard: frozenset[str]
+    runs: list[Run] = field(default_factory=list)
+    agenda: list[tuple[str, str, int]] = field(default_factory=list)
+    """What remains to be done here: `event`, `run` or `undo`, the name, and the number of an event."""
+
+    @classmethod
+    def begin(cls, choreography: Choreography, state: SagaState, service: ServiceModel) -> "_Working":
+        known = state.services[choreography.places[service.name]]
+        return cls(
+            choreography, service, state.published, known.delivered, known.parts,
+            dict(known.handlers), dict(known.deadlines), known.results, known.effects, known.outcome,
+            known.heard_outcomes,
+        )  # fmt: skip
+
+    def copy(self) -> "_Working":
+        return _Working(
+            self.choreography, self.service, self.published, self.delivered, self.parts, {**self.handlers},
+            {**self.deadlines}, self.results, self.effects, self.outcome, self.heard, [*self.runs], [*self.agenda],
+        )  # fmt: skip
+
+    def finish(self, state: SagaState) -> SagaState:
+        place = self.choreography.places[self.service.name]
+        known = ServiceState(
+            self.delivered, self.parts, tuple(sorted(self.handlers.items())), tuple(sorted(self.deadlines.items())),
+            self.results, self.effects, self.outcome, self.heard,
+        )  # fmt: skip
+        services = (*state.services[:place], known, *state.services[place + 1 :])
+        emitted = {(n, self.service.name) for run in self.runs for n in run.emitted if n in self.choreography.outcomes}
+        return SagaState(self.published, services, state.outcomes | emitted)
+
+    def carry_out(self, move: Move) -> Iterator["_Working"]:
+        if move.kind == "deliver":
+            self.delivered |= {(move.name, move.number)}
+            self.agenda.append(("event", move.name, move.number))
+        elif move.kind == "deadline":
+            self.deadlines[move.name] = "over"
+            self.agenda.append(("run", move.name, 0))
+        else:
+            self.agenda.append(("run", move.name, 0))
+        yield from self.settle()
+
+    def settle(self) -> Iterator["_Working"]:
+        """Do what remains, and yield a copy for each way in which it may end."""
+        while self.agenda:
+            what, name, number = self.agenda.pop(0)
+            if what == "event":
+                self.take_event((name, number))
+            elif what == "order":
+                yield from self._each_order(name, number)
+                return
+            else:
+                yield from self._each_choice(self.service.reactions[name], what, number)
+                return
+        yield self
+
+    # ---------------------------------------------------------------- events
+
+    def take_event(self, event: EventInstance) -> None:
+        """Close, open and undo what an event closes, opens and undoes; then let handlers take it."""
+        name = event[0]
+        failed = name in self.choreography.failures
+        if name in self.choreography.outcomes:
+            self.heard |= {name}
+        for deadline in self.service.deadlines:
+            if name in deadline.unless or name in self.choreography.outcomes:
+                self.deadlines[deadline.name] = "over"
+            elif name in deadline.takes and deadline.name not in self.deadlines and not self.outcome:
+                self.deadlines[deadline.name] = "open"
+        undone = [c for c in self.service.compensations.values() if failed and name in c.takes]
+        for compensation in undone:
+            self.close_or_undo(compensation)
+        takers = [h.name for h in self.service.handlers if name in h.takes]
+        if sum(bool(self.service.reactions[h].emits & self.choreography.outcomes) for h in takers) > 1:
+            self.agenda.append(("order", name, event[1]))  # which of them decides depends on their order
+            return
+        for handler in takers:
+            self.take_part(self.service.reactions[handler], event)
+
+    def _each_order(self, name: str, number: int) -> Iterator["_Working"]:
+        takers = [h for h in self.service.handlers if name in h.takes]
+        for order in permutations(takers):
+            copy = self.copy()
+            for handler in order:
+                copy.take_part(handler, (name, number))
+            yield from copy.settle()
+
+    def close_or_undo(self, compensation: ReactionModel) -> None:
+        """Undo the results of a handler, or close it if there are none."""
+        handler = compensation.undoes or ""
+        if self.handlers.get(handler) == "closed":
+            return
+        self.parts = frozenset(part for part in self.parts if part[0] != handler)
+        if handler in self.results:
+            self.results -= {handler}
+            self.agenda.append(("undo", compensation.name, 0))
+            self._withdraw(self.service.reactions[handler])
+        self.effects -= {handler}
+        self.handlers[handler] = "closed"
+
+    def _withdraw(self, original: ReactionModel) -> None:
+        """Remove what a handler emitted from the parts that wait in its own service."""
+        others = {n for each in self.service.reactions.values() if each is not original for n in each.emits}
+        own = original.emits - others
+        self.parts = frozenset(part for part in self.parts if part[1][0] not in own)
+
+    def take_part(self, handler: ReactionModel, event: EventInstance) -> None:
+        """Let a handler take an event as one of its parts, and run it if it has all of them."""
+        status = self.handlers.get(handler.name, "idle")
+        decides = bool(handler.emits & self.choreography.outcomes)
+        if status == "closed" or (decides and self.outcome):
+            return
+        there = {waiting[0] for name, waiting in self.parts if name == handler.name}
+        if event[0] not in handler.repeats:
+            has_run = not handler.repeats and status != "idle"
+            if has_run or any(event[0] in names and names & there for names in handler.parameters):
+                return
+        self.parts |= {(handler.name, event)}
+        there.add(event[0])
+        if all(names & there for names in handler.parameters):
+            self.agenda.append(("run", handler.name, 0))
+
+    # ---------------------------------------------------------------- runs
+
+    def _each_choice(self, reaction: ReactionModel, what: str, number: int) -> Iterator["_Working"]:
+        if reaction.kind == "handler" and self.handlers.get(reaction.name) == "closed":
+            yield from self.settle()
+            return
+        if reaction.emits & self.choreography.outcomes and self.outcome:
+            self.handlers[reaction.name] = "completed"
+            yield from self.settle()
+            return
+        taken = self._consume(reaction)
+        for alternative in reaction.alternatives:
+            for emitted in alternative.list_choices():
+                if sum(name in self.choreography.outcomes for name in emitted) > 1:
+                    continue  # the runtime refuses it: see `find_defects`
+                copy = self.copy()
+                copy.end_run(reaction, taken, emitted, alternative.later)
+                yield from copy.settle()
+
+    def _consume(self, reaction: ReactionModel) -> tuple[str, ...]:
+        """Remove the parts that a run uses up, and return their events. Another event of `repeats` runs next."""
+        if reaction.kind != "handler":
+            return tuple(min(names) for names in reaction.parameters[:1])
+        mine = sorted(part for part in self.parts if part[0] == reaction.name)
+        if not reaction.repeats:
+            self.parts -= {*mine}
+            return tuple(event[0] for _, event in mine)
+        repeated = [part for part in mine if part[1][0] in reaction.repeats]
+        self.parts -= {*repeated[:1]}
+        if len(repeated) > 1:
+            self.agenda.append(("run", reaction.name, 0))
+        used = [part for part in mine if part not in repeated]
+        return tuple(part[1][0] for part in (*repeated[:1], *used))
+
+    def end_run(self, reaction: ReactionModel, taken: tuple[str, ...], emitted: tuple[str, ...], later: bool) -> None:
+        """Record a run: its status, effects and events."""
+        self.runs.append(Run(self.service.name, reaction.name, taken, emitted, later))
+        if reaction.kind == "handler" and not (reaction.repeats and not later):
+            self.handlers[reaction.name] = "suspended" if later else "completed"
+        self._record_effect(reaction, emitted)
+        for name in emitted:
+            number = 0 if (name, 0) not in self.published else 1
+            if (name, number) in self.published:
+                continue  # one more of an event that comes several times: it behaves like the one before
+            self.published |= {(name, number)}
+            if name in self.choreography.outcomes:
+                self.outcome = name
+                for deadline in self.service.deadlines:
+                    self.deadlines[deadline.name] = "over"
+            self.delivered |= {(name, number)}  # the service consumes its own events from its progress
+            if name in self.service.consumed:
+                self.agenda.append(("event", name, number))
+
+    def _record_effect(self, reaction: ReactionModel, emitted: tuple[str, ...]) -> None:
+        compensation = self.service.compensations.get(reaction.name)
+        if compensation is None:
+            if reaction.has_effects or reaction.irreversible:
+                self.effects |= {reaction.name}
+        elif self.choreography.results_of(compensation) & {*emitted}:
+            self.results |= {reaction.name}
+            self.effects |= {reaction.name}

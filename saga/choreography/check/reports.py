@@ -1,0 +1,198 @@
+"""Write verdicts: as lines of text, as a sequence diagram, as JSON, and as SARIF for code hosts. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from saga.choreography.check.model import Choreography, Move, Run
+from saga.choreography.check.search import Trace
+from saga.choreography.check.verdicts import ADVICE, CheckFinding, ChoreographyVerdict
+from saga.support.printable import count_noun
+
+DOCUMENT = "docs/check.md"
+"""Page that explains each code."""
+OUTSIDE = "outside"
+"""Participant of a diagram that stands for Clients and other systems."""
+
+
+def format_verdict(verdict: ChoreographyVerdict, manifests: str | None) -> list[str]:
+    """Return the verdict on one kind of saga as lines: each property, then each finding with its trace.
+
+    `manifests`: folder of the manifests, for a test that replays the trace; `None` if they are in no folder.
+    """
+    choreography = verdict.choreography
+    services = count_noun(len(choreography.services), "service")
+    events = count_noun(len(choreography.contracts), "event")
+    lines = [f"sagas by {choreography.kind}: {services}, {events}: {verdict.status}"]
+    width = max(len(each.status) for each in verdict.properties)
+    for each in verdict.properties:
+        lines += [f"  {each.status:{width}}  {each.property}", f"  {'':{width}}  {each.how}"]
+    for number, finding in enumerate(verdict.findings, start=1):
+        lines += ["", f"finding {number}: {finding.code} ({finding.subject}): {finding.text}"]
+        if finding.trace is not None:
+            lines += [f"  {line}" for line in format_trace(choreography, finding.trace)]
+        lines += [f"  what to do: {finding.advice}; see {DOCUMENT}#{finding.code}"]
+        if manifests is not None and finding.trace is not None:
+            lines += ["  a test that fails until it is mended:", ""]
+            lines += [f"    {line}".rstrip() for line in format_test(finding, manifests)]
+    return lines
+
+
+# -------------------------------------------------------------------- traces
+
+
+def format_trace(choreography: Choreography, trace: Trace) -> list[str]:
+    """Return a trace as numbered events.
+
+    An event that is not mentioned further was not delivered yet, or made no difference.
+    """
+    texts = [f"{trace.start} comes from outside"]
+    for step in trace.steps:
+        if step.move.kind == "start":
+            texts.append(f"{step.move.name} comes from outside")
+        texts += [_describe_run(choreography, run) for run in step.runs]
+    return [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
+
+
+def _describe_run(choreography: Choreography, run: Run) -> str:
+    reaction = choreography.services[run.service].reactions[run.reaction]
+    emits = f"emits {' and '.join(run.emitted)}" if run.emitted else "emits nothing"
+    emits += ", and goes on later" if run.later else ""
+    if reaction.kind == "deadline":
+        return f"{run.label} is due, and {emits}"
+    if reaction.kind == "compensation":
+        return f"{run.label} undoes {run.service}.{reaction.undoes}, and {emits}"
+    return f"{run.label} takes {' and '.join(run.taken) or 'its next turn'}, and {emits}"
+
+
+def format_sequence_diagram(choreography: Choreography, trace: Trace) -> str:
+    """Return a trace as a Mermaid sequence diagram."""
+    runs = trace.runs
+    names = [OUTSIDE, *dict.fromkeys(run.service for run in runs)]
+    lines = ["sequenceDiagram", *(f"    participant {_identify(name)} as {name}" for name in names)]
+    producers: dict[str, str] = {trace.start: OUTSIDE}
+    producers |= {step.move.name: OUTSIDE for step in trace.steps if step.move.kind == "start"}
+    for run in runs:
+        reaction = choreography.services[run.service].reactions[run.reaction]
+        arrow = "-->>" if reaction.kind == "compensation" else "->>"
+        if reaction.kind == "deadline":
+            lines.append(f"    Note over {_identify(run.service)}: {run.reaction} is due")
+        for event in run.taken if reaction.kind != "deadline" else ():
+            source = producers.get(event, OUTSIDE)
+            lines.append(f"    {_identify(source)}{arrow}{_identify(run.service)}: {event} ({run.reaction})")
+        producers.update(dict.fromkeys(run.emitted, run.service))
+        lines += [f"    Note over {_identify(run.service)}: {event}" for event in run.emitted]
+    return "\n".join(lines) + "\n"
+
+
+def _identify(name: str) -> str:
+    """Return a name that Mermaid accepts for a participant."""
+    return name.replace("-", "_")
+
+
+# -------------------------------------------------------------------- tests
+
+
+def format_test(finding: CheckFinding, manifests: str) -> list[str]:
+    """Return a test that replays the trace of a finding on the real runtime, as lines of Python. It fails until the
+    finding is mended. `manifests`: the folder of the manifests."""
+    trace = finding.trace
+    if trace is None:
+        return []
+    name = "_".join(re.findall(r"[A-Za-z0-9]+", f"{finding.code} {finding.subject}")).lower()
+    return [
+        "from saga.testing import check_trace",
+        "",
+        "",
+        f"def test_{name}() -> None:",
+        f'    """What `saga check` found: {finding.text}."""',
+        "    check_trace(",
+        f"        {manifests!r},",
+        f"        start={trace.start!r},",
+        "        moves=[",
+        *(f"            {text!r}," for text in format_moves(trace)),
+        "        ],",
+        f"        finding={finding.code!r},",
+        f"        subject={finding.subject!r},",
+        "    )",
+    ]
+
+
+def format_moves(trace: Trace) -> list[str]:
+    """Return the moves of a trace as texts, each with what ran because of it and what that chose."""
+    return [_format_move(step.move, step.runs) for step in trace.steps]
+
+
+def _format_move(move: Move, runs: Sequence[Run]) -> str:
+    where = f"{move.service}: " if move.service else ""
+    texts = [f"{run.reaction} -> {' '.join(run.emitted) or '-'}{' @later' if run.later else ''}" for run in runs]
+    number = f" {move.number}" if move.number else ""
+    return f"{where}{move.kind} {move.name}{number}" + "".join(f"; {text}" for text in texts)
+
+
+# -------------------------------------------------------------------- JSON and SARIF
+
+
+def verdict_to_json(verdict: ChoreographyVerdict) -> dict[str, object]:
+    """Return a verdict as JSON values."""
+    choreography = verdict.choreography
+    return {
+        "kind": choreography.kind,
+        "services": list(choreography.services),
+        "events": list(choreography.contracts),
+        "status": verdict.status,
+        "properties": [
+            {"property": each.property, "status": each.status, "how": each.how} for each in verdict.properties
+        ],
+        "findings": [_finding_to_json(choreography, each) for each in verdict.findings],
+    }
+
+
+def _finding_to_json(choreography: Choreography, finding: CheckFinding) -> dict[str, object]:
+    trace = finding.trace
+    return {
+        "code": finding.code,
+        "subject": finding.subject,
+        "text": finding.text,
+        "advice": finding.advice,
+        "events": [] if trace is None else format_trace(choreography, trace),
+        "diagram": None if trace is None else format_sequence_diagram(choreography, trace),
+        "moves": [] if trace is None else format_moves(trace),
+    }
+
+
+def verdicts_to_sarif(verdicts: Iterable[ChoreographyVerdict], files: Mapping[str, str]) -> dict[str, object]:
+    """Return the findings in the Static Analysis Results Interchange Format 2.1.0 (OASIS).
+
+    `files`: path of the manifest of each service, if it was read from a file.
+    """
+    results = [_to_sarif_result(each, finding, files) for each in verdicts for finding in each.findings]
+    rules = [
+        {"id": code, "shortDescription": {"text": code.replace("-", " ")}, "help": {"text": f"{advice}: {DOCUMENT}"}}
+        for code, advice in ADVICE.items()
+    ]
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": {"name": "saga check", "rules": rules}}, "results": results}],
+    }
+
+
+def _to_sarif_result(
+    verdict: ChoreographyVerdict, finding: CheckFinding, files: Mapping[str, str]
+) -> dict[str, object]:
+    service = finding.subject.partition(".")[0]
+    trace = finding.trace
+    steps: Sequence[str] = () if trace is None else format_trace(verdict.choreography, trace)
+    location: dict[str, object] = {"logicalLocations": [{"fullyQualifiedName": finding.subject}]}
+    if service in files:
+        location["physicalLocation"] = {"artifactLocation": {"uri": files[service]}}
+    result: dict[str, object] = {
+        "ruleId": finding.code,
+        "level": "error",
+        "message": {"text": f"{finding.text}; {finding.advice}"},
+        "locations": [location],
+    }
+    if steps:
+        flow = [{"location": {"message": {"text": text}}} for text in steps]
+        result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    return result

@@ -1,0 +1,444 @@
+"""Rules that prove properties of a choreography from its declarations, without a search. Pure.
+
+They cover the usual style: one service decides, a deadline leads from the start to a failure outcome, each effect is
+undone on every failure outcome, and what follows an outcome waits only for events that it implies. A rule that does not
+hold proves nothing: the property may hold for another reason, and a search finds out. `find_defects` is the other
+direction: what these declarations alone show to be wrong.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from saga.choreography.check.model import (
+    Alternative,
+    Choreography,
+    Move,
+    ReactionModel,
+    SagaState,
+    Step,
+    begin,
+    list_moves,
+    take_steps,
+)
+from saga.choreography.check.search import follows, is_because_of
+from saga.choreography.manifest import Manifest
+
+RUN_MOVES_MAX = 20_000
+"""Maximum number of moves of one planned run."""
+
+
+class Defect(NamedTuple):
+    """Something that the declarations alone show to be wrong."""
+
+    code: str
+    subject: str
+    text: str
+
+
+# -------------------------------------------------------------------- events
+
+
+def find_certain_events(choreography: Choreography, given: Iterable[str]) -> frozenset[str]:
+    """Return the events that are certainly emitted once these are, whatever handlers choose and however late messages
+    are, unless a failure outcome closes their handlers."""
+    certain, before = set(given), -1
+    while before != len(certain):
+        before = len(certain)
+        for reaction in choreography.reactions:
+            # A handler that may emit an outcome does not run if its service has emitted one before.
+            is_sure = reaction.kind == "handler" and not reaction.emits & choreography.outcomes
+            if is_sure and all(names & certain for names in reaction.parameters):
+                certain |= _emitted_in_any_case(reaction)
+    return frozenset(certain)
+
+
+def _emitted_in_any_case(reaction: ReactionModel) -> frozenset[str]:
+    """Return the events that a run emits whatever it returns; none if it may be suspended."""
+    if any(each.later for each in reaction.alternatives):
+        return frozenset()
+    return frozenset(reaction.emits).intersection(*(each.once for each in reaction.alternatives))
+
+
+def find_implied_events(choreography: Choreography) -> Mapping[str, frozenset[str]]:
+    """Return for each event the events that were certainly emitted before it, itself included."""
+    every = frozenset(choreography.contracts)
+    implied = {name: frozenset({name}) if name in choreography.external else every for name in choreography.contracts}
+    while True:
+        before = dict(implied)
+        for name in choreography.contracts:
+            if name in choreography.external:
+                continue
+            needs = [_needed_before(before, each) for each in choreography.emitters[name]]
+            implied[name] = frozenset({name}) | (every.intersection(*needs) if needs else frozenset())
+        if implied == before:
+            return implied
+
+
+def _needed_before(implied: Mapping[str, frozenset[str]], reaction: ReactionModel) -> frozenset[str]:
+    found: frozenset[str] = frozenset()
+    for names in reaction.parameters:
+        each = [implied[name] for name in names]
+        found |= each[0].intersection(*each)
+    return found
+
+
+# -------------------------------------------------------------------- proofs
+
+
+def prove_one_outcome(choreography: Choreography) -> str | None:
+    """Return why every saga ends in exactly one outcome; `None` if the rule does not show it.
+
+    One service emits all outcomes, one at a time, so the runtime lets it decide once. Each event that starts a saga
+    leads to a deadline of that service, which nothing but an outcome closes and which always emits one.
+    """
+    if len(choreography.deciders) != 1 or not choreography.starts or choreography.outcomes & choreography.external:
+        return None
+    (decider,) = choreography.deciders
+    service = choreography.services[decider]
+    if not all(_emits_at_most_one(choreography, each) for each in service.reactions.values()):
+        return None
+    ends = [
+        each
+        for each in service.deadlines
+        if not each.unless and all(len(choreography.outcomes & {*a.once}) == 1 for a in each.alternatives)
+    ]
+    ends = [each for each in ends if not any(a.later for a in each.alternatives)]
+    for start in choreography.starts:
+        certain = find_certain_events(_without_undone(choreography), [start])
+        if not any(each.takes & certain for each in ends):
+            return None
+    names = ", ".join(f"{each.label} within {each.within_s:g} s" for each in ends)
+    return f"{decider} alone decides, once; a deadline ends every saga that nothing else ends ({names})"
+
+
+def _emits_at_most_one(choreography: Choreography, reaction: ReactionModel) -> bool:
+    return all(
+        len([name for name in each.once if name in choreography.outcomes]) <= 1
+        and not choreography.outcomes & {*each.many}
+        for each in reaction.alternatives
+    )
+
+
+def _without_undone(choreography: Choreography) -> Choreography:
+    """Return the choreography without the handlers that a failure outcome may close before they run."""
+    undone = {f"{each.service}.{each.undoes}" for each in choreography.reactions if each.undoes is not None}
+    kept = Choreography(choreography.kind, choreography.services, choreography.contracts)
+    kept.__dict__["reactions"] = tuple(each for each in choreography.reactions if each.label not in undone)
+    return kept
+
+
+def prove_undone(choreography: Choreography) -> str | None:
+    """Return why nothing that can be undone stays done after a failure; `None` if the rule does not show it.
+
+    Each handler with effects has a compensation that takes every failure outcome which may be emitted, or runs only
+    after an outcome. The services that emit several outcomes are another property's concern.
+    """
+    failures = frozenset(name for name in choreography.failures if choreography.emitters[name])
+    covered = 0
+    for reaction in choreography.reactions:
+        if reaction.kind == "compensation" or not reaction.has_effects or reaction.irreversible:
+            continue
+        if is_because_of(choreography, reaction, choreography.outcomes):
+            continue
+        compensation = choreography.compensation_of(reaction)
+        if compensation is None or not failures <= compensation.takes:
+            return None
+        covered += 1
+    if not covered:
+        return "no handler has effects before the outcome"
+    return f"each of the {covered} handlers with effects before the outcome is undone on every failure outcome"
+
+
+def prove_irreversible_late(choreography: Choreography) -> str | None:
+    """Return why nothing irreversible happens before success is certain; `None` if the rule does not show it."""
+    found = [each for each in choreography.reactions if each.irreversible]
+    if not all(
+        is_because_of(choreography, each, choreography.successes)
+        or is_because_of(choreography, each, choreography.failures)
+        for each in found
+    ):
+        return None
+    if not found:
+        return "no handler is declared irreversible"
+    return f"each of the {len(found)} irreversible handlers runs because of an outcome"
+
+
+def prove_no_endless_wait(choreography: Choreography) -> str | None:
+    """Return why whatever runs because of an outcome has all its parts in the end; `None` if the rule does not show it.
+
+    Each handler that takes an outcome, or what follows from one, takes beside it only events that came before the
+    outcome in every saga, or that certainly follow it.
+    """
+    implied, count = find_implied_events(choreography), 0
+    kept = _without_undone(choreography)
+    for outcome in sorted(choreography.outcomes):
+        is_failure = outcome in choreography.failures
+        certain = find_certain_events(kept if is_failure else choreography, implied[outcome])
+        if is_failure:  # undoing withdraws what a handler emitted from the parts of its own service
+            certain -= {name for each in choreography.reactions for name in each.emits if each not in kept.reactions}
+        for reaction in choreography.reactions:
+            if reaction.kind != "handler" or not _may_run_after(choreography, reaction, outcome):
+                continue
+            count += 1
+            if not all(names & certain for names in reaction.parameters):
+                return None
+    if not count:
+        return "no handler follows an outcome"
+    return f"each of the {count} handlers that follow an outcome waits only for what the outcome implies"
+
+
+def _may_run_after(choreography: Choreography, reaction: ReactionModel, outcome: str) -> bool:
+    """Return whether a handler waits for an outcome, alone or among others, or for what follows from it."""
+    compensation = choreography.compensation_of(reaction)
+    if compensation is not None and outcome in compensation.takes:
+        return False  # the outcome closes it
+    return outcome in reaction.takes or follows(choreography, reaction, frozenset({outcome}))
+
+
+# -------------------------------------------------------------------- plans
+
+
+Plan: TypeAlias = dict[str, Alternative]
+"""The reactions that have to run so that an event can be emitted, by label, and what each of them chooses."""
+
+
+@dataclass(slots=True)
+class Witnesses:
+    """What some run of the choreography has shown to be possible."""
+
+    completed: set[str] = field(default_factory=set)
+    """Labels of reactions."""
+    outcomes: set[str] = field(default_factory=set)
+
+
+def find_witnesses(choreography: Choreography) -> Witnesses:
+    """Make runs, each directed at something that none has shown yet, until every reaction has run or had its turn."""
+    found, costs = Witnesses(), estimate_costs(choreography)
+    targets = [frozenset({name}) for name in sorted(choreography.successes)]
+    for names in targets:
+        _run_plan(choreography, _make_plan(choreography, costs, [names]), found)
+    for reaction in choreography.reactions:
+        if reaction.label not in found.completed:
+            _run_plan(choreography, _make_plan(choreography, costs, [*reaction.parameters, reaction.label]), found)
+    return found
+
+
+def estimate_costs(choreography: Choreography) -> Mapping[str, float]:
+    """Return the number of runs that the cheapest way to each event takes, if every choice were free. An event without
+    a cost can never be emitted."""
+    costs: dict[str, float] = dict.fromkeys(choreography.external, 0)
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for reaction in choreography.reactions:
+            cost = _cost_of(costs, reaction)
+            for name in reaction.emits if cost is not None else ():
+                if cost is not None and cost + 1 < costs.get(name, float("inf")):
+                    costs[name], is_settled = cost + 1, False
+    return costs
+
+
+def _cost_of(costs: Mapping[str, float], reaction: ReactionModel) -> float | None:
+    """Return the cost of all that a reaction waits for; `None` if it can never run."""
+    cost = 0.0
+    for names in reaction.parameters:
+        needs = [costs[name] for name in names if name in costs]
+        if not needs:
+            return None
+        cost += min(needs)
+    return cost
+
+
+def _make_plan(
+    choreography: Choreography, costs: Mapping[str, float], wanted: Iterable[frozenset[str] | str]
+) -> tuple[Plan, str]:
+    """Return a plan for one event of each of these sets, and the event with which it starts. A label among `wanted` is
+    a reaction that runs then, whatever it chooses."""
+    plan, start = Plan(), choreography.starts[0] if choreography.starts else ""
+    left = [*wanted]
+    while left:
+        names = left.pop(0)
+        if isinstance(names, str):
+            plan.setdefault(names, Alternative())
+            continue
+        events = sorted((name for name in names if name in costs), key=lambda name: (costs[name], name))
+        if not events or any(name in each.events for name in events for each in plan.values()):
+            continue
+        if events[0] in choreography.external:
+            start = events[0] if events[0] in choreography.starts else start
+            continue
+        ways = [(_cost_of(costs, each), each.label, each) for each in choreography.emitters[events[0]]]
+        possible = [(cost, label, each) for cost, label, each in ways if cost is not None and label not in plan]
+        if possible:
+            _, label, reaction = min(possible, key=lambda way: (way[0], way[1]))
+            fitting = [each for each in reaction.alternatives if events[0] in each.events]
+            plan[label] = min(fitting, key=lambda each: (each.later, len(each.events)))
+            left = [*reaction.parameters, *left]
+    return plan, start
+
+
+def _run_plan(choreography: Choreography, planned: tuple[Plan, str], found: Witnesses) -> None:
+    """Make a run in which the reactions of a plan choose as planned, and add what it shows.
+
+    Outcomes are delivered after everything else, and only deadlines of the plan become due.
+    """
+    plan, start = planned
+    if not start:
+        return
+    state = begin(choreography, start)
+    left = [Move("deliver", s.name, start) for s in choreography.consumers[start]]
+    left += [Move("start", "", name) for name in sorted(choreography.external - set(choreography.starts))]
+    for _ in range(RUN_MOVES_MAX):
+        others = [m for m in list_moves(choreography, state) if m.kind != "deliver"] if not left else []
+        others += _list_due(choreography, state, plan)
+        moves = sorted((*left, *others), key=lambda move: _rank(choreography, plan, move))
+        move = next((m for m in moves if m.kind != "deadline" or f"{m.service}.{m.name}" in plan), None)
+        if move is None:
+            return
+        left = [each for each in left if each != move]
+        step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step))
+        found.completed |= {run.label for run in step.runs}
+        found.outcomes |= {name for name, _ in step.state.outcomes}
+        for name, number in sorted(step.state.published - state.published):
+            left += [
+                Move("deliver", s.name, name, number) for s in choreography.consumers[name] if s.name != move.service
+            ]
+        state = step.state
+
+
+def _list_due(choreography: Choreography, state: SagaState, plan: Plan) -> list[Move]:
+    """Return the deadlines of a plan that are open."""
+    found = []
+    for label in plan:
+        service, _, name = label.partition(".")
+        if (name, "open") in state.services[choreography.places[service]].deadlines:
+            found.append(Move("deadline", service, name))
+    return found
+
+
+def _rank(choreography: Choreography, plan: Plan, move: Move) -> int:
+    """Return when a move is made: first what the plan needs, then planned deadlines, then all else, outcomes last."""
+    if move.kind == "start":
+        return 0
+    if move.kind != "deliver":
+        return 1
+    service = choreography.services[move.service]
+    needed = any(move.name in each.takes and each.label in plan for each in service.reactions.values())
+    return (0 if needed else 2) + 3 * (move.name in choreography.outcomes)
+
+
+def _differs(plan: Plan, step: Step) -> int:
+    """Count the runs that choose something else than planned."""
+    return sum(
+        run.label in plan and bool(plan[run.label].events) and sorted(run.emitted) != sorted(plan[run.label].events)
+        for run in step.runs
+    )
+
+
+# -------------------------------------------------------------------- defects
+
+
+def find_defects(choreography: Choreography) -> Iterator[Defect]:
+    """Yield what the declarations alone show to be wrong."""
+    yield from _find_loose_ends(choreography)
+    yield from _find_refused_results(choreography)
+    yield from _find_owners(choreography)
+    yield from _find_reactions_to_neighbours(choreography)
+    for cycle in find_loops(choreography):
+        labels = " -> ".join(each.label for each in (*cycle, cycle[0]))
+        yield Defect("endless-loop", cycle[0].label, f"each run may cause the next one, without end: {labels}")
+
+
+def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
+    """Yield the contracts of which manifests say different things: they come from releases that do not fit."""
+    known: dict[str, tuple[str, tuple[object, ...]]] = {}
+    for manifest in manifests:
+        for each in (*manifest.emits, *manifest.consumes):
+            if each.contract in manifest.changes:
+                continue
+            said = (each.topic, each.key, each.outcome, each.starts, each.produced_externally)
+            service, before = known.setdefault(each.contract, (manifest.service, said))
+            if before != said:
+                text = f"the manifests of {service} and {manifest.service} differ in its topic, key, outcome or start"
+                yield Defect("contradiction", each.contract, text)
+
+
+def _find_loose_ends(choreography: Choreography) -> Iterator[Defect]:
+    if not choreography.starts:
+        yield Defect("no-start", choreography.kind, "no event comes from outside, so no saga ever begins")
+    if not choreography.outcomes:
+        yield Defect("no-outcome", choreography.kind, "no contract is an outcome, so no saga ever ends")
+    for name, contract in choreography.contracts.items():
+        consumers, emitters = choreography.consumers[name], choreography.emitters[name]
+        if not emitters and not contract.produced_externally:
+            services = ", ".join(each.name for each in consumers)
+            yield Defect("no-producer", name, f"{services} waits for it, and no service emits it")
+        if not consumers and not contract.consumed_externally and emitters:
+            yield Defect("no-consumer", name, f"{emitters[0].label} emits it, and no service consumes it")
+
+
+def _find_refused_results(choreography: Choreography) -> Iterator[Defect]:
+    for reaction in choreography.reactions:
+        for each in reaction.alternatives:
+            outcomes = [name for name in each.once if name in choreography.outcomes]
+            if len(outcomes) > 1:
+                text = f"it returns {' and '.join(outcomes)} together, which the runtime refuses"
+                yield Defect("two-outcomes", reaction.label, text)
+
+
+def _find_owners(choreography: Choreography) -> Iterator[Defect]:
+    if len(choreography.deciders) > 1:
+        services = " and ".join(choreography.deciders)
+        yield Defect("two-deciders", choreography.kind, f"{services} both emit outcomes: let one service decide")
+
+
+def _find_reactions_to_neighbours(choreography: Choreography) -> Iterator[Defect]:
+    """Yield handlers with effects that react to an event after which the deciding service fails the saga. They undo
+    work on one of several failures, and leave it done on the others."""
+    if len(choreography.deciders) != 1:
+        return
+    decider = choreography.services[choreography.deciders[0]]
+    for reaction in choreography.reactions:
+        if reaction.kind != "handler" or reaction.service == decider.name or not reaction.has_effects:
+            continue
+        for name in sorted(reaction.takes - choreography.outcomes - choreography.external):
+            causes = [
+                h
+                for h in decider.handlers
+                if h.parameters == (frozenset({name}),) or (len(h.parameters) == 1 and name in h.takes)
+            ]
+            leads = [h for h in causes if all(choreography.failures & {*a.once} for a in h.alternatives)]
+            emitters = choreography.emitters[name]
+            if leads and len(reaction.parameters) == 1 and all(each.service != reaction.service for each in emitters):
+                text = (
+                    f"{reaction.label} acts on {name}, on which {leads[0].label} fails the saga: act on the outcome, "
+                    "with a compensation, because the saga may fail for another reason"
+                )
+                yield Defect("neighbours-failure", reaction.label, text)
+
+
+def find_loops(choreography: Choreography) -> list[tuple[ReactionModel, ...]]:
+    """Return the cycles of reactions each of which runs for every event of the one before, by `repeats`."""
+    nexts = {
+        each.label: [other for other in choreography.reactions if other.repeats & each.emits]
+        for each in choreography.reactions
+    }
+    by_label = {each.label: each for each in choreography.reactions}
+    found: dict[frozenset[str], tuple[ReactionModel, ...]] = {}
+    for first in choreography.reactions:
+        if not first.repeats:
+            continue
+        paths: list[tuple[str, ...]] = [(first.label,)]
+        seen = {first.label}
+        while paths:
+            path = paths.pop(0)
+            for other in nexts[path[-1]]:
+                if other.label == first.label:
+                    found.setdefault(frozenset(path), tuple(by_label[label] for label in path))
+                    paths = []
+                    break
+                if other.label not in seen:
+                    seen.add(other.label)
+                    paths.append((*path, other.label))
+    return list(found.values())

@@ -1,0 +1,282 @@
+"""Search an abstract choreography for a sequence of events that breaks a property. Pure.
+
+Two searches share the moves of `saga.choreography.check.model` and the properties below. `explore` visits every state,
+up to a limit; deliveries that change nothing are made at once, because they commute with every other move. `walk` makes
+random runs, each with weights of its own for what is late, and is used where there are too many states. What is found
+is shrunk: moves that it does not need are left out.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random  # noqa: TID251 - seeds are given: the same seed makes the same run
+from typing import NamedTuple
+
+from saga.choreography.check.model import (
+    Choreography,
+    ReactionModel,
+    Run,
+    SagaState,
+    ServiceState,
+    Step,
+    begin,
+    has_no_effect,
+    list_external_moves,
+    list_moves,
+    take_steps,
+)
+
+MOVES_MAX = 2_000
+"""Maximum number of moves of one walk."""
+
+
+class Violation(NamedTuple):
+    """A property that does not hold in a state."""
+
+    code: str
+    subject: str
+    """What is concerned: the label of a reaction, an event, or outcomes."""
+    at_rest: bool = False
+    """True if it only holds against a state in which nothing is left to happen."""
+
+
+class Trace(NamedTuple):
+    """A sequence of steps from a start event to a violation."""
+
+    start: str
+    steps: tuple[Step, ...]
+    violation: Violation
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Return everything that ran, in order."""
+        return tuple(run for step in self.steps for run in step.runs)
+
+
+# -------------------------------------------------------------------- properties
+
+
+def find_violations(choreography: Choreography, state: SagaState) -> Iterator[Violation]:
+    """Yield the violations that no later move can mend."""
+    if len(state.outcomes) > 1:
+        yield Violation("two-outcomes", " and ".join(sorted(name for name, _ in state.outcomes)))
+    failed = {name for name, _ in state.outcomes if name in choreography.failures}
+    if not failed:
+        return
+    for service, known in zip(choreography.services.values(), state.services, strict=True):
+        for name in sorted(known.effects):
+            reaction = service.reactions[name]
+            if is_because_of(choreography, reaction, choreography.outcomes):
+                continue
+            compensation = choreography.compensation_of(reaction)
+            if reaction.irreversible:
+                yield Violation("irreversible-early", reaction.label)
+            elif compensation is None:
+                yield Violation("no-compensation", reaction.label)
+            elif failed - compensation.takes or failed & (known.heard_outcomes | {known.outcome}):
+                yield Violation("not-undone", reaction.label)
+
+
+def find_violations_at_rest(choreography: Choreography, state: SagaState) -> Iterator[Violation]:
+    """Yield the violations of a state in which nothing is left to happen."""
+    if not state.outcomes:
+        if choreography.outcomes:
+            yield Violation("no-outcome", choreography.kind, at_rest=True)
+        return
+    ended = {name for name, _ in state.outcomes}
+    for service, known in zip(choreography.services.values(), state.services, strict=True):
+        for reaction in service.handlers:
+            follows_it = any(follows(choreography, reaction, frozenset({name})) for name in ended)
+            has_it = any(part[0] == reaction.name and part[1][0] in ended for part in known.parts)
+            if _waits(known, reaction) and (follows_it or has_it):
+                yield Violation("waits-for-ever", reaction.label, at_rest=True)
+
+
+def is_because_of(choreography: Choreography, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
+    """Return whether a reaction runs only because one of these outcomes was emitted, or emits one itself whatever it
+    returns."""
+    return follows(choreography, reaction, outcomes) or all(outcomes & {*each.once} for each in reaction.alternatives)
+
+
+def follows(choreography: Choreography, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
+    """Return whether a reaction waits for one of these outcomes, or for an event that is emitted only after one."""
+    if outcomes not in choreography.consequences:
+        found: set[str] = set()
+        before = -1
+        while before != len(found):
+            before = len(found)
+            found |= {each.label for each in choreography.reactions if _waits_for(choreography, each, outcomes, found)}
+        choreography.consequences[outcomes] = frozenset(found)
+    return reaction.label in choreography.consequences[outcomes]
+
+
+def _waits_for(choreography: Choreography, reaction: ReactionModel, outcomes: frozenset[str], labels: set[str]) -> bool:
+    return any(
+        names and all(name in outcomes or _only_from(choreography, name, labels) for name in names)
+        for names in reaction.parameters
+    )
+
+
+def _only_from(choreography: Choreography, event: str, labels: set[str]) -> bool:
+    emitters = choreography.emitters[event]
+    return event not in choreography.external and bool(emitters) and all(each.label in labels for each in emitters)
+
+
+def _waits(known: ServiceState, reaction: ReactionModel) -> bool:
+    """Return whether a handler has some of its parts and not all. A handler with `repeats` may wait for ever."""
+    return not reaction.repeats and any(part[0] == reaction.name for part in known.parts)
+
+
+def describe_waiting(choreography: Choreography, state: SagaState) -> str:
+    """Return the labels of the handlers that have some of their events and not all."""
+    waiting = [
+        f"{service.name}.{handler}"
+        for service, known in zip(choreography.services.values(), state.services, strict=True)
+        for handler in sorted({part[0] for part in known.parts})
+    ]
+    return ", ".join(waiting)
+
+
+# -------------------------------------------------------------------- exhaustive
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """What an exploration has seen."""
+
+    states: int
+    is_complete: bool
+    """True if every reachable state was visited."""
+    traces: tuple[Trace, ...]
+    """The shortest trace to each violation."""
+    completed: frozenset[str]
+    """Labels of the reactions that have run in some state."""
+    outcomes: frozenset[str]
+    """Outcomes that were emitted in some state."""
+
+
+def explore(choreography: Choreography, states_max: int, *, is_naive: bool = False) -> Exploration:
+    """Visit the states breadth first, up to a limit, and return what was found.
+
+    `is_naive`: make no use of the fact that some deliveries change nothing. A test compares both.
+    """
+    seen: dict[SagaState, tuple[SagaState, Step] | None] = {}
+    found: dict[Violation, Trace] = {}
+    completed, outcomes = set[str](), set[str]()
+    starts = {begin(choreography, event): event for event in choreography.starts}
+    seen.update(dict.fromkeys(starts))
+    left = deque(starts)
+    while left and len(seen) <= states_max:
+        state = left.popleft()
+        outcomes |= {name for name, _ in state.outcomes}
+        moves = list_moves(choreography, state)
+        violations = [*find_violations(choreography, state)]
+        if not moves:
+            violations += find_violations_at_rest(choreography, state)
+        for violation in violations:
+            if violation not in found:
+                found[violation] = _make_trace(starts, seen, state, violation)
+        quiet = None if is_naive else next((m for m in moves if has_no_effect(choreography, state, m)), None)
+        for move in [quiet] if quiet else [*moves, *list_external_moves(choreography, state)]:
+            for step in take_steps(choreography, state, move):
+                completed |= {run.label for run in step.runs}
+                if step.state not in seen:
+                    seen[step.state] = (state, step)
+                    left.append(step.state)
+    return Exploration(len(seen), not left, tuple(found.values()), frozenset(completed), frozenset(outcomes))
+
+
+def _make_trace(
+    starts: Mapping[SagaState, str],
+    seen: Mapping[SagaState, tuple[SagaState, Step] | None],
+    state: SagaState,
+    violation: Violation,
+) -> Trace:
+    steps: list[Step] = []
+    while (before := seen[state]) is not None:
+        state, step = before
+        steps.append(step)
+    return Trace(starts[state], tuple(reversed(steps)), violation)
+
+
+# -------------------------------------------------------------------- random
+
+
+def walk(choreography: Choreography, seed: int, start: str) -> tuple[list[Step], SagaState]:
+    """Make one random run to its end. Each service, event and deadline has a random weight in it, so that some of them
+    are late throughout."""
+    random = Random(seed)
+    weights: dict[tuple[str, str], float] = {}
+    state, steps = begin(choreography, start), list[Step]()
+    while len(steps) < MOVES_MAX:
+        moves = list_moves(choreography, state)
+        if not moves:
+            break
+        moves += list_external_moves(choreography, state)
+        chances = [weights.setdefault((m.service, m.name), random.random() ** 4 + 1e-6) for m in moves]
+        (move,) = random.choices(moves, chances)
+        step = random.choice(list(take_steps(choreography, state, move)))
+        steps.append(step)
+        state = step.state
+    return steps, state
+
+
+def find_by_walks(choreography: Choreography, seeds: Iterable[int]) -> Iterator[Trace]:
+    """Yield a trace for each violation that random runs meet, one for each kind and subject."""
+    found = set[Violation]()
+    for seed in seeds:
+        start = choreography.starts[seed % len(choreography.starts)]
+        steps, _ = walk(choreography, seed, start)
+        for count in range(len(steps) + 1):
+            state = steps[count - 1].state if count else begin(choreography, start)
+            violations = [*find_violations(choreography, state)]
+            if count == len(steps) and not list_moves(choreography, state):
+                violations += find_violations_at_rest(choreography, state)
+            for violation in violations:
+                if violation not in found:
+                    found.add(violation)
+                    yield Trace(start, tuple(steps[:count]), violation)
+
+
+# -------------------------------------------------------------------- shrinking
+
+
+def shrink(choreography: Choreography, trace: Trace) -> Trace:
+    """Return a trace to the same violation without the moves that it does not need."""
+    wanted = trace.violation
+    steps = list(trace.steps)
+    size = max(1, len(steps) // 2)
+    while size:
+        place = 0
+        while place < len(steps):
+            shorter = replay(choreography, trace.start, [*steps[:place], *steps[place + size :]])
+            if shorter is not None and len(shorter) < len(steps) and _is_at(choreography, trace.start, shorter, wanted):
+                steps = list(shorter)
+            else:
+                place += size
+        size //= 2
+    return Trace(trace.start, tuple(steps), wanted)
+
+
+def replay(choreography: Choreography, start: str, steps: Sequence[Step]) -> tuple[Step, ...] | None:
+    """Make the same moves with the same choices from the start, without those that are not possible any more."""
+    state, made = begin(choreography, start), list[Step]()
+    for step in steps:
+        possible = [*list_moves(choreography, state), *list_external_moves(choreography, state)]
+        if step.move not in possible:
+            continue
+        chosen = [(run.reaction, run.emitted, run.later) for run in step.runs]
+        options = list(take_steps(choreography, state, step.move))
+        same = [o for o in options if [(r.reaction, r.emitted, r.later) for r in o.runs] == chosen]
+        made.append((same or options)[0])
+        state = made[-1].state
+    return tuple(made)
+
+
+def _is_at(choreography: Choreography, start: str, steps: Sequence[Step], wanted: Violation) -> bool:
+    state = steps[-1].state if steps else begin(choreography, start)
+    if not wanted.at_rest:
+        return wanted in find_violations(choreography, state)
+    if list_moves(choreography, state):
+        return False
+    return wanted in find_violations_at_rest(choreography, state)

@@ -1,0 +1,234 @@
+"""Check choreographies: a verdict on each property, by rules where they hold, else by a search. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from saga.choreography.check import rules, search
+from saga.choreography.check.model import Choreography, build_choreography
+from saga.choreography.check.search import Exploration, Trace, Violation
+from saga.choreography.manifest import Manifest
+from saga.support.printable import count_noun
+
+Status: TypeAlias = Literal["proved", "accepted", "found", "not decided"]
+
+PROPERTIES: Mapping[str, tuple[str, ...]] = {
+    "every saga ends in exactly one outcome": ("two-outcomes", "no-outcome", "no-start"),
+    "success can be reached": ("no-success",),
+    "a failure leaves nothing done that can be undone": ("not-undone", "no-compensation"),
+    "nothing irreversible happens before success is certain": ("irreversible-early",),
+    "nothing waits for ever": ("waits-for-ever",),
+    "every event has a producer and a consumer": ("no-producer", "no-consumer", "contradiction"),
+    "every handler can run": ("never-runs",),
+    "there is no endless loop": ("endless-loop",),
+    "one service decides": ("two-deciders",),
+    "services react to outcomes, not to failures of neighbours": ("neighbours-failure",),
+}
+"""The properties that are checked, each with the codes of what breaks it."""
+
+ADVICE: Mapping[str, str] = {
+    "two-outcomes": "let one service emit all outcomes: the runtime lets it decide once",
+    "no-outcome": "give the deciding service a deadline from the event that starts the saga to a failure outcome",
+    "no-start": "mark the contract of the event with which a saga begins: produced_by external, starts true",
+    "no-success": "find the event that is missing for the success outcome, or the alternatives that exclude each other",
+    "not-undone": "let the compensation take every failure outcome: A | B",
+    "no-compensation": "add a compensation, or declare the handler irreversible and let it wait for success",
+    "irreversible-early": "let the handler wait for the success outcome",
+    "waits-for-ever": "wait beside the outcome only for events that every such saga has",
+    "no-producer": "add the manifest of the service that emits it, or mark its contract produced_by external",
+    "no-consumer": "remove it, or mark its contract consumed_by external",
+    "contradiction": "write the manifests again with the same contracts",
+    "never-runs": "remove the handler, or mend what it waits for",
+    "endless-loop": "leave out repeats= in one of them, or end the chain with a condition and accept this finding",
+    "two-deciders": "let the other service report a plain event, and the deciding service emit the outcome",
+    "neighbours-failure": "replace the handler by a compensation on the failure outcome",
+}
+"""What to do about each kind of finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """How much a search may do for properties that no rule proves."""
+
+    states_max: int = 30_000
+    """Number of states above which an exploration is given up."""
+    walks: int = 200
+    """Number of random runs of a choreography with more states."""
+    services_max: int = 8
+    """Number of services above which no exploration is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """Something that breaks a property."""
+
+    kind: str
+    """Kind of saga: the key field."""
+    code: str
+    subject: str
+    """What is concerned: the label of a reaction, or a contract."""
+    text: str
+    trace: Trace | None = None
+    """A sequence of steps that shows it; `None` if the declarations alone do."""
+
+    @property
+    def advice(self) -> str:
+        return ADVICE[self.code]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return what an entry of accepted findings names."""
+        return (self.code, self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyVerdict:
+    """The verdict on one property of one kind of saga."""
+
+    kind: str
+    property: str
+    status: Status
+    how: str
+    """Rule that proves it, or what was covered."""
+    findings: tuple[CheckFinding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoreographyVerdict:
+    """The verdicts on all properties of one kind of saga."""
+
+    choreography: Choreography
+    properties: tuple[PropertyVerdict, ...]
+
+    @property
+    def findings(self) -> tuple[CheckFinding, ...]:
+        return tuple(each for verdict in self.properties for each in verdict.findings)
+
+    @property
+    def status(self) -> Status:
+        """Return `proved` if every property is, `found` if one is broken."""
+        statuses = {each.status for each in self.properties}
+        return "found" if "found" in statuses else "not decided" if "not decided" in statuses else "proved"
+
+
+SEARCHABLE = [*PROPERTIES][:5]
+"""The properties that a search decides where no rule does."""
+LIMITS = CheckLimits()
+
+
+def check_manifests(manifests: Iterable[Manifest], limits: CheckLimits = LIMITS) -> list[ChoreographyVerdict]:
+    """Check the choreography of each kind of saga in these manifests, in the order of the kinds' names."""
+    by_kind: dict[str, list[Manifest]] = {}
+    for each in manifests:
+        by_kind.setdefault(each.kind, []).append(each)
+    return [
+        check_choreography(build_choreography(kind, by_kind[kind]), limits, rules.find_contradictions(by_kind[kind]))
+        for kind in sorted(by_kind)
+    ]
+
+
+def check_choreography(
+    choreography: Choreography, limits: CheckLimits = LIMITS, contradictions: Iterable[rules.Defect] = ()
+) -> ChoreographyVerdict:
+    """Check one choreography: find defects, prove what the rules prove, and search for the rest."""
+    defects = [*contradictions, *rules.find_defects(choreography)]
+    proofs = _prove(choreography)
+    if choreography.releases:  # the rules are about services of one release each
+        proofs.update(dict.fromkeys(SEARCHABLE))
+    findings = [CheckFinding(choreography.kind, each.code, each.subject, each.text) for each in defects]
+    covered = "the declarations"
+    if unproved := [name for name, how in proofs.items() if how is None]:
+        wanted = {code for name in unproved for code in PROPERTIES[name]}
+        explored = _search(choreography, limits)
+        traces = [search.shrink(choreography, each) for each in explored.traces if each.violation.code in wanted]
+        findings += [_to_finding(choreography, each) for each in traces]
+        findings += _find_impossible(choreography, explored, wanted)
+        covered = f"{explored.states:,} states"
+        if explored.is_complete:
+            proofs.update(dict.fromkeys(unproved, f"all {covered} were visited"))
+        elif not explored.states:
+            covered = f"{limits.walks:,} random runs"
+    return ChoreographyVerdict(
+        choreography, tuple(_judge(choreography, name, proofs[name], findings, covered) for name in PROPERTIES)
+    )
+
+
+def _prove(choreography: Choreography) -> dict[str, str | None]:
+    """Return for each property the rule that proves it; `None` where a search is needed."""
+    seen = rules.find_witnesses(choreography)
+    successes = seen.outcomes & choreography.successes
+    idle = [each.label for each in choreography.reactions if each.label not in seen.completed]
+    proofs: list[str | None] = [
+        rules.prove_one_outcome(choreography),
+        f"a run ends in {min(successes)}" if successes else None,
+        rules.prove_undone(choreography),
+        rules.prove_irreversible_late(choreography),
+        rules.prove_no_endless_wait(choreography),
+        "the manifests name one of each",
+        None if idle else f"each of the {len(seen.completed)} reactions has run in a run of the model",
+        "no cycle of handlers with repeats",
+        "one service emits all outcomes",
+        "each handler with effects waits for events of the process or for outcomes",
+    ]
+    return dict(zip(PROPERTIES, proofs, strict=True))
+
+
+def _search(choreography: Choreography, limits: CheckLimits) -> Exploration:
+    """Explore the choreography; make random runs if it has too many states. `states` is then 0."""
+    if len(choreography.services) <= limits.services_max:
+        explored = search.explore(choreography, limits.states_max)
+        if explored.is_complete:
+            return explored
+    if not choreography.starts:
+        return Exploration(0, True, (), frozenset(), frozenset())
+    traces = tuple(search.find_by_walks(choreography, range(limits.walks)))
+    return Exploration(0, False, traces, frozenset(), frozenset())
+
+
+def _find_impossible(choreography: Choreography, explored: Exploration, wanted: set[str]) -> Iterable[CheckFinding]:
+    """Yield what can never happen: certain if everything was explored, or if no way leads there at all."""
+    costs = rules.estimate_costs(choreography)
+    kind = choreography.kind
+    if "no-success" in wanted and choreography.outcomes:
+        possible = {name for name in choreography.successes if name in costs}
+        if not possible or (explored.is_complete and not explored.outcomes & choreography.successes):
+            names = " or ".join(sorted(choreography.successes)) or "no contract is a success outcome"
+            yield CheckFinding(kind, "no-success", names, "no saga can end in success")
+    for reaction in choreography.reactions if "never-runs" in wanted else ():
+        missing = [names for names in reaction.parameters if not names & costs.keys()]
+        if missing or (explored.is_complete and reaction.label not in explored.completed):
+            text = "no saga has all the events that it waits for"
+            text += f": no way leads to {' or '.join(sorted(missing[0]))}" if missing else ""
+            yield CheckFinding(kind, "never-runs", reaction.label, text)
+
+
+def _to_finding(choreography: Choreography, trace: Trace) -> CheckFinding:
+    code, subject, _ = trace.violation
+    text = _describe(trace.violation)
+    if code == "no-outcome" and (waiting := search.describe_waiting(choreography, trace.steps[-1].state)):
+        text += f"; then {waiting} waits"
+    return CheckFinding(choreography.kind, code, subject, text, trace)
+
+
+def _describe(violation: Violation) -> str:
+    subject = violation.subject
+    texts: Mapping[str, Callable[[], str]] = {
+        "two-outcomes": lambda: f"a saga may end in {subject}",
+        "no-outcome": lambda: "a saga may stop without an outcome",
+        "not-undone": lambda: f"{subject} has a compensation, but not on this failure outcome",
+        "no-compensation": lambda: f"{subject} has effects and no compensation, and the saga may fail",
+        "irreversible-early": lambda: f"{subject} is irreversible, and the saga may fail after it",
+        "waits-for-ever": lambda: f"{subject} may wait for an event that never comes",
+    }
+    return texts[violation.code]()
+
+
+def _judge(
+    choreography: Choreography, name: str, proof: str | None, findings: Sequence[CheckFinding], covered: str
+) -> PropertyVerdict:
+    mine = tuple(each for each in findings if each.code in PROPERTIES[name])
+    if mine:
+        return PropertyVerdict(choreography.kind, name, "found", count_noun(len(mine), "finding"), mine)
+    if proof is not None:
+        return PropertyVerdict(choreography.kind, name, "proved", proof)
+    return PropertyVerdict(choreography.kind, name, "not decided", f"nothing found in {covered}")

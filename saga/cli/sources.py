@@ -1,0 +1,59 @@
+"""Find the manifests that a command is about: files, folders, or the services of modules."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from saga.choreography.manifest import Manifest, make_manifest
+from saga.choreography.releases import manifest_folder, read_manifest, read_manifests
+from saga.configuration import wiring
+from saga.contracts.library import find_library
+from saga.errors import ConfigurationError, DeclarationError
+
+
+class ManifestSources(NamedTuple):
+    """The manifests that a command is about."""
+
+    manifests: Mapping[str, Manifest]
+    """By service."""
+    files: Mapping[str, str]
+    """Path of the file of each manifest that was read from one, by service."""
+    folder: Path | None
+    """Folder from which they were read, if it is one."""
+
+
+def load_manifests(sources: Sequence[str], folder: Path | None) -> ManifestSources:
+    """Return the manifests of these sources: files, folders of files, and modules that declare services.
+
+    Without sources they are those of `folder`, or of `manifests/` beside `contracts/`. A service that is named later
+    replaces an earlier one. Raises `ConfigurationError` for a file or module that cannot be used, or if there is none.
+    """
+    if folder is None and not sources:
+        try:
+            folder = manifest_folder(find_library())
+        except DeclarationError as why:
+            raise click.UsageError(f"{why}; or name manifests or modules") from why
+    found: dict[str, Manifest] = {}
+    files: dict[str, str] = {}
+    folders = [folder] if folder is not None else []
+    modules = []
+    for source in sources:
+        path = Path(source)
+        if path.suffix == ".json":
+            read = read_manifest(path)
+            found[read.service], files[read.service] = read, path.as_posix()
+        elif path.is_dir() and not (path / "__init__.py").exists():
+            folders.append(path)
+        else:
+            modules.append(source)
+    for each in folders:
+        there = read_manifests(each)
+        found |= there
+        files |= {service: (each / f"{service}.json").as_posix() for service in there}
+    found |= {each.title: make_manifest(each) for each in wiring.load_services(modules)}
+    if not found:
+        where = folder or ", ".join(sources)
+        raise ConfigurationError("there is no manifest:", [f"{where} has none: write it with saga manifest --write"])
+    return ManifestSources(found, files, folders[0] if len(folders) == 1 else None)

@@ -1,0 +1,274 @@
+"""Replay a trace of `saga check` on the real runtime: message by message, in the order of the trace.
+
+The services are stand-ins for those of the manifests. Each has the real runtime and a store of its own, as in `trial`;
+what one emits is delivered to another when the trace says so. What is left after the trace is delivered in order, and
+deadlines and suspended runs get their time, until nothing is left to happen.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from saga.choreography.check.model import Move, ReactionModel, Run
+from saga.choreography.check.search import Trace, Violation
+from saga.choreography.manifest import Manifest
+from saga.choreography.releases import read_manifests
+from saga.engine.consumer.record_router import route_record
+from saga.engine.execution.message_processor import MessageProcessor
+from saga.engine.isolated_ports import RecordingPublisher
+from saga.engine.lifecycle import open_resources
+from saga.engine.prepared_service import prepare
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
+from saga.errors import SagaError
+from saga.messages import Message, Outgoing, Position, Record, texts_of
+from saga.messaging.names import PROGRESS
+from saga.progress.document import SagaProgress, decode_progress, progress_key
+from saga.store.sqlite.store import SqliteStore
+from saga.support.settings import OPEN_S_MAX
+from saga.testing.stand_ins import StandIns, make_stand_ins
+from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
+
+SAGA = "replayed"
+"""Id of the saga of a replay."""
+DRAIN_MAX = 5_000
+"""Maximum number of deliveries after a trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedSaga:
+    """What became of the saga of a trace."""
+
+    outcomes: frozenset[str]
+    standing: frozenset[str]
+    """Labels of the reactions whose effects stand."""
+    waiting: frozenset[str]
+    """Labels of the handlers that have some of their events and not all."""
+
+    def breaks(self, violation: Violation, failures: frozenset[str]) -> bool:
+        """Return whether the violation is true of this saga. `failures`: the failure outcomes."""
+        if violation.code == "two-outcomes":
+            return len(self.outcomes) > 1
+        if violation.code == "no-outcome":
+            return not self.outcomes
+        if violation.code == "waits-for-ever":
+            return violation.subject in self.waiting
+        return violation.subject in self.standing and bool(self.outcomes & failures)
+
+
+def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding: str, subject: str) -> None:
+    """Replay a trace, and raise `AssertionError` if it still leads to what was found.
+
+    `saga check` prints tests that call this.
+
+    Args:
+        manifests: folder of the manifests.
+        start: the event that starts the saga.
+        moves: the moves of the trace, as `saga check` writes them.
+        finding: code of the finding, such as `not-undone`.
+        subject: what it is about, such as `payment.reserve`.
+    """
+    found = list(read_manifests(Path(manifests)).values())
+    kinds = {each.kind for each in found for use in (*each.consumes, *each.emits) if use.contract == start}
+    services = [each for each in found if each.kind in kinds]
+    parsed = [parse_move(text) for text in moves]
+    saga, failures = asyncio.run(_replay(services, start, [m for m, _ in parsed], [r for _, rs in parsed for r in rs]))
+    assert not saga.breaks(Violation(finding, subject), failures), (
+        f"{finding} ({subject}): outcomes {', '.join(sorted(saga.outcomes)) or 'none'}; effects that stand: "
+        f"{', '.join(sorted(saga.standing)) or 'none'}; waiting: {', '.join(sorted(saga.waiting)) or 'none'}"
+    )
+
+
+def replay_trace(manifests: Iterable[Manifest], trace: Trace) -> bool:
+    """Replay a trace on stand-ins. Return whether the violation is true of the saga afterwards."""
+    saga, failures = asyncio.run(_replay(manifests, trace.start, [step.move for step in trace.steps], trace.runs))
+    return saga.breaks(trace.violation, failures)
+
+
+# -------------------------------------------------------------------- moves as text
+
+
+def parse_move(text: str) -> tuple[Move, list[Run]]:
+    """Parse a move as `saga.choreography.check.reports.format_moves` writes it. Raises `SagaError`."""
+    head, *chosen = text.split("; ")
+    service, _, rest = head.rpartition(": ")
+    kind, name, *number = rest.split()
+    if kind not in ("start", "deliver", "deadline", "turn"):
+        raise SagaError(f"{text!r} is no move of a trace: copy it from saga check")
+    runs = []
+    for each in chosen:
+        reaction, _, emitted = each.partition(" -> ")
+        events = tuple(name for name in emitted.split() if name not in ("-", "@later"))
+        runs.append(Run(service, reaction, (), events, emitted.endswith("@later")))
+    return Move(kind, service, name, int(number[0]) if number else 0), runs  # type: ignore[arg-type] # checked above
+
+
+# -------------------------------------------------------------------- replay
+
+
+@dataclass(slots=True)
+class _Script:
+    """Chooser that answers as the runs of a trace did, and afterwards with the first alternative."""
+
+    choices: defaultdict[str, list[tuple[tuple[str, ...], bool]]] = field(default_factory=lambda: defaultdict(list))
+    answered: dict[tuple[str, str], tuple[tuple[str, ...], bool]] = field(default_factory=dict)
+
+    def __call__(self, reaction: ReactionModel, run: str, /) -> tuple[tuple[str, ...], bool]:
+        key = (reaction.label, run)
+        if key not in self.answered:
+            left = self.choices[reaction.label]
+            first = next((each for each in reaction.alternatives if not each.later), reaction.alternatives[0])
+            self.answered[key] = left.pop(0) if left else (first.list_choices()[0], first.later)
+        return self.answered[key]
+
+
+@dataclass(slots=True)
+class _Participant:
+    """A service of the replay."""
+
+    runtime: ServiceRuntime
+    log: RecordingPublisher
+    clock: TrialClock
+    seen: int = 0
+    """Number of records of its log that were looked at."""
+
+    async def process(self, message: Message, number: int) -> None:
+        processor = MessageProcessor(self.runtime)
+        await processor.process(processor.begin(message, Position("replayed", 0, number), None))
+
+    async def load(self) -> SagaProgress | None:
+        found = await self.runtime.ports.store.get(PROGRESS, progress_key(self.runtime.name, SAGA))
+        return None if found is None else decode_progress(found.content)
+
+
+@dataclass(slots=True)
+class _Replay:
+    """One saga in all services, with the events that were published and not yet delivered to everybody."""
+
+    stand_ins: StandIns
+    participants: Mapping[str, _Participant]
+    published: dict[str, list[tuple[str, Outgoing | None]]] = field(default_factory=lambda: defaultdict(list))
+    """The events of each contract in the order of their publication, each with its service; `None` as the record stands
+    for one from outside."""
+    delivered: set[tuple[str, str, int]] = field(default_factory=set)
+    count: int = 0
+
+    async def make(self, move: Move) -> None:
+        if move.kind == "start":
+            self.published[move.name].append(("", None))
+        elif move.kind == "deliver":
+            if move.number < len(self.published[move.name]):
+                await self.deliver(move.service, move.name, move.number)
+        else:
+            await self.wake(move.service, move.name)
+
+    async def deliver(self, service: str, name: str, number: int) -> None:
+        participant, (source, record) = self.participants[service], self.published[name][number]
+        self.delivered.add((service, name, number))
+        if source == service or name not in participant.runtime.contracts:
+            return
+        self.count += 1
+        if record is None:
+            event = self.stand_ins.make_event(name, SAGA)
+            message: object = make_arriving_event(participant.runtime, event, participant.clock)
+        else:
+            arrived = Record(record.topic, 0, self.count, record.key, record.value, record.headers, 0)
+            message = route_record(arrived, participant.runtime)
+        if isinstance(message, Message):
+            await participant.process(message, self.count)
+        self.collect()
+
+    async def wake(self, service: str, name: str) -> bool:
+        """Let the time pass at one service until a deadline or a suspended run is due. Return False if none is open."""
+        participant = self.participants[service]
+        p = await participant.load()
+        due = [] if p is None else [due_ms for handler, due_ms in _list_timed(p) if handler == name]
+        if not due:
+            return False
+        now_ms = participant.clock.now_ms()
+        participant.clock.set_to(max(now_ms, min(due)))
+        self.count += 1
+        await participant.process(
+            make_timer(participant.runtime, SAGA, participant.clock, min(due), self.count), self.count
+        )
+        participant.clock.set_to(now_ms)
+        self.collect()
+        return await participant.load() != p  # a dead letter keeps it from running
+
+    def collect(self) -> None:
+        """Take over what services have published since the last time, each event once."""
+        for service, participant in self.participants.items():
+            for record in participant.log.messages[participant.seen :]:
+                headers = texts_of(record.headers)
+                name = headers.get("ce_type", "").rpartition(".")[2]
+                known = [each for _, each in self.published[name] if each is not None]
+                is_repeated = any(texts_of(each.headers)["ce_id"] == headers.get("ce_id") for each in known)
+                if "dead_id" not in headers and name in self.stand_ins.events and not is_repeated:
+                    self.published[name].append((service, record))
+            participant.seen = len(participant.log.messages)
+
+    async def drain(self) -> None:
+        """Deliver what is left, oldest event first; then let deadlines and suspended runs have their time."""
+        for _ in range(DRAIN_MAX):
+            left = [
+                (service, name, number)
+                for name, records in self.published.items()
+                for number in range(len(records))
+                for service in self.participants
+                if (service, name, number) not in self.delivered
+            ]
+            if left:
+                await self.deliver(*left[0])
+                continue
+            for service, participant in self.participants.items():
+                p = await participant.load()
+                waits = [] if p is None else _list_timed(p)
+                if any([await self.wake(service, handler) for handler, _ in waits[:1]]):
+                    break
+            else:
+                return
+        raise SagaError(f"the replay does not come to an end: {DRAIN_MAX} deliveries")
+
+    async def describe(self) -> ReplayedSaga:
+        choreography = self.stand_ins.choreography
+        waiting = set[str]()
+        for service, participant in self.participants.items():
+            p = await participant.load()
+            waiting |= {f"{service}.{kept.handler}" for kept in (p.waiting if p is not None else ())}
+        outcomes = {name for name, records in self.published.items() if records and name in choreography.outcomes}
+        return ReplayedSaga(frozenset(outcomes), self.stand_ins.book.list_standing(SAGA), frozenset(waiting))
+
+
+def _list_timed(p: SagaProgress) -> list[tuple[str, int]]:
+    """Return the open deadlines and suspended runs: the handler of each, and when it is due."""
+    deadlines = [(each.handler, each.due_ms) for each in p.deadlines]
+    return deadlines + [(each.handler, each.due_ms) for each in p.suspended_runs]
+
+
+async def _replay(
+    manifests: Iterable[Manifest], start: str, moves: Sequence[Move], runs: Sequence[Run]
+) -> tuple[ReplayedSaga, frozenset[str]]:
+    script = _Script()
+    for run in runs:
+        script.choices[run.label].append((run.emitted, run.later))
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-replay-")))
+        stand_ins = make_stand_ins(manifests, folder, script)
+        participants = {}
+        for name, service in stand_ins.services.items():
+            clock, log = TrialClock(), RecordingPublisher()
+            store = await stack.enter_async_context(SqliteStore(folder / f"{name}.db", clock=clock))
+            use = [stand_ins.book] if service.declared.resources else []
+            resources = await open_resources(service.declared, stack, clock, OPEN_S_MAX, use)
+            prepared = retry_at_once(prepare(service.declared))
+            runtime = make_service_runtime(prepared, resources, trial_ports(name, store, clock, log))
+            participants[name] = _Participant(runtime, log, clock)
+        replay = _Replay(stand_ins, participants)
+        replay.published[start].append(("", None))
+        for move in moves:
+            await replay.make(move)
+        await replay.drain()
+        return await replay.describe(), stand_ins.choreography.failures

@@ -1,0 +1,52 @@
+"""Planted defects are found, each with a short sequence of events that a replay on the real runtime confirms."""
+
+import pytest
+
+from saga.choreography.check.reports import format_trace
+from saga.choreography.check.verdicts import ADVICE, PROPERTIES, check_manifests
+from saga.choreography.manifest import make_manifest
+from saga.errors import ContractError
+from saga.testing.trace_replay import replay_trace
+from services.inventory import inventory
+from services.order import order
+from services.payment import payment
+from services.shipping import shipping
+from tests.choreography.check.building import usual
+from tests.choreography.check.defects import DEFECTS, shop
+
+EVENTS_MAX = 8
+
+
+def test_the_order_saga_is_proved_by_rules() -> None:
+    (verdict,) = check_manifests([make_manifest(each.declared) for each in (order, payment, inventory, shipping)])
+    assert verdict.status == "proved"
+    assert [each.status for each in verdict.properties] == ["proved"] * len(PROPERTIES)
+    assert not [each.how for each in verdict.properties if "states" in each.how], "no search was needed"
+
+
+def test_a_sound_choreography_has_no_finding() -> None:
+    for made in (shop(), usual(3)):
+        (verdict,) = check_manifests(made.manifests)
+        assert (verdict.status, verdict.findings) == ("proved", ())
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_planted_defect_is_found_with_a_short_sequence_of_events(name: str) -> None:
+    planted = DEFECTS[name]()
+    (verdict,) = check_manifests(planted.manifests)
+    found = {each.key: each for each in verdict.findings}
+    assert (planted.code, planted.subject) in found
+    assert verdict.status == "found"
+    finding = found[planted.code, planted.subject]
+    if finding.code == "two-outcomes" and finding.trace is not None:
+        with pytest.raises(ContractError, match="one service decides"):  # within one folder of contracts
+            replay_trace(planted.manifests, finding.trace)
+    elif finding.trace is not None:
+        assert len(format_trace(verdict.choreography, finding.trace)) <= EVENTS_MAX
+        assert replay_trace(planted.manifests, finding.trace), "the real runtime does the same"
+
+
+def test_every_kind_of_finding_is_planted() -> None:
+    codes = {code for codes in PROPERTIES.values() for code in codes}
+    assert codes == set(ADVICE)
+    assert codes - {make().code for make in DEFECTS.values()} == {"contradiction"}, "tests/cli plants that"
