@@ -56,8 +56,8 @@ def check(
 ) -> None:
     """Prove a choreography before it runs, or show what breaks it.
 
-    The command proves from the manifests that every saga ends in exactly one outcome, that success can be reached, that a
-    failure leaves nothing done, that nothing irreversible happens too early, that nothing waits for ever, and that
+    The command proves from the manifests that every saga ends in exactly one outcome, that success can be reached, that
+    a failure leaves nothing done, that nothing irreversible happens too early, that nothing waits for ever, and that
     every event has a producer and a consumer. Rules prove the usual style at once. Where a rule does not hold, a search
     looks for a sequence of events that breaks the property, and prints the shortest that it finds.
 

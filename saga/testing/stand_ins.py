@@ -10,14 +10,16 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import reduce
 from hashlib import blake2b
 from inspect import Parameter, Signature
 from itertools import count
+from operator import or_
 from pathlib import Path
 from types import GenericAlias, ModuleType
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
-from saga.choreography.check.model import Alternative, Choreography, ReactionModel, build_choreography
+from saga.choreography.check.model import Alternative, ChoreographyModel, ReactionModel, build_choreography
 from saga.choreography.manifest import DeclaredReaction, EmittedContract, Manifest
 from saga.contracts.codegen import generate
 from saga.contracts.library import Binding, Library, bind, compare_class
@@ -62,7 +64,7 @@ class EffectBook:
 class StandIns:
     """Services that stand for those of some manifests, with their events."""
 
-    choreography: Choreography
+    choreography: ChoreographyModel
     services: Mapping[str, Service[None]]
     events: Mapping[str, type[Event]]
     book: EffectBook
@@ -102,7 +104,7 @@ def make_stand_ins(manifests: Iterable[Manifest], folder: Path, choose: Chooser)
 # -------------------------------------------------------------------- events
 
 
-def _make_events(choreography: Choreography, folder: Path) -> Mapping[str, type[Event]]:
+def _make_events(choreography: ChoreographyModel, folder: Path) -> Mapping[str, type[Event]]:
     """Write a contract for each event, and return the classes that are generated from them."""
     owners = {
         choreography.contracts[name].topic: emitters[0].service
@@ -154,7 +156,7 @@ def _make_schema(kind: str, contract: EmittedContract, owner: str) -> dict[str, 
 class _Builder:
     """Builder of one service."""
 
-    choreography: Choreography
+    choreography: ChoreographyModel
     manifest: Manifest
     events: Mapping[str, type[Event]]
     book: EffectBook
@@ -263,4 +265,4 @@ def _find_alternative(reaction: ReactionModel, emitted: Sequence[str], later: bo
 
 def _join_types(types: Sequence[Any]) -> Any:
     """Return the union of these types; `None` is one of them."""
-    return Union.__getitem__(tuple(dict.fromkeys(types)))
+    return reduce(or_, dict.fromkeys(types))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from saga.choreography.check.model import Move, ReactionModel, Run
-from saga.choreography.check.search import Trace, Violation
+from saga.choreography.check.model import Move, ReactionModel, ReactionRun
+from saga.choreography.check.search import EventTrace, PropertyViolation
 from saga.choreography.manifest import Manifest
 from saga.choreography.releases import read_manifests
 from saga.engine.consumer.record_router import route_record
@@ -48,7 +48,7 @@ class ReplayedSaga:
     waiting: frozenset[str]
     """Labels of the handlers that have some of their events and not all."""
 
-    def breaks(self, violation: Violation, failures: frozenset[str]) -> bool:
+    def breaks(self, violation: PropertyViolation, failures: frozenset[str]) -> bool:
         """Return whether the violation is true of this saga. `failures`: the failure outcomes."""
         if violation.code == "two-outcomes":
             return len(self.outcomes) > 1
@@ -76,13 +76,13 @@ def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding
     services = [each for each in found if each.kind in kinds]
     parsed = [parse_move(text) for text in moves]
     saga, failures = asyncio.run(_replay(services, start, [m for m, _ in parsed], [r for _, rs in parsed for r in rs]))
-    assert not saga.breaks(Violation(finding, subject), failures), (
+    assert not saga.breaks(PropertyViolation(finding, subject), failures), (
         f"{finding} ({subject}): outcomes {', '.join(sorted(saga.outcomes)) or 'none'}; effects that stand: "
         f"{', '.join(sorted(saga.standing)) or 'none'}; waiting: {', '.join(sorted(saga.waiting)) or 'none'}"
     )
 
 
-def replay_trace(manifests: Iterable[Manifest], trace: Trace) -> bool:
+def replay_trace(manifests: Iterable[Manifest], trace: EventTrace) -> bool:
     """Replay a trace on stand-ins. Return whether the violation is true of the saga afterwards."""
     saga, failures = asyncio.run(_replay(manifests, trace.start, [step.move for step in trace.steps], trace.runs))
     return saga.breaks(trace.violation, failures)
@@ -91,7 +91,7 @@ def replay_trace(manifests: Iterable[Manifest], trace: Trace) -> bool:
 # -------------------------------------------------------------------- moves as text
 
 
-def parse_move(text: str) -> tuple[Move, list[Run]]:
+def parse_move(text: str) -> tuple[Move, list[ReactionRun]]:
     """Parse a move as `saga.choreography.check.reports.format_moves` writes it. Raises `SagaError`."""
     head, *chosen = text.split("; ")
     service, _, rest = head.rpartition(": ")
@@ -102,7 +102,7 @@ def parse_move(text: str) -> tuple[Move, list[Run]]:
     for each in chosen:
         reaction, _, emitted = each.partition(" -> ")
         events = tuple(name for name in emitted.split() if name not in ("-", "@later"))
-        runs.append(Run(service, reaction, (), events, emitted.endswith("@later")))
+        runs.append(ReactionRun(service, reaction, (), events, emitted.endswith("@later")))
     return Move(kind, service, name, int(number[0]) if number else 0), runs  # type: ignore[arg-type] # checked above
 
 
@@ -249,7 +249,7 @@ def _list_timed(p: SagaProgress) -> list[tuple[str, int]]:
 
 
 async def _replay(
-    manifests: Iterable[Manifest], start: str, moves: Sequence[Move], runs: Sequence[Run]
+    manifests: Iterable[Manifest], start: str, moves: Sequence[Move], runs: Sequence[ReactionRun]
 ) -> tuple[ReplayedSaga, frozenset[str]]:
     script = _Script()
     for run in runs:

@@ -108,7 +108,7 @@ class ServiceModel:
 
 
 @dataclass(frozen=True)
-class Choreography:
+class ChoreographyModel:
     """The services of one kind of saga, and what their contracts say."""
 
     kind: str
@@ -189,7 +189,7 @@ class Choreography:
 # -------------------------------------------------------------------- from manifests
 
 
-def build_choreographies(manifests: Iterable[Manifest]) -> list[Choreography]:
+def build_choreographies(manifests: Iterable[Manifest]) -> list[ChoreographyModel]:
     """Return the choreography of each kind of saga, sorted by kind."""
     by_kind: dict[str, list[Manifest]] = {}
     for each in manifests:
@@ -197,7 +197,7 @@ def build_choreographies(manifests: Iterable[Manifest]) -> list[Choreography]:
     return [build_choreography(kind, by_kind[kind]) for kind in sorted(by_kind)]
 
 
-def build_choreography(kind: str, manifests: Iterable[Manifest]) -> Choreography:
+def build_choreography(kind: str, manifests: Iterable[Manifest]) -> ChoreographyModel:
     """Return the choreography of these services, which have one kind of saga."""
     ordered = sorted(manifests, key=lambda each: each.service)
     contracts: dict[str, EmittedContract] = {}
@@ -215,10 +215,10 @@ def build_choreography(kind: str, manifests: Iterable[Manifest]) -> Choreography
         )
         for manifest in ordered
     }
-    return Choreography(kind, services, {name: contracts[name] for name in sorted(contracts)})
+    return ChoreographyModel(kind, services, {name: contracts[name] for name in sorted(contracts)})
 
 
-def merge_releases(old: Choreography, new: Choreography) -> Choreography:
+def merge_releases(old: ChoreographyModel, new: ChoreographyModel) -> ChoreographyModel:
     """Return the choreography of a deployment, in which processes of both releases of each service take messages.
 
     A service whose releases differ only in what handlers return and do is one service with the alternatives of both.
@@ -234,7 +234,7 @@ def merge_releases(old: Choreography, new: Choreography) -> Choreography:
         if len(versions) == 2 and not _have_one_shape(*versions):
             releases[name] = tuple(versions)
     contracts = {**old.contracts, **new.contracts}
-    return Choreography(new.kind, services, {name: contracts[name] for name in sorted(contracts)}, releases)
+    return ChoreographyModel(new.kind, services, {name: contracts[name] for name in sorted(contracts)}, releases)
 
 
 def _have_one_shape(old: ServiceModel, new: ServiceModel) -> bool:
@@ -285,7 +285,7 @@ def _build_alternative(returned: Sequence[str]) -> Alternative:
 # -------------------------------------------------------------------- states
 
 
-class ServiceState(NamedTuple):
+class ServiceSnapshot(NamedTuple):
     """What one service knows of the saga."""
 
     delivered: frozenset[EventInstance] = frozenset()
@@ -308,13 +308,13 @@ class SagaState(NamedTuple):
     """One saga in all services."""
 
     published: frozenset[EventInstance]
-    services: tuple[ServiceState, ...]
+    services: tuple[ServiceSnapshot, ...]
     """In the order of `Choreography.services`."""
     outcomes: frozenset[tuple[str, str]] = frozenset()
     """The outcomes that were emitted, each with its service."""
 
 
-class Run(NamedTuple):
+class ReactionRun(NamedTuple):
     """One run of a reaction."""
 
     service: str
@@ -345,16 +345,16 @@ class Step(NamedTuple):
     """A move, with what ran because of it, and the state after it."""
 
     move: Move
-    runs: tuple[Run, ...]
+    runs: tuple[ReactionRun, ...]
     state: SagaState
 
 
-def begin(choreography: Choreography, event: str) -> SagaState:
+def begin(choreography: ChoreographyModel, event: str) -> SagaState:
     """Return the state in which this event, which starts the saga, is published and not yet delivered."""
-    return SagaState(frozenset({(event, 0)}), tuple(ServiceState() for _ in choreography.services))
+    return SagaState(frozenset({(event, 0)}), tuple(ServiceSnapshot() for _ in choreography.services))
 
 
-def list_moves(choreography: Choreography, state: SagaState) -> list[Move]:
+def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
     """Return the moves that must happen at some time: deliveries, open deadlines and turns of suspended runs."""
     found: list[Move] = []
     for service, known in zip(choreography.services.values(), state.services, strict=True):
@@ -368,14 +368,14 @@ def list_moves(choreography: Choreography, state: SagaState) -> list[Move]:
     return found
 
 
-def list_external_moves(choreography: Choreography, state: SagaState) -> list[Move]:
+def list_external_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
     """Return the events from outside that may come, or never come."""
     there = {name for name, _ in state.published}
     others = sorted(choreography.external - set(choreography.starts) - there)
     return [Move("start", "", name) for name in others]
 
 
-def take_steps(choreography: Choreography, state: SagaState, move: Move) -> Iterator[Step]:
+def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) -> Iterator[Step]:
     """Yield a step for each way in which the reactions that run because of a move may end."""
     if move.kind == "start":
         yield Step(move, (), state._replace(published=state.published | {(move.name, 0)}))
@@ -389,7 +389,7 @@ def take_steps(choreography: Choreography, state: SagaState, move: Move) -> Iter
             yield Step(move, tuple(working.runs), working.finish(state))
 
 
-def _has_undeclared_work(release: ServiceModel, known: ServiceState, move: Move) -> bool:
+def _has_undeclared_work(release: ServiceModel, known: ServiceSnapshot, move: Move) -> bool:
     """Return whether something is open, or could be undone, of a handler that a release does not declare."""
     names = {name for name, status in known.handlers if status == "suspended"}
     names |= {name for name, status in known.deadlines if status == "open"}
@@ -397,7 +397,7 @@ def _has_undeclared_work(release: ServiceModel, known: ServiceState, move: Move)
     return not names <= release.reactions.keys()
 
 
-def has_no_effect(choreography: Choreography, state: SagaState, move: Move) -> bool:
+def has_no_effect(choreography: ChoreographyModel, state: SagaState, move: Move) -> bool:
     """Return whether a delivery changes nothing but that it is delivered. Then it changes nothing at any later time."""
     if move.kind != "deliver":
         return False
@@ -412,7 +412,7 @@ def has_no_effect(choreography: Choreography, state: SagaState, move: Move) -> b
 class _Working:
     """State of one service while it carries a move out. Each choice makes a copy."""
 
-    choreography: Choreography
+    choreography: ChoreographyModel
     service: ServiceModel
     published: frozenset[EventInstance]
     delivered: frozenset[EventInstance]
@@ -423,12 +423,12 @@ class _Working:
     effects: frozenset[str]
     outcome: str
     heard: frozenset[str]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ReactionRun] = field(default_factory=list)
     agenda: list[tuple[str, str, int]] = field(default_factory=list)
     """What remains to be done here: `event`, `run` or `undo`, the name, and the number of an event."""
 
     @classmethod
-    def begin(cls, choreography: Choreography, state: SagaState, service: ServiceModel) -> "_Working":
+    def begin(cls, choreography: ChoreographyModel, state: SagaState, service: ServiceModel) -> "_Working":
         known = state.services[choreography.places[service.name]]
         return cls(
             choreography, service, state.published, known.delivered, known.parts,
@@ -444,7 +444,7 @@ class _Working:
 
     def finish(self, state: SagaState) -> SagaState:
         place = self.choreography.places[self.service.name]
-        known = ServiceState(
+        known = ServiceSnapshot(
             self.delivered, self.parts, tuple(sorted(self.handlers.items())), tuple(sorted(self.deadlines.items())),
             self.results, self.effects, self.outcome, self.heard,
         )  # fmt: skip
@@ -579,7 +579,7 @@ class _Working:
 
     def end_run(self, reaction: ReactionModel, taken: tuple[str, ...], emitted: tuple[str, ...], later: bool) -> None:
         """Record a run: its status, effects and events."""
-        self.runs.append(Run(self.service.name, reaction.name, taken, emitted, later))
+        self.runs.append(ReactionRun(self.service.name, reaction.name, taken, emitted, later))
         if reaction.kind == "handler" and not (reaction.repeats and not later):
             self.handlers[reaction.name] = "suspended" if later else "completed"
         self._record_effect(reaction, emitted)

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from saga.choreography.check.model import Choreography, Move, Run
-from saga.choreography.check.search import Trace
+from saga.choreography.check.model import ChoreographyModel, Move, ReactionRun
+from saga.choreography.check.search import EventTrace
 from saga.choreography.check.verdicts import ADVICE, CheckFinding, ChoreographyVerdict
 from saga.support.printable import count_noun
 
@@ -40,7 +40,7 @@ def format_verdict(verdict: ChoreographyVerdict, manifests: str | None) -> list[
 # -------------------------------------------------------------------- traces
 
 
-def format_trace(choreography: Choreography, trace: Trace) -> list[str]:
+def format_trace(choreography: ChoreographyModel, trace: EventTrace) -> list[str]:
     """Return a trace as numbered events.
 
     An event that is not mentioned further was not delivered yet, or made no difference.
@@ -53,7 +53,7 @@ def format_trace(choreography: Choreography, trace: Trace) -> list[str]:
     return [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
 
 
-def _describe_run(choreography: Choreography, run: Run) -> str:
+def _describe_run(choreography: ChoreographyModel, run: ReactionRun) -> str:
     reaction = choreography.services[run.service].reactions[run.reaction]
     emits = f"emits {' and '.join(run.emitted)}" if run.emitted else "emits nothing"
     emits += ", and goes on later" if run.later else ""
@@ -64,7 +64,7 @@ def _describe_run(choreography: Choreography, run: Run) -> str:
     return f"{run.label} takes {' and '.join(run.taken) or 'its next turn'}, and {emits}"
 
 
-def format_sequence_diagram(choreography: Choreography, trace: Trace) -> str:
+def format_sequence_diagram(choreography: ChoreographyModel, trace: EventTrace) -> str:
     """Return a trace as a Mermaid sequence diagram."""
     runs = trace.runs
     names = [OUTSIDE, *dict.fromkeys(run.service for run in runs)]
@@ -117,12 +117,12 @@ def format_test(finding: CheckFinding, manifests: str) -> list[str]:
     ]
 
 
-def format_moves(trace: Trace) -> list[str]:
+def format_moves(trace: EventTrace) -> list[str]:
     """Return the moves of a trace as texts, each with what ran because of it and what that chose."""
     return [_format_move(step.move, step.runs) for step in trace.steps]
 
 
-def _format_move(move: Move, runs: Sequence[Run]) -> str:
+def _format_move(move: Move, runs: Sequence[ReactionRun]) -> str:
     where = f"{move.service}: " if move.service else ""
     texts = [f"{run.reaction} -> {' '.join(run.emitted) or '-'}{' @later' if run.later else ''}" for run in runs]
     number = f" {move.number}" if move.number else ""
@@ -147,7 +147,7 @@ def verdict_to_json(verdict: ChoreographyVerdict) -> dict[str, object]:
     }
 
 
-def _finding_to_json(choreography: Choreography, finding: CheckFinding) -> dict[str, object]:
+def _finding_to_json(choreography: ChoreographyModel, finding: CheckFinding) -> dict[str, object]:
     trace = finding.trace
     return {
         "code": finding.code,

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from saga.choreography.check.model import (
     Alternative,
-    Choreography,
+    ChoreographyModel,
     Move,
     ReactionModel,
     SagaState,
@@ -39,7 +39,7 @@ class Defect(NamedTuple):
 # -------------------------------------------------------------------- events
 
 
-def find_certain_events(choreography: Choreography, given: Iterable[str]) -> frozenset[str]:
+def find_certain_events(choreography: ChoreographyModel, given: Iterable[str]) -> frozenset[str]:
     """Return the events that are certainly emitted once these are, whatever handlers choose and however late messages
     are, unless a failure outcome closes their handlers."""
     certain, before = set(given), -1
@@ -60,7 +60,7 @@ def _emitted_in_any_case(reaction: ReactionModel) -> frozenset[str]:
     return frozenset(reaction.emits).intersection(*(each.once for each in reaction.alternatives))
 
 
-def find_implied_events(choreography: Choreography) -> Mapping[str, frozenset[str]]:
+def find_implied_events(choreography: ChoreographyModel) -> Mapping[str, frozenset[str]]:
     """Return for each event the events that were certainly emitted before it, itself included."""
     every = frozenset(choreography.contracts)
     implied = {name: frozenset({name}) if name in choreography.external else every for name in choreography.contracts}
@@ -86,7 +86,7 @@ def _needed_before(implied: Mapping[str, frozenset[str]], reaction: ReactionMode
 # -------------------------------------------------------------------- proofs
 
 
-def prove_one_outcome(choreography: Choreography) -> str | None:
+def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
     """Return why every saga ends in exactly one outcome; `None` if the rule does not show it.
 
     One service emits all outcomes, one at a time, so the runtime lets it decide once. Each event that starts a saga
@@ -112,7 +112,7 @@ def prove_one_outcome(choreography: Choreography) -> str | None:
     return f"{decider} alone decides, once; a deadline ends every saga that nothing else ends ({names})"
 
 
-def _emits_at_most_one(choreography: Choreography, reaction: ReactionModel) -> bool:
+def _emits_at_most_one(choreography: ChoreographyModel, reaction: ReactionModel) -> bool:
     return all(
         len([name for name in each.once if name in choreography.outcomes]) <= 1
         and not choreography.outcomes & {*each.many}
@@ -120,15 +120,15 @@ def _emits_at_most_one(choreography: Choreography, reaction: ReactionModel) -> b
     )
 
 
-def _without_undone(choreography: Choreography) -> Choreography:
+def _without_undone(choreography: ChoreographyModel) -> ChoreographyModel:
     """Return the choreography without the handlers that a failure outcome may close before they run."""
     undone = {f"{each.service}.{each.undoes}" for each in choreography.reactions if each.undoes is not None}
-    kept = Choreography(choreography.kind, choreography.services, choreography.contracts)
+    kept = ChoreographyModel(choreography.kind, choreography.services, choreography.contracts)
     kept.__dict__["reactions"] = tuple(each for each in choreography.reactions if each.label not in undone)
     return kept
 
 
-def prove_undone(choreography: Choreography) -> str | None:
+def prove_undone(choreography: ChoreographyModel) -> str | None:
     """Return why nothing that can be undone stays done after a failure; `None` if the rule does not show it.
 
     Each handler with effects has a compensation that takes every failure outcome which may be emitted, or runs only
@@ -150,7 +150,7 @@ def prove_undone(choreography: Choreography) -> str | None:
     return f"each of the {covered} handlers with effects before the outcome is undone on every failure outcome"
 
 
-def prove_irreversible_late(choreography: Choreography) -> str | None:
+def prove_irreversible_late(choreography: ChoreographyModel) -> str | None:
     """Return why nothing irreversible happens before success is certain; `None` if the rule does not show it."""
     found = [each for each in choreography.reactions if each.irreversible]
     if not all(
@@ -164,7 +164,7 @@ def prove_irreversible_late(choreography: Choreography) -> str | None:
     return f"each of the {len(found)} irreversible handlers runs because of an outcome"
 
 
-def prove_no_endless_wait(choreography: Choreography) -> str | None:
+def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
     """Return why whatever runs because of an outcome has all its parts in the end; `None` if the rule does not show it.
 
     Each handler that takes an outcome, or what follows from one, takes beside it only events that came before the
@@ -188,7 +188,7 @@ def prove_no_endless_wait(choreography: Choreography) -> str | None:
     return f"each of the {count} handlers that follow an outcome waits only for what the outcome implies"
 
 
-def _may_run_after(choreography: Choreography, reaction: ReactionModel, outcome: str) -> bool:
+def _may_run_after(choreography: ChoreographyModel, reaction: ReactionModel, outcome: str) -> bool:
     """Return whether a handler waits for an outcome, alone or among others, or for what follows from it."""
     compensation = choreography.compensation_of(reaction)
     if compensation is not None and outcome in compensation.takes:
@@ -212,7 +212,7 @@ class Witnesses:
     outcomes: set[str] = field(default_factory=set)
 
 
-def find_witnesses(choreography: Choreography) -> Witnesses:
+def find_witnesses(choreography: ChoreographyModel) -> Witnesses:
     """Make runs, each directed at something that none has shown yet, until every reaction has run or had its turn."""
     found, costs = Witnesses(), estimate_costs(choreography)
     targets = [frozenset({name}) for name in sorted(choreography.successes)]
@@ -224,7 +224,7 @@ def find_witnesses(choreography: Choreography) -> Witnesses:
     return found
 
 
-def estimate_costs(choreography: Choreography) -> Mapping[str, float]:
+def estimate_costs(choreography: ChoreographyModel) -> Mapping[str, float]:
     """Return the number of runs that the cheapest way to each event takes, if every choice were free. An event without
     a cost can never be emitted."""
     costs: dict[str, float] = dict.fromkeys(choreography.external, 0)
@@ -251,7 +251,7 @@ def _cost_of(costs: Mapping[str, float], reaction: ReactionModel) -> float | Non
 
 
 def _make_plan(
-    choreography: Choreography, costs: Mapping[str, float], wanted: Iterable[frozenset[str] | str]
+    choreography: ChoreographyModel, costs: Mapping[str, float], wanted: Iterable[frozenset[str] | str]
 ) -> tuple[Plan, str]:
     """Return a plan for one event of each of these sets, and the event with which it starts. A label among `wanted` is
     a reaction that runs then, whatever it chooses."""
@@ -278,7 +278,7 @@ def _make_plan(
     return plan, start
 
 
-def _run_plan(choreography: Choreography, planned: tuple[Plan, str], found: Witnesses) -> None:
+def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found: Witnesses) -> None:
     """Make a run in which the reactions of a plan choose as planned, and add what it shows.
 
     Outcomes are delivered after everything else, and only deadlines of the plan become due.
@@ -307,7 +307,7 @@ def _run_plan(choreography: Choreography, planned: tuple[Plan, str], found: Witn
         state = step.state
 
 
-def _list_due(choreography: Choreography, state: SagaState, plan: Plan) -> list[Move]:
+def _list_due(choreography: ChoreographyModel, state: SagaState, plan: Plan) -> list[Move]:
     """Return the deadlines of a plan that are open."""
     found = []
     for label in plan:
@@ -317,7 +317,7 @@ def _list_due(choreography: Choreography, state: SagaState, plan: Plan) -> list[
     return found
 
 
-def _rank(choreography: Choreography, plan: Plan, move: Move) -> int:
+def _rank(choreography: ChoreographyModel, plan: Plan, move: Move) -> int:
     """Return when a move is made: first what the plan needs, then planned deadlines, then all else, outcomes last."""
     if move.kind == "start":
         return 0
@@ -339,7 +339,7 @@ def _differs(plan: Plan, step: Step) -> int:
 # -------------------------------------------------------------------- defects
 
 
-def find_defects(choreography: Choreography) -> Iterator[Defect]:
+def find_defects(choreography: ChoreographyModel) -> Iterator[Defect]:
     """Yield what the declarations alone show to be wrong."""
     yield from _find_loose_ends(choreography)
     yield from _find_refused_results(choreography)
@@ -364,7 +364,7 @@ def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
                 yield Defect("contradiction", each.contract, text)
 
 
-def _find_loose_ends(choreography: Choreography) -> Iterator[Defect]:
+def _find_loose_ends(choreography: ChoreographyModel) -> Iterator[Defect]:
     if not choreography.starts:
         yield Defect("no-start", choreography.kind, "no event comes from outside, so no saga ever begins")
     if not choreography.outcomes:
@@ -378,7 +378,7 @@ def _find_loose_ends(choreography: Choreography) -> Iterator[Defect]:
             yield Defect("no-consumer", name, f"{emitters[0].label} emits it, and no service consumes it")
 
 
-def _find_refused_results(choreography: Choreography) -> Iterator[Defect]:
+def _find_refused_results(choreography: ChoreographyModel) -> Iterator[Defect]:
     for reaction in choreography.reactions:
         for each in reaction.alternatives:
             outcomes = [name for name in each.once if name in choreography.outcomes]
@@ -387,13 +387,13 @@ def _find_refused_results(choreography: Choreography) -> Iterator[Defect]:
                 yield Defect("two-outcomes", reaction.label, text)
 
 
-def _find_owners(choreography: Choreography) -> Iterator[Defect]:
+def _find_owners(choreography: ChoreographyModel) -> Iterator[Defect]:
     if len(choreography.deciders) > 1:
         services = " and ".join(choreography.deciders)
         yield Defect("two-deciders", choreography.kind, f"{services} both emit outcomes: let one service decide")
 
 
-def _find_reactions_to_neighbours(choreography: Choreography) -> Iterator[Defect]:
+def _find_reactions_to_neighbours(choreography: ChoreographyModel) -> Iterator[Defect]:
     """Yield handlers with effects that react to an event after which the deciding service fails the saga. They undo
     work on one of several failures, and leave it done on the others."""
     if len(choreography.deciders) != 1:
@@ -418,7 +418,7 @@ def _find_reactions_to_neighbours(choreography: Choreography) -> Iterator[Defect
                 yield Defect("neighbours-failure", reaction.label, text)
 
 
-def find_loops(choreography: Choreography) -> list[tuple[ReactionModel, ...]]:
+def find_loops(choreography: ChoreographyModel) -> list[tuple[ReactionModel, ...]]:
     """Return the cycles of reactions each of which runs for every event of the one before, by `repeats`."""
     nexts = {
         each.label: [other for other in choreography.reactions if other.repeats & each.emits]

@@ -13,11 +13,11 @@ from random import Random  # noqa: TID251 - seeds are given: the same seed makes
 from typing import NamedTuple
 
 from saga.choreography.check.model import (
-    Choreography,
+    ChoreographyModel,
     ReactionModel,
-    Run,
+    ReactionRun,
     SagaState,
-    ServiceState,
+    ServiceSnapshot,
     Step,
     begin,
     has_no_effect,
@@ -30,7 +30,7 @@ MOVES_MAX = 2_000
 """Maximum number of moves of one walk."""
 
 
-class Violation(NamedTuple):
+class PropertyViolation(NamedTuple):
     """A property that does not hold in a state."""
 
     code: str
@@ -40,15 +40,15 @@ class Violation(NamedTuple):
     """True if it only holds against a state in which nothing is left to happen."""
 
 
-class Trace(NamedTuple):
+class EventTrace(NamedTuple):
     """A sequence of steps from a start event to a violation."""
 
     start: str
     steps: tuple[Step, ...]
-    violation: Violation
+    violation: PropertyViolation
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[ReactionRun, ...]:
         """Return everything that ran, in order."""
         return tuple(run for step in self.steps for run in step.runs)
 
@@ -56,10 +56,10 @@ class Trace(NamedTuple):
 # -------------------------------------------------------------------- properties
 
 
-def find_violations(choreography: Choreography, state: SagaState) -> Iterator[Violation]:
+def find_violations(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
     """Yield the violations that no later move can mend."""
     if len(state.outcomes) > 1:
-        yield Violation("two-outcomes", " and ".join(sorted(name for name, _ in state.outcomes)))
+        yield PropertyViolation("two-outcomes", " and ".join(sorted(name for name, _ in state.outcomes)))
     failed = {name for name, _ in state.outcomes if name in choreography.failures}
     if not failed:
         return
@@ -70,18 +70,18 @@ def find_violations(choreography: Choreography, state: SagaState) -> Iterator[Vi
                 continue
             compensation = choreography.compensation_of(reaction)
             if reaction.irreversible:
-                yield Violation("irreversible-early", reaction.label)
+                yield PropertyViolation("irreversible-early", reaction.label)
             elif compensation is None:
-                yield Violation("no-compensation", reaction.label)
+                yield PropertyViolation("no-compensation", reaction.label)
             elif failed - compensation.takes or failed & (known.heard_outcomes | {known.outcome}):
-                yield Violation("not-undone", reaction.label)
+                yield PropertyViolation("not-undone", reaction.label)
 
 
-def find_violations_at_rest(choreography: Choreography, state: SagaState) -> Iterator[Violation]:
+def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
     """Yield the violations of a state in which nothing is left to happen."""
     if not state.outcomes:
         if choreography.outcomes:
-            yield Violation("no-outcome", choreography.kind, at_rest=True)
+            yield PropertyViolation("no-outcome", choreography.kind, at_rest=True)
         return
     ended = {name for name, _ in state.outcomes}
     for service, known in zip(choreography.services.values(), state.services, strict=True):
@@ -89,16 +89,16 @@ def find_violations_at_rest(choreography: Choreography, state: SagaState) -> Ite
             follows_it = any(follows(choreography, reaction, frozenset({name})) for name in ended)
             has_it = any(part[0] == reaction.name and part[1][0] in ended for part in known.parts)
             if _waits(known, reaction) and (follows_it or has_it):
-                yield Violation("waits-for-ever", reaction.label, at_rest=True)
+                yield PropertyViolation("waits-for-ever", reaction.label, at_rest=True)
 
 
-def is_because_of(choreography: Choreography, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
+def is_because_of(choreography: ChoreographyModel, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
     """Return whether a reaction runs only because one of these outcomes was emitted, or emits one itself whatever it
     returns."""
     return follows(choreography, reaction, outcomes) or all(outcomes & {*each.once} for each in reaction.alternatives)
 
 
-def follows(choreography: Choreography, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
+def follows(choreography: ChoreographyModel, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
     """Return whether a reaction waits for one of these outcomes, or for an event that is emitted only after one."""
     if outcomes not in choreography.consequences:
         found: set[str] = set()
@@ -110,24 +110,26 @@ def follows(choreography: Choreography, reaction: ReactionModel, outcomes: froze
     return reaction.label in choreography.consequences[outcomes]
 
 
-def _waits_for(choreography: Choreography, reaction: ReactionModel, outcomes: frozenset[str], labels: set[str]) -> bool:
+def _waits_for(
+    choreography: ChoreographyModel, reaction: ReactionModel, outcomes: frozenset[str], labels: set[str]
+) -> bool:
     return any(
         names and all(name in outcomes or _only_from(choreography, name, labels) for name in names)
         for names in reaction.parameters
     )
 
 
-def _only_from(choreography: Choreography, event: str, labels: set[str]) -> bool:
+def _only_from(choreography: ChoreographyModel, event: str, labels: set[str]) -> bool:
     emitters = choreography.emitters[event]
     return event not in choreography.external and bool(emitters) and all(each.label in labels for each in emitters)
 
 
-def _waits(known: ServiceState, reaction: ReactionModel) -> bool:
+def _waits(known: ServiceSnapshot, reaction: ReactionModel) -> bool:
     """Return whether a handler has some of its parts and not all. A handler with `repeats` may wait for ever."""
     return not reaction.repeats and any(part[0] == reaction.name for part in known.parts)
 
 
-def describe_waiting(choreography: Choreography, state: SagaState) -> str:
+def describe_waiting(choreography: ChoreographyModel, state: SagaState) -> str:
     """Return the labels of the handlers that have some of their events and not all."""
     waiting = [
         f"{service.name}.{handler}"
@@ -147,7 +149,7 @@ class Exploration:
     states: int
     is_complete: bool
     """True if every reachable state was visited."""
-    traces: tuple[Trace, ...]
+    traces: tuple[EventTrace, ...]
     """The shortest trace to each violation."""
     completed: frozenset[str]
     """Labels of the reactions that have run in some state."""
@@ -155,13 +157,13 @@ class Exploration:
     """Outcomes that were emitted in some state."""
 
 
-def explore(choreography: Choreography, states_max: int, *, is_naive: bool = False) -> Exploration:
+def explore(choreography: ChoreographyModel, states_max: int, *, is_naive: bool = False) -> Exploration:
     """Visit the states breadth first, up to a limit, and return what was found.
 
     `is_naive`: make no use of the fact that some deliveries change nothing. A test compares both.
     """
     seen: dict[SagaState, tuple[SagaState, Step] | None] = {}
-    found: dict[Violation, Trace] = {}
+    found: dict[PropertyViolation, EventTrace] = {}
     completed, outcomes = set[str](), set[str]()
     starts = {begin(choreography, event): event for event in choreography.starts}
     seen.update(dict.fromkeys(starts))
@@ -190,19 +192,19 @@ def _make_trace(
     starts: Mapping[SagaState, str],
     seen: Mapping[SagaState, tuple[SagaState, Step] | None],
     state: SagaState,
-    violation: Violation,
-) -> Trace:
+    violation: PropertyViolation,
+) -> EventTrace:
     steps: list[Step] = []
     while (before := seen[state]) is not None:
         state, step = before
         steps.append(step)
-    return Trace(starts[state], tuple(reversed(steps)), violation)
+    return EventTrace(starts[state], tuple(reversed(steps)), violation)
 
 
 # -------------------------------------------------------------------- random
 
 
-def walk(choreography: Choreography, seed: int, start: str) -> tuple[list[Step], SagaState]:
+def walk(choreography: ChoreographyModel, seed: int, start: str) -> tuple[list[Step], SagaState]:
     """Make one random run to its end. Each service, event and deadline has a random weight in it, so that some of them
     are late throughout."""
     random = Random(seed)
@@ -221,9 +223,9 @@ def walk(choreography: Choreography, seed: int, start: str) -> tuple[list[Step],
     return steps, state
 
 
-def find_by_walks(choreography: Choreography, seeds: Iterable[int]) -> Iterator[Trace]:
+def find_by_walks(choreography: ChoreographyModel, seeds: Iterable[int]) -> Iterator[EventTrace]:
     """Yield a trace for each violation that random runs meet, one for each kind and subject."""
-    found = set[Violation]()
+    found = set[PropertyViolation]()
     for seed in seeds:
         start = choreography.starts[seed % len(choreography.starts)]
         steps, _ = walk(choreography, seed, start)
@@ -235,13 +237,13 @@ def find_by_walks(choreography: Choreography, seeds: Iterable[int]) -> Iterator[
             for violation in violations:
                 if violation not in found:
                     found.add(violation)
-                    yield Trace(start, tuple(steps[:count]), violation)
+                    yield EventTrace(start, tuple(steps[:count]), violation)
 
 
 # -------------------------------------------------------------------- shrinking
 
 
-def shrink(choreography: Choreography, trace: Trace) -> Trace:
+def shrink(choreography: ChoreographyModel, trace: EventTrace) -> EventTrace:
     """Return a trace to the same violation without the moves that it does not need."""
     wanted = trace.violation
     steps = list(trace.steps)
@@ -255,10 +257,10 @@ def shrink(choreography: Choreography, trace: Trace) -> Trace:
             else:
                 place += size
         size //= 2
-    return Trace(trace.start, tuple(steps), wanted)
+    return EventTrace(trace.start, tuple(steps), wanted)
 
 
-def replay(choreography: Choreography, start: str, steps: Sequence[Step]) -> tuple[Step, ...] | None:
+def replay(choreography: ChoreographyModel, start: str, steps: Sequence[Step]) -> tuple[Step, ...] | None:
     """Make the same moves with the same choices from the start, without those that are not possible any more."""
     state, made = begin(choreography, start), list[Step]()
     for step in steps:
@@ -273,7 +275,7 @@ def replay(choreography: Choreography, start: str, steps: Sequence[Step]) -> tup
     return tuple(made)
 
 
-def _is_at(choreography: Choreography, start: str, steps: Sequence[Step], wanted: Violation) -> bool:
+def _is_at(choreography: ChoreographyModel, start: str, steps: Sequence[Step], wanted: PropertyViolation) -> bool:
     state = steps[-1].state if steps else begin(choreography, start)
     if not wanted.at_rest:
         return wanted in find_violations(choreography, state)

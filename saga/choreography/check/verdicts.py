@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from saga.choreography.check import rules, search
-from saga.choreography.check.model import Choreography, build_choreography
-from saga.choreography.check.search import Exploration, Trace, Violation
+from saga.choreography.check.model import ChoreographyModel, build_choreography
+from saga.choreography.check.search import EventTrace, Exploration, PropertyViolation
 from saga.choreography.manifest import Manifest
 from saga.support.printable import count_noun
 
@@ -68,7 +68,7 @@ class CheckFinding:
     subject: str
     """What is concerned: the label of a reaction, or a contract."""
     text: str
-    trace: Trace | None = None
+    trace: EventTrace | None = None
     """A sequence of steps that shows it; `None` if the declarations alone do."""
 
     @property
@@ -97,7 +97,7 @@ class PropertyVerdict:
 class ChoreographyVerdict:
     """The verdicts on all properties of one kind of saga."""
 
-    choreography: Choreography
+    choreography: ChoreographyModel
     properties: tuple[PropertyVerdict, ...]
 
     @property
@@ -128,7 +128,7 @@ def check_manifests(manifests: Iterable[Manifest], limits: CheckLimits = LIMITS)
 
 
 def check_choreography(
-    choreography: Choreography, limits: CheckLimits = LIMITS, contradictions: Iterable[rules.Defect] = ()
+    choreography: ChoreographyModel, limits: CheckLimits = LIMITS, contradictions: Iterable[rules.Defect] = ()
 ) -> ChoreographyVerdict:
     """Check one choreography: find defects, prove what the rules prove, and search for the rest."""
     defects = [*contradictions, *rules.find_defects(choreography)]
@@ -153,7 +153,7 @@ def check_choreography(
     )
 
 
-def _prove(choreography: Choreography) -> dict[str, str | None]:
+def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
     """Return for each property the rule that proves it; `None` where a search is needed."""
     seen = rules.find_witnesses(choreography)
     successes = seen.outcomes & choreography.successes
@@ -173,7 +173,7 @@ def _prove(choreography: Choreography) -> dict[str, str | None]:
     return dict(zip(PROPERTIES, proofs, strict=True))
 
 
-def _search(choreography: Choreography, limits: CheckLimits) -> Exploration:
+def _search(choreography: ChoreographyModel, limits: CheckLimits) -> Exploration:
     """Explore the choreography; make random runs if it has too many states. `states` is then 0."""
     if len(choreography.services) <= limits.services_max:
         explored = search.explore(choreography, limits.states_max)
@@ -185,7 +185,9 @@ def _search(choreography: Choreography, limits: CheckLimits) -> Exploration:
     return Exploration(0, False, traces, frozenset(), frozenset())
 
 
-def _find_impossible(choreography: Choreography, explored: Exploration, wanted: set[str]) -> Iterable[CheckFinding]:
+def _find_impossible(
+    choreography: ChoreographyModel, explored: Exploration, wanted: set[str]
+) -> Iterable[CheckFinding]:
     """Yield what can never happen: certain if everything was explored, or if no way leads there at all."""
     costs = rules.estimate_costs(choreography)
     kind = choreography.kind
@@ -202,7 +204,7 @@ def _find_impossible(choreography: Choreography, explored: Exploration, wanted: 
             yield CheckFinding(kind, "never-runs", reaction.label, text)
 
 
-def _to_finding(choreography: Choreography, trace: Trace) -> CheckFinding:
+def _to_finding(choreography: ChoreographyModel, trace: EventTrace) -> CheckFinding:
     code, subject, _ = trace.violation
     text = _describe(trace.violation)
     if code == "no-outcome" and (waiting := search.describe_waiting(choreography, trace.steps[-1].state)):
@@ -210,7 +212,7 @@ def _to_finding(choreography: Choreography, trace: Trace) -> CheckFinding:
     return CheckFinding(choreography.kind, code, subject, text, trace)
 
 
-def _describe(violation: Violation) -> str:
+def _describe(violation: PropertyViolation) -> str:
     subject = violation.subject
     texts: Mapping[str, Callable[[], str]] = {
         "two-outcomes": lambda: f"a saga may end in {subject}",
@@ -224,7 +226,7 @@ def _describe(violation: Violation) -> str:
 
 
 def _judge(
-    choreography: Choreography, name: str, proof: str | None, findings: Sequence[CheckFinding], covered: str
+    choreography: ChoreographyModel, name: str, proof: str | None, findings: Sequence[CheckFinding], covered: str
 ) -> PropertyVerdict:
     mine = tuple(each for each in findings if each.code in PROPERTIES[name])
     if mine:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.choreography.check.model import Choreography, build_choreography
+from saga.choreography.check.model import ChoreographyModel, build_choreography
 from saga.choreography.check.reports import format_moves
 from saga.choreography.check.search import explore, follows, is_because_of
 from saga.choreography.check.verdicts import PROPERTIES, ChoreographyVerdict, check_choreography
@@ -21,7 +21,7 @@ STATES_MAX = 200_000
 FEW, MANY = range(25), pytest.param(range(25, 400), marks=pytest.mark.slow)
 
 
-def make(seed: int) -> tuple[list[Manifest], Choreography]:
+def make(seed: int) -> tuple[list[Manifest], ChoreographyModel]:
     manifests = random_choreography(seed, 2 + seed % 3).manifests
     return manifests, build_choreography(KIND, manifests)
 
