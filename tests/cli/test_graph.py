@@ -1,6 +1,7 @@
 """`saga graph`: a picture of the choreography from manifests, their folders, or modules."""
 
 import json
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -25,6 +26,13 @@ def test_the_picture_in_the_documents_is_what_the_command_draws(saga: Call) -> N
     )
     for page in ("README.md", "docs/choreography.md"):
         assert "pictures/choreography.svg" in (ROOT / page).read_text("utf-8")
+
+
+def test_the_diagram_in_the_documents_is_what_the_command_prints(saga: Call) -> None:
+    page = (ROOT / "docs/choreography.md").read_text("utf-8")
+    shown = re.search(r"\$ saga graph (.+)\n\.\.\.\n((?:.+\n)+?)\.\.\.\n", page)
+    assert shown is not None
+    assert shown[2] in saga("graph", *shown[1].split()).stdout
 
 
 def test_it_draws_the_manifests_beside_the_contracts(saga: Call, folder: Path) -> None:
