@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks import (
+    checks,
     compaction,
     deadlines,
     failing,
@@ -48,6 +49,7 @@ PARTS = (
     traces.traces,
     instructions.instructions,
     message_path.message_path,
+    checks.checks,
 )
 
 

@@ -292,8 +292,8 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
     for _ in range(RUN_MOVES_MAX):
         others = [m for m in list_moves(choreography, state) if m.kind != "deliver"] if not left else []
         others += _list_due(choreography, state, plan)
-        moves = sorted((*left, *others), key=lambda move: _rank(choreography, plan, move))
-        move = next((m for m in moves if m.kind != "deadline" or f"{m.service}.{m.name}" in plan), None)
+        moves = [m for m in (*left, *others) if m.kind != "deadline" or f"{m.service}.{m.name}" in plan]
+        move = min(moves, key=lambda move: _rank(choreography, plan, move), default=None)
         if move is None:
             return
         left = [each for each in left if each != move]

@@ -115,15 +115,20 @@ def _changed(reaction: DeclaredReaction, **changes: object) -> DeclaredReaction:
     return DeclaredReaction(**{**fields, **changes})
 
 
-def usual(count: int, *, answers: bool = True) -> Choreo:
-    """A choreography in the usual style: each of `count` services answers or declines, one decides."""
+def usual(count: int, *, is_chained: bool = False) -> Choreo:
+    """A choreography in the usual style: each of `count` services answers or declines, one more decides.
+
+    `is_chained`: most services wait for the answer of an earlier one, and say what they finished and undid, which a
+    last service notes: five events for each service.
+    """
     names = [f"s{number}" for number in range(count)]
-    made = Choreo(to_outside=[f"Finished{name}" for name in names])
-    for name in names:
+    made = Choreo(to_outside=[f"{what}{name}" for name in names for what in ("Finished", "Undone", "Noted")])
+    for number, name in enumerate(names):
+        earlier = f" + Done{names[number // 3]}" if is_chained and number > 2 else ""
         made.service(
             name,
-            handler("work", START, f"Done{name} | Declined{name}", effects=True),
-            compensation("undo", "work", f"Cancelled + Done{name}"),
+            handler("work", f"{START}{earlier}", f"Done{name} | Declined{name}", effects=True),
+            compensation("undo", "work", f"Cancelled + Done{name}", f"Undone{name}" if is_chained else "-"),
             handler("finish", f"Confirmed + Done{name}", f"Finished{name}", effects=True),
         )
     made.service(
@@ -132,6 +137,8 @@ def usual(count: int, *, answers: bool = True) -> Choreo:
         handler("cancel", " / ".join(f"Declined{name}" for name in names), "Cancelled"),
         deadline("expire", START, "Cancelled"),
     )
+    if is_chained:
+        made.service("notes", *(handler(f"note_{name}", f"Finished{name}", f"Noted{name}") for name in names))
     return made
 
 
