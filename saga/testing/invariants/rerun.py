@@ -7,6 +7,8 @@ calls in the same order, and record the same results. Skipped, and not counted a
 - transitions in which a message was given up, because the reason of the failure is no longer known;
 - calls of a compensation that replaces an original that can never finish, because it reads documents as they were then;
 - versions written for a message that is no longer in the log;
+- runs that ended before they were due, and runs that began with a message that was too old by then: the clock was set
+  meanwhile, and there is no single time at which a rerun writes the same;
 - runs of handlers whose resources are not in the evidence.
 """
 
@@ -294,12 +296,14 @@ async def _compare_rerun(
     witnessed: ServiceEvidence, step: _WriteStep, log: _IndexedLog, archives: Mapping[str, bytes]
 ) -> str | None:
     """Return the difference between the write and its rerun, empty if there is none; `None` if the message that caused
-    the write is no longer known, or a resource is missing.
+    the write is no longer known, a resource is missing, or the clock was set ahead.
 
     A transition without a position may have several candidates for that message. It is enough if one of them gives the
     same bytes.
     """
     if step.run is not None and not _has_resources(witnessed, step.run):
+        return None
+    if _was_set_ahead(step, witnessed.service.retention_s):
         return None
     answers = []
     for message, position in _find_causes(witnessed.service, step, log):
@@ -313,6 +317,16 @@ async def _compare_rerun(
     if made is None:
         return f"{what}: a rerun fails or writes nothing"
     return f"{what}: a rerun writes something else: {_describe_difference(step.content, made)}"
+
+
+def _was_set_ahead(step: _WriteStep, retention_s: int) -> bool:
+    """Return True if a run began with a new message that is older than the retention at the time of the write. Then the
+    clock was set ahead between the decision to run it and the write, and a rerun at that time rejects the message.
+    """
+    message = step.message
+    if message is None or from_iso(message.time) + 1000 * retention_s >= from_iso(step.time):
+        return False
+    return all(stored.id != message.id for stored in written_down.iterate_messages(step.before))
 
 
 def _has_resources(witnessed: ServiceEvidence, run: RunKey) -> bool:

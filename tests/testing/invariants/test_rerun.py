@@ -95,6 +95,15 @@ async def test_a_run_that_ended_before_it_was_due_by_a_clock_that_was_set_back_i
     assert not [what for what in found if "reserve handled" in what]
 
 
+async def test_a_run_that_began_while_the_clock_was_set_ahead_of_the_retention_is_not_repeated() -> None:
+    run = await confirmed()
+    begun = decode_progress(run.services["payment"].versions["o-1"][0])
+    (intent,) = begun.intents
+    late = with_(begun, intents=(with_(intent, time="2099-01-01T00:00:00Z"),))
+    run = with_versions(run, "payment", "o-1", [encode(late)])
+    assert await find_rerun_differences(run.services["payment"], run.log) == (0, [])
+
+
 def with_handler(evidence: Evidence, service: str, name: str, function: Callable[..., Any]) -> Evidence:
     """Evidence as if the handler had been that function when it is run again."""
     prepared = evidence.services[service].service
