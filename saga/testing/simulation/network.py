@@ -267,7 +267,8 @@ class Network:
         """Return the seconds until the process reaches the backend again; 0 if it does now."""
         if not self._cut:
             return 0.0
-        until_s = max(self._cut.get((name, backend), 0.0) for name in (process.name, process.service))
+        cut = self._cut
+        until_s = max(cut.get((process.name, backend), 0.0), cut.get((process.service, backend), 0.0))
         return max(0.0, until_s - asyncio.get_running_loop().time())
 
     def every_s(self, process: Process) -> float:
