@@ -21,7 +21,7 @@ from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import until
 from tests.cli.test_missing_topics import command, environment, refused, running
 from tests.cli.test_monitor_answers import tell
-from tests.monitor.telling import S, told
+from tests.monitor.transition_events import S, told
 
 WITHIN_S = 60.0
 

@@ -17,8 +17,8 @@ from saga.messaging.transition_events import TransitionEvent
 from saga.monitor.queries import Queries
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
-from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 from tests.monitor.test_reader import publish
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, told
 
 HISTORY = (
     told("order", 0, 0, handler="place", emitted=("OrderPlaced",)),

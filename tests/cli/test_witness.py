@@ -18,7 +18,7 @@ from saga.support.clock import SystemClock
 from services.payment.events import OrderConfirmed
 from tests.cli.conftest import Call
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
-from tests.engine.test_telling import payment
+from tests.engine.test_published_transitions import payment
 
 ADDRESSES = ("--store", "sqlite:///store.db", "--broker", "embedded:///broker.db")
 KEY = "payment::order-1"

@@ -16,7 +16,7 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Message, Partition, Position, StalledPartition
 from saga.messaging.timers import SagaTimer, tiers_of
 from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog, TelemetryEvent, Unavailable
-from tests.engine.test_held import NOW_MS, Standing
+from tests.engine.test_waiting_timers import NOW_MS, Standing
 from tests.progress.pieces import a_message
 
 COUNT = 4

@@ -21,7 +21,7 @@ from saga.messaging.transition_events import (
     transitions_to_records,
 )
 from saga.support.clock import from_iso
-from tests.monitor.telling import record_of, told
+from tests.monitor.transition_events import record_of, told
 
 TIME = "2026-11-21T14:06:40.123Z"
 WHOLE = TransitionEvent(

@@ -10,7 +10,7 @@ from saga.messaging.transition_events import TransitionEvent
 from saga.monitor import queries, read_model, saga_index
 from saga.monitor.views import PageRequest, SagaFilter
 from saga.support.clock import iso
-from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, told
 
 OUTCOMES = ("handled", "waiting", "retrying", "dead", "ignored", "queued", "compensated", "later", "replayed")
 

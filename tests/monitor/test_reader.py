@@ -19,7 +19,7 @@ from saga.monitor.read_model import ReadModel
 from saga.monitor.reader import TransitionReader
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import SystemClock
-from tests.monitor.telling import BEGIN_MS, S, record_of, told
+from tests.monitor.transition_events import BEGIN_MS, S, record_of, told
 
 CLOCK = SystemClock()
 WITHIN_S = 60.0

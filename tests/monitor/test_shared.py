@@ -29,7 +29,7 @@ from saga.monitor.shared.worker import changelog_topic
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
-from tests.monitor.telling import MINUTE, S, told
+from tests.monitor.transition_events import MINUTE, S, told
 from tests.servers.plain_clients import created_again
 from tests.servers.server import free_ports
 

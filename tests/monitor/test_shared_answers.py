@@ -22,8 +22,8 @@ from saga.monitor.shared.server import (
 from saga.monitor.shared.worker import MonitorWorker
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
-from tests.monitor.telling import S, told
 from tests.monitor.test_shared_parts import record
+from tests.monitor.transition_events import S, told
 from tests.servers.server import free_ports
 
 CLOCK = SystemClock()

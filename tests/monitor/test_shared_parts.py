@@ -32,8 +32,8 @@ from saga.monitor.shared.server import (
     merge_stuck,
 )
 from saga.monitor.views import HandlerRates, StuckSagas
-from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, record_of, told
 from tests.monitor.test_folds import histories
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, record_of, told
 
 AFTER_MS = BEGIN_MS + 1000 * MINUTE
 PARTITIONS = 2

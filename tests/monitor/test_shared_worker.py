@@ -15,7 +15,7 @@ from saga.monitor.shared import server
 from saga.monitor.shared.partitions import POSITION, PartitionModel
 from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, MonitorWorker, changelog_topic
 from saga.support.clock import SystemClock
-from tests.monitor.telling import record_of, told
+from tests.monitor.transition_events import record_of, told
 
 
 class Log:

@@ -14,7 +14,7 @@ from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import blocked, mend, outcomes
 from tests.cli.test_missing_topics import Running
 from tests.monitor.asking import Browser, Seen, Sent, browsing
-from tests.monitor.told_views import ToldViews
+from tests.monitor.fixed_views import ToldViews
 
 WITHIN_S = 60.0
 

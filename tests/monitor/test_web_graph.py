@@ -20,7 +20,7 @@ from saga.monitor.views import (
 from saga.monitor.web.live_graph import draw_live_graph, link_event, list_troubles, make_live_numbers
 from tests.choreography.test_graph_drawing import find_labels
 from tests.monitor.asking import browsing
-from tests.monitor.told_views import NEWEST_MS, ToldViews
+from tests.monitor.fixed_views import NEWEST_MS, ToldViews
 
 ROOT = Path(__file__).parents[2]
 

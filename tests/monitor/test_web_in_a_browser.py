@@ -19,8 +19,8 @@ from saga.monitor.web.app import create_app
 from saga.monitor.web.users import format_user_line
 from tests.monitor.asking import CLOCK
 from tests.monitor.chromium import Tab, a_tab, axe, program
+from tests.monitor.fixed_views import ToldViews
 from tests.monitor.test_web_pages import HOSTILE
-from tests.monitor.told_views import ToldViews
 from tests.servers.fixtures import or_left_out
 from tests.servers.npm import FETCH_S
 

@@ -18,8 +18,8 @@ from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
 from tests.cli.test_listing import NOW_MS, a_letter, say
 from tests.monitor.asking import Browser, Seen, browsing
+from tests.monitor.fixed_views import ToldViews
 from tests.monitor.test_web_acting import shown
-from tests.monitor.told_views import ToldViews
 
 HOSTILE = (
     "<script>alert(1)</script>",

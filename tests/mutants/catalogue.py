@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from tests.exploration import test_rules as rules
+from tests.exploration import test_rules_of_aborts as abort_rules
 from tests.exploration import test_rules_of_claims as claim_rules
 from tests.exploration import test_rules_of_commands as commands
 from tests.exploration import test_rules_of_later as later_rules
 from tests.exploration import test_rules_of_results as results_rules
-from tests.exploration import test_rules_of_taking_back as taking_back_rules
+from tests.exploration import test_rules_of_timers as timer_rules
 from tests.exploration import test_rules_of_versions as versions
-from tests.exploration import test_rules_of_waking as waking_rules
 from tests.mutants import change_mutants as changes
 from tests.mutants import control_mutants as control
 from tests.mutants import cure_mutants as cure
@@ -137,7 +137,7 @@ MUTANTS = [
         "orders that expire": (deadlines.deadlines_are_in_memory_only,),
         "goods that are counted": (rules.a_dead_intent_leaves_no_never,),
         "parties at closed doors": (
-            waking_rules.other_wakes_are_dropped_before_settling,
+            timer_rules.other_wakes_are_dropped_before_settling,
             parking.wakes_are_finished_when_they_are_held,
             parking.wakes_are_not_published,
             parking.wakes_of_a_worker_that_dies_are_not_published_again,
@@ -164,7 +164,7 @@ MUTANTS = [
             later_rules.turns_wait_in_memory_alone,
             later_rules.turns_that_began_are_not_gone_on_with,
             later_rules.what_turns_did_is_forgotten,
-            taking_back_rules.turns_that_are_over_are_not_taken_back,
+            abort_rules.turns_that_are_over_are_not_taken_back,
             later.a_turn_repeats_the_steps_of_the_last_one,
             later.a_turn_waits_for_what_it_was_shown,
             later.runs_go_on_though_they_are_closed,

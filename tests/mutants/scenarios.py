@@ -38,9 +38,9 @@ from services.shipping.carrier import Carrier
 from tests.mutants import large_orders
 from tests.mutants.changed_parcels import changed_parcels, connected_parcels
 from tests.mutants.closed_rooms import ClosedRooms
-from tests.mutants.copied_wakes import an_order_at_a_bank_that_is_away_for_hours
 from tests.mutants.counted_goods import goods_that_are_counted
 from tests.mutants.cured_orders import cured_orders, late_cure
+from tests.mutants.duplicate_timers import an_order_at_a_bank_that_is_away_for_hours
 from tests.mutants.events import MenuChosen, PartyHeld, PartyPlanned, PartyWithdrawn
 from tests.mutants.expiring_orders import orders_that_expire
 from tests.mutants.fake_rooms import Rooms

@@ -235,7 +235,7 @@ async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_n
         if name == "transitions":
             continue  # tests/progress/test_history.py changes each of their bytes
         if name == "pages":
-            continue  # tests/engine/test_spilling.py changes those
+            continue  # tests/engine/test_overflow_segments.py changes those
         there = [getattr(p, attribute) for p in honest]
         assert any(there) or name in ("first", "replays", "told"), f"no progress has any {name}"
         others = [value for i, value in enumerate(there) if value and value not in there[:i]][:3]

@@ -18,8 +18,8 @@ from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
 from saga.testing.conformance.broker_suite import Remove
 from tests.broker.removal import removal_from
-from tests.changes.tellers import CLOCK, PARCELS, ConnectorTeller, StoreTeller, Teller
-from tests.changes.told_changes import Connect, ToldChangesConformance
+from tests.changes.change_conformance import Connect, ToldChangesConformance
+from tests.changes.change_sources import CLOCK, PARCELS, ConnectorTeller, StoreTeller, Teller
 from tests.servers.plain_clients import begun
 from tests.testing.parcels import Seen, watcher, watching
 

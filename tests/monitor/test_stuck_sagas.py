@@ -7,7 +7,7 @@ from saga.monitor import stuck_detection
 from saga.monitor.queries import HELD_UP
 from saga.monitor.read_model import ReadModel
 from saga.support.clock import LATEST_MS
-from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, told
 
 PAID = (("book", ("PaymentReserved",)),)
 LATER = (("book", ("PaymentReserved",), 60 * MINUTE),)

@@ -23,7 +23,7 @@ from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Expired, Handled, TelemetryEvent
 from saga.testing.conformance.broker_suite import Remove
-from tests.changes.tellers import CLOCK, PARCELS, Teller
+from tests.changes.change_sources import CLOCK, PARCELS, Teller
 from tests.testing.parcels import GONE, Seen, watcher
 
 Connect: TypeAlias = Callable[[], Administration]
