@@ -17,7 +17,7 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, WITHIN_S, until
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import start_client
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def test_records_that_were_removed_before_they_were_read_are_told(settings
             await until(lambda: listening.has)
             await membership.commit({Partition(topic, 0): 2})
         admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
-        await begun(admin)
+        await start_client(admin)
         await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=5)})
         await admin.close()
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
@@ -189,7 +189,7 @@ async def test_a_topic_is_made_as_it_has_to_be(settings: KafkaSettings, topic: s
         wanted = [Topic(topic, 3, retention_days=2), Topic(f"{topic}.wakes", 3, retention_days=None)]
         await asyncio.gather(broker.ensure_topics(wanted), other.ensure_topics(wanted))
     admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
-    await begun(admin)
+    await start_client(admin)
     said = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, t.name) for t in wanted])
     await admin.close()
     configs = [{entry[0]: entry[1] for entry in resource[4]} for answer in said for resource in answer.resources]

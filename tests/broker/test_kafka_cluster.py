@@ -25,7 +25,7 @@ from tests.broker.waiting import until
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
 from tests.cli.pottery_service import Pottery
 from tests.servers.cluster import NODES, KafkaCluster, kafka_cluster
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import start_client
 
 __all__ = ["embedded_pottery", "folder", "saga"]
 
@@ -122,7 +122,7 @@ async def everywhere(settings: KafkaSettings, topic: Topic) -> None:
 async def coordinates(cluster: KafkaCluster, group: str, topic: str) -> int:
     """The broker that coordinates the group; it leads partitions of the topic, too."""
     admin = AIOKafkaAdminClient(bootstrap_servers=list(cluster.addresses))
-    await begun(admin)
+    await start_client(admin)
     try:
         node: int = await admin.find_coordinator(group)
         [told] = await admin.describe_topics([topic])

@@ -16,7 +16,7 @@ from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance, Damage
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
 from tests.servers.damage import WAYS, spoil
-from tests.servers.plain_clients import begun, created_again
+from tests.servers.plain_clients import recreate_topic, start_client
 
 NUMBERS = itertools.count()
 
@@ -43,7 +43,7 @@ class TestKafkaBroker(BrokerConformance):
     def remove(self, kafka_address: str) -> Remove:
         async def removed(before: Mapping[Partition, int]) -> None:
             admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
-            await begun(admin)
+            await start_client(admin)
             await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
             await admin.close()
 
@@ -51,4 +51,4 @@ class TestKafkaBroker(BrokerConformance):
 
     @pytest.fixture
     def recreate(self, kafka_address: str) -> Recreate:
-        return lambda topic, partitions: created_again(kafka_address, topic, partitions)
+        return lambda topic, partitions: recreate_topic(kafka_address, topic, partitions)

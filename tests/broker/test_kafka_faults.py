@@ -22,7 +22,7 @@ from saga.support.clock import SystemClock
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.retrying import Reader, put
 from tests.servers.kafka import KafkaServer
-from tests.servers.plain_clients import created_again
+from tests.servers.plain_clients import recreate_topic
 
 CLOCK = SystemClock()
 NUMBERS = itertools.count()
@@ -333,7 +333,7 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
             child.tell("commit 0 10")
             await child.says("committed")
             child.signal(signal.SIGSTOP)
-            await created_again(kafka.address, topic, 1)
+            await recreate_topic(kafka.address, topic, 1)
             await broker.publish([event(topic, "k", f"new {n}") for n in range(30)])
             child.signal(signal.SIGCONT)
             assert await child.says("lost") == ["lost", "0"]

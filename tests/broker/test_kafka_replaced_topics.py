@@ -14,7 +14,7 @@ from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
-from tests.servers.plain_clients import created_again
+from tests.servers.plain_clients import recreate_topic
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_a_position_of_the_log_before_counts_neither_for_members_nor_for_t
     broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str
 ) -> None:
     (before,) = (await broker.fetch_log_ids([kafka_topic])).values()
-    await created_again(kafka_settings.servers[0], kafka_topic, 1)
+    await recreate_topic(kafka_settings.servers[0], kafka_topic, 1)
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
     (after,) = (await broker.fetch_log_ids([kafka_topic])).values()
     assert before != after
@@ -76,7 +76,7 @@ async def test_a_position_that_people_move_is_of_the_log_that_is_there(
     place = Partition(kafka_topic, 0)
     await broker.move_positions(kafka_topic, {place: 9})
     assert await begins(broker, kafka_topic) == (9, [])
-    await created_again(kafka_settings.servers[0], kafka_topic, 1)
+    await recreate_topic(kafka_settings.servers[0], kafka_topic, 1)
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
     assert (await begins(broker, kafka_topic))[0] == 0
 
@@ -91,7 +91,7 @@ async def test_who_reads_in_no_group_reads_all_of_the_new_log(
         while len(came) < 10:
             came += values(await reading.poll(records_max=100, timeout_s=1))
         before = dict(reading.log_ids())
-        await created_again(kafka_settings.servers[0], kafka_topic, 1)
+        await recreate_topic(kafka_settings.servers[0], kafka_topic, 1)
         await broker.publish([event(kafka_topic, "k", value) for value in sorted(new)])
         while not new <= {*came}:
             came += values(await reading.poll(records_max=100, timeout_s=1))
@@ -121,7 +121,7 @@ async def test_a_member_reads_on_though_its_position_was_found_out_of_range_whil
 
     monkeypatch.setattr(KafkaMember, "_fetch_positions", slow)
     (before,) = (await broker.fetch_log_ids([kafka_topic])).values()
-    await created_again(kafka_settings.servers[0], kafka_topic, 1)
+    await recreate_topic(kafka_settings.servers[0], kafka_topic, 1)
     await committed(kafka_settings, kafka_topic, 70, f"in hand@{before}")
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
     async with broker.join(Subscription(kafka_topic, [kafka_topic]), listening := RecordingListener()) as member:

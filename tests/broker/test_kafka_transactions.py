@@ -14,7 +14,7 @@ from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import start_client
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def broker(kafka_settings: KafkaSettings, place: Partition) -> AsyncIterat
 async def foreign(settings: KafkaSettings, name: str) -> AsyncIterator[AIOKafkaProducer]:
     """A producer with transactions: somebody else's, for ours has none."""
     producer = AIOKafkaProducer(bootstrap_servers=list(settings.servers), transactional_id=name)
-    await begun(producer)
+    await start_client(producer)
     try:
         yield producer
     finally:

@@ -56,14 +56,14 @@ async def test_a_worker_reports_once_that_a_key_lies_elsewhere(tmp_path: Path, m
             await place.at_rest(payment)
             await place.publish(*(an_order(f"ours-{n}") for n in range(20)))
             await place.at_rest(payment)
-            assert not place.told(OtherPartitioner)
+            assert not place.reported(OtherPartitioner)
             sagas = moved(5, 12)
             with monkeypatch.context() as others:
                 others.setattr("saga.broker.embedded.log.partition_of", crc32)
                 await place.publish(*map(an_order, sagas))
             await place.at_rest(payment)
         assert handled >= {*sagas}, "they are handled all the same"
-        [told] = place.told(OtherPartitioner)
+        [told] = place.reported(OtherPartitioner)
         keys = {(r.partition, r.offset): r.key or b"" for r in await place.records("orders")}
         assert (told.topic, told.expected) == ("orders", partition_of(keys[told.partition, told.offset], 12))
 

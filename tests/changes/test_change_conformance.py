@@ -20,7 +20,7 @@ from saga.testing.conformance.broker_suite import Remove
 from tests.broker.removal import removal_from
 from tests.changes.change_conformance import Connect, ToldChangesConformance
 from tests.changes.change_sources import CLOCK, PARCELS, ConnectorTeller, StoreTeller, Teller
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import start_client
 from tests.testing.parcels import Seen, watcher, watching
 
 NUMBERS = itertools.count()
@@ -107,7 +107,7 @@ def removal_on(kafka_address: str) -> Remove:
 
     async def removed(before: Mapping[Partition, int]) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
-        await begun(admin)
+        await start_client(admin)
         await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
         await admin.close()
 

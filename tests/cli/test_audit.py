@@ -23,7 +23,7 @@ from tests.cli.test_missing_topics import Running
 SAID = ("--who", "ada", "--why", "the kiln is hot")
 
 
-def told(saga: Call, service: str, *args: str, exit_code: int = 0) -> list[dict[str, Any]]:
+def audit_entries(saga: Call, service: str, *args: str, exit_code: int = 0) -> list[dict[str, Any]]:
     audited = saga("audit", service, *args, "--json")
     assert audited.exit_code == exit_code, audited.output
     return [json.loads(line) for line in audited.stdout.splitlines()]
@@ -60,14 +60,14 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
     publish(a_command(service, "cup-1", first, "bob"))
     assert saga("dead", "discard", service, "--saga", "cup-2", *SAID).exit_code == 0
     assert saga("control", "flag", service, "blue", "--percent", "10", *SAID, "--within", "30").exit_code == 0
-    until(lambda: len(told(saga, service)) == 5 and told(saga, service)[2]["shown_by"] == "history")
+    until(lambda: len(audit_entries(saga, service)) == 5 and audit_entries(saga, service)[2]["shown_by"] == "history")
     dead.kill()
     dead.wait()
     publish(a_command(service, "cup-9", "dead-9", "bob"))
     moved = ("offsets", "reset", service, "--topic", pottery_on.topic, "--module", kiln, "--to", "earliest")
     until(lambda: saga(*moved, "--who", "eve", "--why", "once more").exit_code == 0)
 
-    acts = told(saga, service)
+    acts = audit_entries(saga, service)
     assert [(act["kind"], act["who"], act["saga"], act["shown_by"]) for act in acts] == [
         ("replay", "ada", "cup-1", "history"),
         ("replay", "eve", "cup-3", "history"),
@@ -94,7 +94,7 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
         (("--since", "0s"), []),
         (("--limit", "2"), ["replay", "move"]),
     ):
-        assert [act["kind"] for act in told(saga, service, *args)] == kinds
+        assert [act["kind"] for act in audit_entries(saga, service, *args)] == kinds
     text = saga("audit", service, "--limit", "1").stdout.splitlines()
     assert "  eve: once more  moved (topic)" in text[0]
     assert text[1] == "and 6 older: raise --limit to see them"
@@ -150,7 +150,7 @@ def test_a_command_that_says_something_else_than_the_history_is_found(
     dead.wait()
     assert genuine.value is not None
     publish(genuine._replace(value=genuine.value.replace(b"ada", b"eve")))
-    assert [act["who"] for act in told(saga, service)] == ["ada"], "the first one counts, as with the service"
+    assert [act["who"] for act in audit_entries(saga, service)] == ["ada"], "the first one counts, as with the service"
     remove(service, 1)
     audited = saga("audit", service)
     assert audited.exit_code == 1

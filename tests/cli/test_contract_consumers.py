@@ -31,7 +31,7 @@ def placed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "manifests"
 
 
-def told(done: Any) -> dict[str, list[tuple[str, str, str]]]:
+def listed_consumers(done: Any) -> dict[str, list[tuple[str, str, str]]]:
     """By service the direction, the effect and the path of each concern."""
     return {
         each["service"]: [(c["direction"], c["effect"], c["path"]) for c in each["concerns"]]
@@ -54,7 +54,7 @@ def test_each_service_is_told_what_the_change_does_to_it(saga: Call, placed: Pat
         "once it is released with v2: its code may read total, which the newer version does not have: it is amount "
         "there",
     }
-    found = told(saga("contracts", "diff", "Placed.v1", "Placed.v2", "--json"))
+    found = listed_consumers(saga("contracts", "diff", "Placed.v1", "Placed.v2", "--json"))
     assert ("backward", "gone", "amount") in found["billing"]
     assert ("backward", "gone", "address.city") in found["parcels"]
     assert {effect for _, effect, _ in found["stock"]} == {"fails"}, "it cannot read the message at all until then"
@@ -76,7 +76,7 @@ def test_only_who_reads_a_field_is_concerned_by_its_default(
     assert "  ahead (reads v2: all fields): not concerned" in done.stdout.splitlines()
     assert "  copies (reads v1: all fields)" in done.stdout.splitlines()
     both = [("forward", "default", "note"), ("backward", "gone", "note")]
-    found = told(saga("contracts", "diff", "Placed.v1", "Placed.v2", "--json"))
+    found = listed_consumers(saga("contracts", "diff", "Placed.v1", "Placed.v2", "--json"))
     assert found == {"ahead": [], "copies": both, "notes": both, "stock": []}
 
 
@@ -101,7 +101,7 @@ def test_what_an_upcaster_reads_is_no_concern(saga: Call, folder: Path, monkeypa
     monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
     manifest(folder / "manifests", "ahead", 2, "all", upcasts=[1])
     manifest(folder / "manifests", "behind", 1, "all")
-    found = told(saga("contracts", "diff", "Placed.v1", "Placed.v2", "--json"))
+    found = listed_consumers(saga("contracts", "diff", "Placed.v1", "Placed.v2", "--json"))
     assert found == {"ahead": [], "behind": [("forward", "fails", "cents"), ("backward", "gone", "cents")]}
 
 

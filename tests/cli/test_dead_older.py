@@ -28,11 +28,11 @@ def late(pottery_on: Pottery, saga: Call) -> Iterator[None]:
     end_s = CLOCK.monotonic_s() + 4
     until(lambda: CLOCK.monotonic_s() > end_s)
     with running(name):
-        until(lambda: len(told(saga)) == 2)
+        until(lambda: len(listed_ids(saga)) == 2)
         yield
 
 
-def told(saga: Call) -> dict[str, str]:
+def listed_ids(saga: Call) -> dict[str, str]:
     """State of each dead letter, by its saga."""
     listed = saga("dead", "list", "--all", "--json")
     letters = json.loads(listed.stdout)["letters"] if listed.exit_code != 2 else []
@@ -49,7 +49,7 @@ def test_what_came_too_late_is_handled_as_new_and_once(late: None, saga: Call, p
     assert done.exit_code == 0, done.output
     assert "cup-1" in done.stdout
     assert "replayed, then handled: ada wants it: the kiln is hot" in done.stdout
-    assert told(saga) == {"cup-1": "replayed", "cup-2": "-"}
+    assert listed_ids(saga) == {"cup-1": "replayed", "cup-2": "-"}
     assert saga("dead", "replay", service, "--saga", "cup-1", "--older", *SAID).exit_code == 1, "it is replayed"
     died = saga("dead", "replay", service, "--saga", "cup-2", "--older", *SAID)
     assert (died.exit_code, "replayed, then dead" in died.stdout) == (1, True)

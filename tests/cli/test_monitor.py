@@ -21,7 +21,7 @@ from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import until
 from tests.cli.test_missing_topics import command, environment, refused, running
 from tests.cli.test_monitor_answers import tell
-from tests.monitor.transition_events import S, told
+from tests.monitor.transition_events import S, make_transition
 
 WITHIN_S = 60.0
 
@@ -53,7 +53,9 @@ def monitoring(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def dead_letter(saga: str) -> TransitionEvent:
     """Dead letter that is told now."""
-    return replace(told("payment", 0, 0, "dead", saga=saga, open_=True, error="KeyError"), time=iso(CLOCK.now_ms()))
+    return replace(
+        make_transition("payment", 0, 0, "dead", saga=saga, open_=True, error="KeyError"), time=iso(CLOCK.now_ms())
+    )
 
 
 def stuck(saga: Call, address: str) -> list[str]:
@@ -64,7 +66,7 @@ def stuck(saga: Call, address: str) -> list[str]:
 
 
 def test_it_answers_the_page_and_the_commands_and_ends_as_told(saga: Call, folder: Path) -> None:
-    tell(told("order", 0, 0, emitted=("OrderPlaced",)), told("payment", 0, S))
+    tell(make_transition("order", 0, 0, emitted=("OrderPlaced",)), make_transition("payment", 0, S))
     with monitoring() as (process, address):
         until(lambda: saga("monitor", "trace", "order-1", "--monitor", address).exit_code == 0)
         tell(dead_letter("order-2"))
@@ -83,7 +85,7 @@ def test_it_answers_the_page_and_the_commands_and_ends_as_told(saga: Call, folde
 
 def test_it_is_killed_and_begins_anew_and_the_service_goes_on(embedded_pottery: Pottery, saga: Call) -> None:
     assert saga("topics", "apply", embedded_pottery.module).exit_code == 0
-    tell(told("order", 0, 0, saga="before"), dead_letter("dead"))
+    tell(make_transition("order", 0, 0, saga="before"), dead_letter("dead"))
 
     def killed_while_a_cup_is_made(cup: str) -> None:
         with monitoring() as (process, address):

@@ -18,14 +18,14 @@ from saga.monitor.queries import Queries
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 from tests.monitor.test_reader import publish
-from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, told
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, make_transition
 
 HISTORY = (
-    told("order", 0, 0, handler="place", emitted=("OrderPlaced",)),
-    told("shipping", 0, S, "waiting", handler="book", awaits=(("book", ("PaymentReserved",)),)),
-    told("payment", 0, 2 * S, "retrying", error="TimeoutError", open_=True),
-    told("payment", 1, 3 * S, "dead", error="TimeoutError", open_=True),
-    told("order", 0, 0, saga="order-2", result="success", emitted=("OrderConfirmed",)),
+    make_transition("order", 0, 0, handler="place", emitted=("OrderPlaced",)),
+    make_transition("shipping", 0, S, "waiting", handler="book", awaits=(("book", ("PaymentReserved",)),)),
+    make_transition("payment", 0, 2 * S, "retrying", error="TimeoutError", open_=True),
+    make_transition("payment", 1, 3 * S, "dead", error="TimeoutError", open_=True),
+    make_transition("order", 0, 0, saga="order-2", result="success", emitted=("OrderConfirmed",)),
 )
 
 
@@ -124,8 +124,8 @@ def test_rates_show_handlers_and_failures_by_class(saga: Call) -> None:
 
 def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
     tell(
-        *(told("order", n, n, partition=4) for n in range(150)),
-        *(told("stock", 0, n, saga=f"s{n}", partition=n) for n in range(4)),
+        *(make_transition("order", n, n, partition=4) for n in range(150)),
+        *(make_transition("stock", 0, n, saga=f"s{n}", partition=n) for n in range(4)),
     )
     said = saga("monitor", "rates").stdout
     assert "hot saga order-1: 150 transitions\n" in said
@@ -133,7 +133,11 @@ def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
 
 
 def test_what_comes_from_the_topic_is_printed_escaped(saga: Call) -> None:
-    tell(told("order\x1b[31m", 0, 0, "dead", saga="a\x1b]0;b\nc", handler="h\x07", error="E\x1b[2J", open_=True))
+    tell(
+        make_transition(
+            "order\x1b[31m", 0, 0, "dead", saga="a\x1b]0;b\nc", handler="h\x07", error="E\x1b[2J", open_=True
+        )
+    )
     for result in (saga("monitor", "trace", "a\x1b]0;b\nc"), saga("monitor", "stuck"), saga("monitor", "rates")):
         assert not {"\x1b", "\x07"} & set(result.output)
 

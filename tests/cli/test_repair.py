@@ -26,7 +26,7 @@ from tests.cli.test_missing_topics import refused, running
 from tests.cli.test_parked import listed, publish
 from tests.engine.driven_workers import place
 from tests.engine.real_worker import an_order
-from tests.servers.plain_clients import created_again, emptied
+from tests.servers.plain_clients import delete_records, recreate_topic
 
 BEGIN = """
 from saga import Service
@@ -254,7 +254,9 @@ def test_timers_that_are_lost_while_nobody_runs_are_sent_again_by_the_service_it
     kiln = a_kiln(kafka_pottery)
     kiln.begin(saga)
     assert saga("doctor", kiln.module).stdout.count("its timers are lost") == 0
-    lose = {"created again": created_again, "removed": emptied}[lost]  # with topics Kafka forgets positions, too
+    lose = {"created again": recreate_topic, "removed": delete_records}[
+        lost
+    ]  # with topics Kafka forgets positions, too
     for topic, tier in tiers_of(kiln.pottery.service).items():
         asyncio.run(lose(kafka_address, topic, tier.partitions))
     told = saga("doctor", kiln.module)
@@ -276,7 +278,7 @@ def test_what_lay_in_a_topic_that_was_created_again_is_told_and_published_again_
         publish(saga, "CupOrdered", "one", "two", "three")
         until(lambda: len(asyncio.run(_made(pottery))) == 3)
     said = asyncio.run(_made(pottery))
-    asyncio.run(created_again(kafka_address, pottery.made, 2))
+    asyncio.run(recreate_topic(kafka_address, pottery.made, 2))
     told = saga("doctor", pottery.module)
     assert told.exit_code == 1
     assert f"{pottery.made}: it was deleted and created again since {pottery.service} published to it" in told.stdout

@@ -115,7 +115,7 @@ def agree(pottery: Pottery, topic: str, version: str, private: str, **terms: obj
     path.write_text(json.dumps({**schema, "subject": "customer_id", "fields": fields}))
 
 
-async def kept(service: str, cup: str) -> list[bytes]:
+async def stored_values(service: str, cup: str) -> list[bytes]:
     """Documents of a saga: its progress, and the results that lie beside it."""
     async with the_store(service) as store:
         progress = await store.get(PROGRESS, progress_key(service, cup))
@@ -126,7 +126,7 @@ async def kept(service: str, cup: str) -> list[bytes]:
     return [progress.content, *(document.content for document in beside if document is not None)]
 
 
-async def told(pottery: Pottery) -> list[bytes]:
+async def published_values(pottery: Pottery) -> list[bytes]:
     """Values of all records in the topics of the service."""
     async with the_broker() as broker:
         return [record.value or b"" for topic in pottery.topics async for record in broker.scan(topic)]
@@ -152,10 +152,10 @@ def test_a_customer_whom_nothing_can_be_read_of_once_she_is_forgotten(
     (potter.folder / f"{name}.py").write_text(source)
 
     with running(name):
-        until(lambda: len(asyncio.run(kept(potter.service, "cup-1"))) == 2)
+        until(lambda: len(asyncio.run(stored_values(potter.service, "cup-1"))) == 2)
         until(lambda: handled_for_good(potter.service, potter.topic) == 1)
 
-    contents = [*asyncio.run(kept(potter.service, "cup-1")), *asyncio.run(told(potter))]
+    contents = [*asyncio.run(stored_values(potter.service, "cup-1")), *asyncio.run(published_values(potter))]
     files = [path.read_bytes() for path in kafka_data.glob(f"{potter.topic}*/*.log")]
     assert len([content for content in contents if b"sealed:1:" in content]) == 4, (
         "events, progress, and what is beside"

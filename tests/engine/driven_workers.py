@@ -122,7 +122,7 @@ class At:
         """Transitions of the saga, as far as they are in the progress."""
         return [decode_transition(raw) for raw in (await self.progress()).transitions]
 
-    async def told(self) -> list[tuple[str, str]]:
+    async def outcomes(self) -> list[tuple[str, str]]:
         """Handler and outcome of each transition."""
         return [(entry.handler, entry.outcome) for entry in await self.history()]
 

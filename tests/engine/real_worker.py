@@ -161,11 +161,11 @@ class Workplace:
         p = await self.progress(service, saga)
         return [] if p is None else [decode_transition(raw) for raw in p.transitions]
 
-    def told_dead(self) -> list[DeadLettered]:
+    def reported_dead_letters(self) -> list[DeadLettered]:
         """The dead letters of which people were told."""
-        return self.told(DeadLettered)
+        return self.reported(DeadLettered)
 
-    def told(self, kind: type[M]) -> list[M]:
+    def reported(self, kind: type[M]) -> list[M]:
         """Moments of one kind that were reported."""
         return [moment for moment in self.moments if isinstance(moment, kind)]
 

@@ -141,15 +141,15 @@ async def test_they_stand_in_the_intent_before_the_call_and_in_what_a_person_has
     bank.fails = (ConnectionError("no answer"),)
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(replace(an_order(card=""), address=""))
-        await place.until(lambda: bool(place.told_dead()))
+        await place.until(lambda: bool(place.reported_dead_letters()))
         p = await place.progress(payment)
         assert p is not None
         (intent,) = p.intents
         assert intent.begins is not None
         assert intent.begins.description == 'step charge("order-1", "7")'
         await place.publish(OrderCancelled(order_id="order-1", reason="late"))
-        await place.until(lambda: bool(place.told(Escalated)))
-        (escalated,) = place.told(Escalated)
+        await place.until(lambda: bool(place.reported(Escalated)))
+        (escalated,) = place.reported(Escalated)
         assert escalated.steps == ('step charge("order-1", "7") may have happened',)
 
 
@@ -160,7 +160,7 @@ async def test_they_stand_in_what_is_told_of_a_compensation_that_fails(tmp_path:
     async with workplace(tmp_path) as place, at_work(place, payment):
         await calls_of(place, payment)
         await place.publish(OrderCancelled(order_id="order-1", reason="late"))
-        await place.until(lambda: bool(place.told(Escalated)))
+        await place.until(lambda: bool(place.reported(Escalated)))
         while not (dead := await place.dead(payment)):
             await place.clock.sleep(0.01)
         assert dead[0][1]["dead_call"] == 'step plain("order-1") ran'

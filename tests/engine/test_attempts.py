@@ -43,13 +43,13 @@ async def test_an_attempt_is_made_again_in_place_with_delays_that_double(tmp_pat
         await place.publish(an_order())
         await place.at_rest(payment)
         assert attempts == [1, 2, 3, 4, 5, 6]
-        retrying = place.told(Retrying)
+        retrying = place.reported(Retrying)
         assert [(r.attempt, r.delay_s) for r in retrying] == [(1, 2), (2, 4), (3, 8), (4, 10), (5, 10)]
         assert place.clock.pauses == [2, 4, 8, 10, 10]
         assert {(r.handler, r.attempts_max, r.error) for r in retrying} == {("reserve", 17, "OSError: away")}
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt) == ("handled", 6)
-        (handled,) = place.told(Handled)
+        (handled,) = place.reported(Handled)
         assert handled.attempts == 6
 
 
@@ -69,7 +69,7 @@ async def test_each_failed_attempt_is_told_with_its_class_the_last_one_too(tmp_p
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)
-        failed = [(m.handler, m.kind, m.blame) for m in place.told(Failed)]
+        failed = [(m.handler, m.kind, m.blame) for m in place.reported(Failed)]
         assert failed == [*[("reserve", "ConnectionResetError", "outside")] * 3, *[("reserve", "KeyError", "code")]]
 
 
@@ -90,7 +90,7 @@ async def test_a_message_is_a_dead_letter_after_the_last_attempt(tmp_path: Path)
         assert sorted(place.clock.pauses) == [0.5, 0.5, 1, 1]
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt, entry.reason) == ("dead", 3, "OSError: away")
-        assert sorted(d.saga or "" for d in place.told(DeadLettered)) == ["order-1", "order-2"]
+        assert sorted(d.saga or "" for d in place.reported(DeadLettered)) == ["order-1", "order-2"]
 
 
 async def test_an_exception_in_never_is_not_tried_again(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_an_exception_in_never_is_not_tried_again(tmp_path: Path) -> None:
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
         assert (headers["dead_reason"], headers["dead_attempts"]) == ("LookupError: nobody", "1")
-        assert (len(attempts), place.clock.pauses, place.told(Retrying)) == (1, [], [])
+        assert (len(attempts), place.clock.pauses, place.reported(Retrying)) == (1, [], [])
 
 
 async def test_an_exception_whose_text_is_no_unicode_is_a_dead_letter_as_any_other(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_an_exception_whose_text_is_no_unicode_is_a_dead_letter_as_any_oth
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
         assert headers["dead_reason"] == "Permanent: no file a\\udcff.txt"
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
 
 
 async def test_an_exception_that_cannot_be_shown_is_a_dead_letter_as_any_other(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_an_exception_that_cannot_be_shown_is_a_dead_letter_as_any_other(t
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
         assert headers["dead_reason"] == "Shy: (its text raises RuntimeError)"
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
 
 
 async def test_a_handler_that_waits_for_something_cancelled_has_failed_and_is_tried_again(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_a_handler_that_waits_for_something_cancelled_has_failed_and_is_tr
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)
-        assert [r.error for r in place.told(Retrying)] == [
+        assert [r.error for r in place.reported(Retrying)] == [
             "RuntimeError: reserve waited for something that was cancelled"
         ]
         assert [e.outcome for e in await place.history(payment)] == ["handled"]
@@ -191,7 +191,7 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
         await place.at_rest(payment)
-        told = place.told(Escalated)
+        told = place.reported(Escalated)
         assert [e.reason for e in told] == [
             f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (17, 34, 51)
         ]
@@ -231,7 +231,7 @@ async def test_a_compensation_whose_rules_have_no_delay_is_tried_less_and_less_o
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
         await place.at_rest(payment)
-        waits = [(moment.attempt, moment.delay_s) for moment in place.told(Retrying)]
+        waits = [(moment.attempt, moment.delay_s) for moment in place.reported(Retrying)]
         assert waits == [(1, 0), (2, 0), (3, 4), (4, 8), (5, 16), (6, 32), (7, 64), (8, 128)]
         assert [entry.outcome for entry in await place.history(payment)][1:] == ["retrying"] * 6 + ["compensated"]
 

@@ -18,7 +18,7 @@ from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order, at_work, workplace
-from tests.engine.test_parking import at_its_time, only, wakes_in, woken
+from tests.engine.test_parking import only, process_timer, process_when_due, published_timers
 
 CANCELLED = OrderCancelled(order_id=SAGA, reason="-")
 RULES = Breaker(failures=3, within_s=60, open_s=20)
@@ -144,12 +144,12 @@ async def test_one_is_let_through_when_its_time_has_come_and_what_fails_then_cou
         worker = await at.worker(served(bank))
         await failed_until_open(at, worker)
         await worker.takes(an_order())
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         assert (bank.asked, turned(worker)) == (4, ["open", "half-open", "open"])
         assert head((await worker.progress()).queue) == (1, False)
         bank.fails = None
         await at.clock.sleep(25)
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         assert turned(worker)[3:] == ["half-open", "closed"]
         assert [(e.outcome, e.attempt) for e in await worker.history()] == [
             ("retrying", 0),
@@ -165,9 +165,9 @@ async def test_what_was_parked_after_a_failure_and_is_refused_then_keeps_the_att
     async with place(tmp_path) as at:
         worker = await at.worker(served(bank, retry=parks))
         await worker.takes(an_order())
-        first = wakes_in(worker)[-1]
+        first = published_timers(worker)[-1]
         await failed_until_open(at, worker)
-        await at_its_time(at, worker, first)
+        await process_when_due(at, worker, first)
         kept = only((await worker.progress()).queue)
         assert (kept.attempts, kept.under, bank.asked) == (1, {"/ConnectionError": 1}, 3)
         assert [e.attempt for e in await worker.history()] == [1, 1]
@@ -184,9 +184,9 @@ async def test_however_long_it_is_open_nothing_is_a_dead_letter_and_a_wake_is_at
         await failed_until_open(at, worker)
         await worker.takes(an_order())
         for _ in range(40):
-            wake = wakes_in(worker)[-1]
+            wake = published_timers(worker)[-1]
             assert 30_000 <= wake.due_ms - at.clock.now_ms() <= 60_000
-            await at_its_time(at, worker, wake)
+            await process_when_due(at, worker, wake)
         assert (bank.asked, worker.dead) == (3, [])
         assert {(e.outcome, e.attempt) for e in await worker.history()} == {("retrying", 0)}
 
@@ -217,8 +217,8 @@ async def test_a_compensation_that_meets_an_open_breaker_is_put_off_as_well(tmp_
         kept = only((await worker.progress()).compensating)
         assert (kept.attempts, kept.due_ms > at.clock.now_ms()) == (0, True)
         bank.fails = None
-        await at_its_time(at, worker, wakes_in(worker)[-1])
-        assert await worker.told() == [("reserve", "handled"), ("release", "retrying"), ("release", "compensated")]
+        await process_when_due(at, worker, published_timers(worker)[-1])
+        assert await worker.outcomes() == [("reserve", "handled"), ("release", "retrying"), ("release", "compensated")]
 
 
 async def test_after_an_undo_that_was_put_off_the_next_one_waits_for_nothing(tmp_path: Path) -> None:
@@ -246,13 +246,13 @@ async def test_after_an_undo_that_was_put_off_the_next_one_waits_for_nothing(tmp
         await failed_until_open(at, worker)
         await worker.takes(CANCELLED)
         bank.fails = None
-        wake = wakes_in(worker)[-1]
+        wake = published_timers(worker)[-1]
         await at.clock.sleep((wake.due_ms - at.clock.now_ms()) / 1000)
         await worker.takes(CANCELLED, id="any", writes_max=2)
         kept = (await worker.progress()).compensating
         assert [(k.attempts, k.due_ms) for k in kept] == [(0, 0)]
-        await woken(worker, wake)
-        assert (await worker.told())[-2:] == [("release", "compensated")] * 2
+        await process_timer(worker, wake)
+        assert (await worker.outcomes())[-2:] == [("release", "compensated")] * 2
 
 
 async def test_a_deadline_that_is_put_off_holds_up_nobody(tmp_path: Path) -> None:
@@ -269,12 +269,12 @@ async def test_a_deadline_that_is_put_off_holds_up_nobody(tmp_path: Path) -> Non
     async with place(tmp_path) as at:
         worker = await at.worker(order)
         await worker.takes(an_order())
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         [kept] = (await worker.progress()).deadlines
         assert (kept.attempts, kept.due_ms > at.clock.now_ms(), bank.asked) == (3, True, 3)
         bank.fails = None
-        await at_its_time(at, worker, wakes_in(worker)[-1])
-        assert (await worker.told())[-1] == ("expire", "handled")
+        await process_when_due(at, worker, published_timers(worker)[-1])
+        assert (await worker.outcomes())[-1] == ("expire", "handled")
 
 
 async def test_a_repair_of_what_a_breaker_holds_back_sends_its_wake_on(tmp_path: Path) -> None:
@@ -287,8 +287,8 @@ async def test_a_repair_of_what_a_breaker_holds_back_sends_its_wake_on(tmp_path:
         await at.clock.sleep(60)
         await worker.takes(an_order("order-00"))  # the bank is tried, in vain, and it is open again
         assert await republish_saga(worker.participant, SAGA) == []
-        assert wakes_in(worker)[-1].saga == SAGA
-        assert wakes_in(worker)[-1].due_ms > at.clock.now_ms()
+        assert published_timers(worker)[-1].saga == SAGA
+        assert published_timers(worker)[-1].due_ms > at.clock.now_ms()
 
 
 async def test_sagas_that_wait_an_hour_behind_an_open_breaker_write_once_and_are_looked_at_each_minute(
@@ -302,12 +302,12 @@ async def test_sagas_that_wait_an_hour_behind_an_open_breaker_write_once_and_are
             await worker.takes(an_order(saga))
         began_ms, pauses = at.clock.now_ms(), dict[str, list[int]]()
         while True:
-            latest = {wake.saga: wake for wake in wakes_in(worker)}
+            latest = {wake.saga: wake for wake in published_timers(worker)}
             wake = min((latest[saga] for saga in sagas), key=lambda wake: wake.due_ms)
             if wake.due_ms > began_ms + 3_600_000:
                 break
-            await at_its_time(at, worker, wake)
-            due_ms = wakes_in(worker)[-1].due_ms
+            await process_when_due(at, worker, wake)
+            due_ms = published_timers(worker)[-1].due_ms
             pauses.setdefault(wake.saga, []).append(due_ms - at.clock.now_ms())
         for saga in sagas:
             assert (await worker.progress(saga)).n == 1
@@ -317,7 +317,7 @@ async def test_sagas_that_wait_an_hour_behind_an_open_breaker_write_once_and_are
         bank.fails = None
         await at.clock.sleep(120)
         for saga in sagas:
-            await at_its_time(at, worker, [wake for wake in wakes_in(worker) if wake.saga == saga][-1])
+            await process_when_due(at, worker, [wake for wake in published_timers(worker) if wake.saga == saga][-1])
             progress = await worker.progress(saga)
             assert (progress.n, progress.queue, progress.timer) == (2, (), None)
 
@@ -351,11 +351,11 @@ async def test_pauses_grow_with_the_wait_and_what_a_step_answered_before_is_writ
         await worker.takes(an_order())
         pauses = []
         for number in range(5):
-            wake = wakes_in(worker)[-1]
+            wake = published_timers(worker)[-1]
             pauses.append(wake.due_ms - at.clock.now_ms())
             await at.clock.sleep(max(0, wake.due_ms - at.clock.now_ms()) / 1000 - 0.1)
             await worker.takes(an_order(f"order-3{number}"))  # the bank is tried, in vain, and it is open again
-            await at_its_time(at, worker, wake)
+            await process_when_due(at, worker, wake)
         assert pauses == sorted(pauses)
         assert pauses[0] <= 10_000
         assert pauses[-1] >= 45_000
@@ -387,7 +387,7 @@ async def test_of_two_breakers_that_hold_it_up_in_turn_each_is_told_once(tmp_pat
         assert turned(worker) == ["open", "open"]
         await worker.takes(an_order())
         for _ in range(6):
-            await at_its_time(at, worker, wakes_in(worker)[-1])
+            await process_when_due(at, worker, published_timers(worker)[-1])
         assert [(e.attempt, e.reason) for e in await worker.history()] == [
             (0, f"BreakerOpen: the breaker of {name} is open: calls to it failed") for name in ("the_bank", "the_other")
         ]
@@ -411,15 +411,15 @@ async def test_a_lane_waits_in_memory_for_what_is_back_soon(tmp_path: Path) -> N
     async with workplace(tmp_path) as work, at_work(work, payment):
         work.clock.faster = 1
         await work.publish(an_order("order-2"))
-        await work.until(lambda: bool(work.told(BreakerTurned)))
+        await work.until(lambda: bool(work.reported(BreakerTurned)))
         bank.fails = None
         await work.publish(an_order())
         await work.at_rest(payment)
-        told = work.told(PutOff)
+        told = work.reported(PutOff)
         assert told
         assert all(not each.is_parked and 0.2 <= each.delay_s <= 2 for each in told)
         assert [(e.outcome, e.attempt) for e in await work.history(payment)] == [("handled", 1)]
-        assert work.told(BreakerTurned)[-1].state == "closed"
+        assert work.reported(BreakerTurned)[-1].state == "closed"
 
 
 # -------------------------------------------------------------------- another way
@@ -452,7 +452,7 @@ async def test_a_rerun_sees_the_same_as_the_run_that_went_another_way(tmp_path: 
         assert [call.answer for call in intent.calls] == ["BreakerOpen"]
         assert head((await worker.progress()).queue) == (1, False), "what failed is a call that was made"
         bank.fails, other.fails = None, False
-        await at_its_time(at, successor, wakes_in(worker)[-1])
+        await process_when_due(at, successor, published_timers(worker)[-1])
         entry = (await worker.history())[-1]
         assert ([e.type for e in entry.events], bank.asked) == (["PaymentDeclined"], 3)
 
@@ -467,12 +467,12 @@ async def test_a_call_that_may_have_happened_is_waited_for_and_no_other_way_is_t
         await worker.takes(an_order("order-01"))
         await worker.takes(an_order("order-02"))
         assert turned(worker) == ["open"]
-        wake = wakes_in(worker)[0]
-        await at_its_time(at, worker, wake)
+        wake = published_timers(worker)[0]
+        await process_when_due(at, worker, wake)
         p = await worker.progress()
         assert (head(p.queue), [intent.calls for intent in p.intents]) == ((1, False), [()]), "it was told nothing"
         bank.fails = None
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         entry = (await worker.history())[-1]
         assert [e.type for e in entry.events] == ["PaymentReserved"]
 
@@ -485,8 +485,8 @@ async def test_a_handler_that_lets_it_pass_is_put_off_as_if_it_had_not_been_told
         await worker.takes(an_order())
         assert head((await worker.progress()).queue) == (0, False)
         bank.fails = None
-        await at_its_time(at, worker, wakes_in(worker)[-1])
-        assert (await worker.told())[-1] == ("reserve", "handled")
+        await process_when_due(at, worker, published_timers(worker)[-1])
+        assert (await worker.outcomes())[-1] == ("reserve", "handled")
         assert bank.asked == 4
 
 
@@ -521,7 +521,7 @@ async def test_what_was_only_read_meanwhile_is_dropped_with_it(tmp_path: Path) -
         await worker.takes(an_order())
         assert head((await worker.progress()).queue) == (0, False)
         bank.fails = None
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         entry = (await worker.history())[-1]
         assert (entry.outcome, [call.name for call in entry.calls]) == ("handled", ["charge"])
 
@@ -536,7 +536,7 @@ async def test_what_the_handler_let_pass_is_not_kept_with_the_steps_before(tmp_p
         [intent] = (await worker.progress()).intents
         assert [call.name for call in intent.calls] == ["look"]
         bank.fails = None
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         entry = (await worker.history())[-1]
         assert (entry.outcome, [(c.name, c.answer) for c in entry.calls]) == (
             "handled",
@@ -562,8 +562,8 @@ async def test_calls_that_take_all_of_the_handlers_time_are_failures_for_the_bre
 
     async with workplace(tmp_path) as work, at_work(work, payment):
         await work.publish(an_order())
-        await work.until(lambda: bool(work.told(BreakerTurned)))
-        assert work.told(BreakerTurned)[0].state == "open"
+        await work.until(lambda: bool(work.reported(BreakerTurned)))
+        assert work.reported(BreakerTurned)[0].state == "open"
 
 
 async def test_an_open_breaker_is_an_answer_of_its_own_resource_alone(tmp_path: Path) -> None:
@@ -610,7 +610,7 @@ async def test_a_call_that_has_no_turn_for_an_hour_is_told_once_as_well(tmp_path
         await worker.takes(an_order("order-00"))
         await worker.takes(an_order())
         for _ in range(60):
-            await at_its_time(at, worker, wakes_in(worker)[-1])
+            await process_when_due(at, worker, published_timers(worker)[-1])
         [entry] = await worker.history()
         assert (entry.outcome, entry.reason) == (
             "retrying",
@@ -637,10 +637,10 @@ async def test_what_a_step_has_answered_since_it_was_told_that_a_run_waits_is_ke
         worker = await at.worker(payment)
         await failed_until_open(at, worker)
         await worker.takes(an_order())
-        wake = [wake for wake in wakes_in(worker) if wake.saga == SAGA][-1]
+        wake = [wake for wake in published_timers(worker) if wake.saga == SAGA][-1]
         assert (await worker.progress()).intents == ()
         await at.clock.sleep(RULES.open_s)
-        await at_its_time(at, worker, wake)
+        await process_when_due(at, worker, wake)
         assert turned(worker) == ["open", "half-open", "closed", "open"]
         [intent] = (await worker.progress()).intents
         assert [call.name for call in intent.calls] == ["prepare"]

@@ -207,7 +207,7 @@ async def test_a_write_that_failed_is_told_and_its_pause_is_not_taken_for_its_la
         await place.publish(an_order())
         async with at_work(place, payment):
             await place.at_rest(payment)
-        assert len(place.told(Handled)) == 1
+        assert len(place.reported(Handled)) == 1
     (bound,) = noted
     assert bound.failures == 1
     assert len(bound.observed) == writes + 1  # and what was published
@@ -237,5 +237,5 @@ async def test_lanes_that_cannot_decide_leave_room_for_others_however_low_the_bo
             await place.store.insert("saga", f"payment::{saga}", b'{"service":"payment","saga":"?","format":99}')
         await place.publish(*map(an_order, (*stuck, *good)))
         async with at_work(place, payment, limits=FlowLimits(inflight_min=4, inflight_max=200)):
-            await place.until(lambda: len(place.told(Handled)) == len(good))
-        assert {handled.saga for handled in place.told(Handled)} == set(good)
+            await place.until(lambda: len(place.reported(Handled)) == len(good))
+        assert {handled.saga for handled in place.reported(Handled)} == set(good)

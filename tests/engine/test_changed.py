@@ -49,7 +49,7 @@ def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in names}
 
 
-def taken(value: object) -> Message:
+def read_message(value: object) -> Message:
     found = route_record(record(value), SERVICE)
     assert isinstance(found, Message), found
     return found
@@ -62,11 +62,11 @@ def refused(value: object) -> str:
 
 
 def change(value: object) -> object:
-    return SERVICE.given("place", taken(value))
+    return SERVICE.given("place", read_message(value))
 
 
 def test_a_record_of_the_raw_handler_is_a_message_of_the_documents_saga() -> None:
-    message = taken(MUTATION)
+    message = read_message(MUTATION)
     assert (message.id, message.type, message.saga, message.source) == (
         f"documents/orders|order-17@{CAS}",
         "ChangeOf_orders",
@@ -81,8 +81,8 @@ def test_a_record_of_the_raw_handler_is_a_message_of_the_documents_saga() -> Non
 
 def test_the_default_handler_tells_the_same_as_base64_with_and_without_an_envelope() -> None:
     default = {**MUTATION, "content": b64encode(msgspec.json.encode(DOCUMENT)).decode()}
-    assert taken(default) == taken(MUTATION)
-    assert taken({"schema": {"type": "struct"}, "payload": default}) == taken(MUTATION)
+    assert read_message(default) == read_message(MUTATION)
+    assert read_message({"schema": {"type": "struct"}, "payload": default}) == read_message(MUTATION)
     assert change({**MUTATION, "content": {**DOCUMENT, "payload": 1, "schema": 2}}) == change(MUTATION)
 
 
@@ -102,8 +102,8 @@ def test_quick_writes_that_the_connector_merges_come_as_the_last() -> None:
 
 
 def test_a_version_that_comes_twice_has_one_id_and_another_one_another() -> None:
-    assert taken(MUTATION).id == taken({**MUTATION, "bySeqno": 99}).id
-    assert taken(MUTATION).id != taken({**MUTATION, "cas": CAS + 1}).id
+    assert read_message(MUTATION).id == read_message({**MUTATION, "bySeqno": 99}).id
+    assert read_message(MUTATION).id != read_message({**MUTATION, "cas": CAS + 1}).id
 
 
 def test_a_removal_has_another_id_than_the_version_that_it_removes() -> None:
@@ -140,7 +140,7 @@ def test_marks_of_the_toolkit_alone_are_no_change(before: object, after: object)
 def test_handlers_do_not_see_the_marks() -> None:
     marked = {**MUTATION, "content": {"_saga": {"x": 1}, **DOCUMENT}}
     assert change(marked) == change(MUTATION)
-    assert b"_saga" not in taken(marked).value
+    assert b"_saga" not in read_message(marked).value
 
 
 def test_a_document_that_nothing_but_marks_was_before_is_new() -> None:
@@ -175,9 +175,9 @@ def test_what_is_no_change_is_a_dead_letter_that_says_why(value: object, told: s
 
 
 def test_times_that_are_none_are_the_logs() -> None:
-    assert taken({**MUTATION, "cas": 7}).time == "2026-01-01T00:00:00.000Z"
-    assert taken({**MUTATION, "cas": -(2**62)}).time == "2026-01-01T00:00:00.000Z"
-    assert taken({**MUTATION, "time_ms": 5}).time == "1970-01-01T00:00:00.005Z"
+    assert read_message({**MUTATION, "cas": 7}).time == "2026-01-01T00:00:00.000Z"
+    assert read_message({**MUTATION, "cas": -(2**62)}).time == "2026-01-01T00:00:00.000Z"
+    assert read_message({**MUTATION, "time_ms": 5}).time == "1970-01-01T00:00:00.005Z"
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda t: st.lists(t) | st.dictionaries(st.text(), t)))

@@ -168,12 +168,12 @@ async def test_the_end_of_each_replay_is_told_once_however_long_it_took(place: W
         attempts.append("release")
 
     def ends() -> list[tuple[str, str]]:
-        return [(moment.handler, moment.result) for moment in place.told(ReplayEnded)]
+        return [(moment.handler, moment.result) for moment in place.reported(ReplayEnded)]
 
     place.leaps = True
     async with at_work(place, payment):
         await place.publish(an_order(), OrderConfirmed(order_id=SAGA))
-        await place.until(lambda: len(place.told_dead()) == 1)
+        await place.until(lambda: len(place.reported_dead_letters()) == 1)
         assert ends() == []
         for number in (1, 2):
             await place.broker.publish([a_command(place, "replay", blocking(await place.progress(payment)))])
@@ -202,7 +202,7 @@ async def test_a_compensation_that_is_replayed_ends_under_its_own_name(place: Wo
         mended.append("yes")
         await place.broker.publish([a_command(place, "replay", blocking(await place.progress(payment)))])
         await place.at_rest(payment)
-    assert [(moment.handler, moment.result) for moment in place.told(ReplayEnded)] == [("release", "succeeded")]
+    assert [(moment.handler, moment.result) for moment in place.reported(ReplayEnded)] == [("release", "succeeded")]
 
 
 @pytest.mark.parametrize("forged", [{"principal": "x" * 1000}, {"source": "payment"}], ids=str)
@@ -224,7 +224,7 @@ async def test_a_message_in_a_command_that_could_not_have_come_by_itself_is_a_de
     said["original"] |= forged
     async with at_work(place, service):
         await place.broker.publish([record._replace(value=json.dumps(said).encode())])
-        await place.until(lambda: bool(place.told_dead()))
+        await place.until(lambda: bool(place.reported_dead_letters()))
         await place.at_rest(service)
     assert await place.progress(service) is None, "nothing was begun by it"
     assert outside.asked == []
@@ -307,7 +307,7 @@ async def test_what_is_no_command_is_a_dead_letter_and_stops_nobody(place: Workp
         await place.broker.publish(hostile)
         await place.publish(an_order())
         await place.at_rest(service)
-        await place.until(lambda: len(place.told_dead()) == len(hostile) + 1)
+        await place.until(lambda: len(place.reported_dead_letters()) == len(hostile) + 1)
         dead = [headers.get("dead_position", "") for _, headers in await place.dead(service)]
         assert sorted(at for at in dead if at) == [f"payment.commands/0/{offset}" for offset in range(len(hostile))]
         assert await outcomes(place, service) == [("reserve", "dead")]

@@ -123,10 +123,10 @@ async def test_one_that_needs_it_and_does_not_find_it_is_tried_on_until_a_releas
             await place.at_rest(before)
         async with at_work(place, after, use=[bank]):
             await place.publish(CANCELLED)
-            await place.until(lambda: bool(place.told(Parked)))
+            await place.until(lambda: bool(place.reported(Parked)))
             await place.clock.sleep(0.05)
         assert bank.asked == ["reserve"]
-        assert "free takes OrderPlaced, which reserve took, and that is not kept" in place.told(Parked)[0].error
+        assert "free takes OrderPlaced, which reserve took, and that is not kept" in place.reported(Parked)[0].error
         async with at_work(place, before, use=[bank]):
             await place.until(lambda: "free alone" in bank.asked)
             await place.at_rest(before)
@@ -145,7 +145,7 @@ async def test_a_release_that_does_not_name_it_leaves_it_for_the_one_that_does(t
         async with at_work(place, before, use=[bank]):
             bank.away = True
             await place.publish(CANCELLED)
-            await place.until(lambda: bool(place.told(Retrying)) or bool(place.told(Parked)))
+            await place.until(lambda: bool(place.reported(Retrying)) or bool(place.reported(Parked)))
             await place.clock.sleep(0.05)
         p = await place.progress(after)
         assert p is not None

@@ -119,7 +119,7 @@ async def test_what_has_no_room_or_is_of_another_service_is_a_dead_letter(
         other = controls.control_to_record("shipping", Switch(flag="new", percent=1), who="a", why="b", now_ms=0)
         await place.broker.publish([wish(place, 10), wish(place, 20, 1), other._replace(topic="payment.commands")])
         await place.at_rest(service)
-        await place.until(lambda: bool(place.told_dead()))
+        await place.until(lambda: bool(place.reported_dead_letters()))
         assert await shares(place) == [10]
         reasons = sorted(headers["dead_reason"] for _, headers in await place.dead(service))
         assert reasons == [

@@ -92,7 +92,7 @@ async def test_a_dead_letter_fits_whatever_the_log_takes(tmp_path: Path, bytes_m
             order = place.record_of(an_order())._replace(value=value)
             await place.broker.publish([order if kept else unreadable(SAGA.encode(), value, headers=50)])
             await place.publish(an_order("order-2"))
-            await place.until(lambda: bool(place.told_dead()))
+            await place.until(lambda: bool(place.reported_dead_letters()))
             await place.at_rest(service)
             ((record, headers),) = await place.dead(service)
             (original,) = [r for r in await place.records("orders") if r.value == value]
@@ -112,7 +112,7 @@ async def test_a_dead_letter_fits_whatever_the_log_takes(tmp_path: Path, bytes_m
             if bytes_max > 10_000:
                 assert len(record.value or b"") > bytes_max / 8, "as much as there is room for"
         assert [e.outcome for e in await place.history(service, "order-2")] == ["handled"]
-        assert not place.told(Unavailable)
+        assert not place.reported(Unavailable)
 
 
 async def test_a_compensation_is_tried_on_while_the_log_refuses_what_is_told_of_it(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_a_compensation_is_tried_on_while_the_log_refuses_what_is_told_of_
             place.clock.faster = 5000
             await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
             await place.until(lambda: len(attempts) > 40)
-            (refused,) = place.told(Unavailable)
+            (refused,) = place.reported(Unavailable)
             assert refused.error == "a dead letter is refused in every form: BrokerError: not now"
             await place.at_rest(undoing)
         assert len(attempts) == 45
@@ -148,7 +148,7 @@ async def test_a_compensation_is_tried_on_while_the_log_refuses_what_is_told_of_
         assert said == ["34"], "the last that was due, once"
         offered = dict.fromkeys(texts_of(each.headers).get("dead_attempts") for each in handed)
         assert list(offered) == ["17", None, "34"], "whole, then without"
-        assert len(place.told(Recovered)) == 1
+        assert len(place.reported(Recovered)) == 1
         told = [(entry.outcome, entry.attempt) for entry in await place.history(undoing)]
         parked = [*range(4, 17), *range(41, 45)]
         assert told == [("handled", 1), *(("retrying", n) for n in parked), ("compensated", 45)], (
@@ -271,8 +271,8 @@ async def test_a_dead_letter_that_is_refused_in_every_form_waits_and_is_told(
         told = [m for m in place.moments if isinstance(m, Unavailable) and m.operation == "publish a dead letter"]
         assert len(told) == 1, "once a minute"
         assert told[0].error == f"a dead letter is refused in every form: {type(error).__name__}: {error}"
-        assert place.told(DeadLettered)
-        assert place.told(Recovered)
+        assert place.reported(DeadLettered)
+        assert place.reported(Recovered)
 
 
 # -------------------------------------------------------------------- it says enough
@@ -315,7 +315,7 @@ async def test_a_dead_letter_says_whose_it_is_what_led_there_and_the_state_befor
         await place.broker.publish([cancelled])
         await place.at_rest(asking)
         await place.broker.publish([foreign])
-        await place.until(lambda: bool(place.told_dead()))
+        await place.until(lambda: bool(place.reported_dead_letters()))
         await place.at_rest(asking)
         ((record, headers),) = await place.dead(asking)
     found = decode_dead_letter("payment", Record(*record))
@@ -330,14 +330,14 @@ async def test_a_dead_letter_says_whose_it_is_what_led_there_and_the_state_befor
     ]  # fmt: skip
     assert found.where == found.stack[names.index("charge")]
     assert headers["dead_class"] == "outside"
-    (told,) = place.told_dead()
+    (told,) = place.reported_dead_letters()
     assert (told.blame, told.owner) == ("outside", "order")
 
 
 async def test_what_nobody_can_read_is_of_its_sender(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.broker.publish([place.record_of(an_order())._replace(key=b"another")])
-        await place.until(lambda: bool(place.told_dead()))
+        await place.until(lambda: bool(place.reported_dead_letters()))
         ((_, headers),) = await place.dead(payment)
     assert (headers["dead_class"], headers["dead_owner"]) == ("data", "order")
 

@@ -12,7 +12,7 @@ from saga.testing.trials import TrialClock
 from services.order.events import InventoryRejected, OrderCancelled, OrderPlaced, ShipmentBooked
 from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order
-from tests.engine.test_parking import at_its_time, wakes_in
+from tests.engine.test_parking import process_when_due, published_timers
 
 WITHIN = timedelta(minutes=15)
 
@@ -43,7 +43,7 @@ async def test_what_becomes_due_while_a_handler_runs_is_done_at_the_end_of_its_t
         await worker.takes(an_order())
         assert [k.handler for k in (await worker.progress()).deadlines] == ["expire"]
         await worker.takes(ShipmentBooked(order_id=SAGA, booking_id="b-1"))
-        assert (await worker.told())[1:] == [("note", "handled"), ("expire", "handled")]
+        assert (await worker.outcomes())[1:] == [("note", "handled"), ("expire", "handled")]
         assert (await worker.progress()).deadlines == ()
 
 
@@ -52,7 +52,7 @@ async def test_what_is_not_due_when_a_handler_ends_waits_on(tmp_path: Path) -> N
         worker = await at.worker(slow_order(at.clock, takes=WITHIN - timedelta(seconds=1)))
         await worker.takes(an_order())
         await worker.takes(ShipmentBooked(order_id=SAGA, booking_id="b-1"))
-        assert (await worker.told())[1:] == [("note", "handled")]
+        assert (await worker.outcomes())[1:] == [("note", "handled")]
         assert [k.handler for k in (await worker.progress()).deadlines] == ["expire"]
 
 
@@ -86,13 +86,13 @@ async def test_one_that_is_replayed_and_fails_again_is_parked_and_a_dead_letter_
         worker = await at.worker(order)
         await worker.takes(an_order())
         while not (await worker.progress()).queue:
-            await at_its_time(at, worker, wakes_in(worker)[-1])
+            await process_when_due(at, worker, published_timers(worker)[-1])
         assert len(asked) == 6
         await replays(at, worker)
         (kept,) = (await worker.progress()).queue
         assert (len(asked), kept.dead, kept.attempts) == (10, None, 4)
-        assert wakes_in(worker)[-1].due_ms == kept.due_ms > at.clock.now_ms()
+        assert published_timers(worker)[-1].due_ms == kept.due_ms > at.clock.now_ms()
         for _ in range(2):
-            await at_its_time(at, worker, wakes_in(worker)[-1])
+            await process_when_due(at, worker, published_timers(worker)[-1])
         assert [letter["dead_attempts"] for letter in worker.dead if letter["dead_what"] == "dead letter"] == ["6", "6"]
         assert len(asked) == 12

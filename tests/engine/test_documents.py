@@ -102,7 +102,7 @@ async def test_a_refusal_changes_nothing_but_the_markers_and_is_an_answer(tmp_pa
         (entry,) = await place.history(inventory)
         assert [(c.name, c.document, c.answer) for c in entry.calls] == [("set_aside", "stock/tea", "OutOfStock")]
         assert [e.type for e in entry.events] == ["InventoryRejected"]
-        assert not place.told(Retrying)
+        assert not place.reported(Retrying)
 
 
 async def test_the_expiry_of_a_document_is_kept(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_th
             "dropped",
         ]
         assert "what it did stands and has to be put right by hand" in escalation[1]["dead_reason"]
-        assert [list(e.steps) for e in place.told(Escalated)] == [calls]
+        assert [list(e.steps) for e in place.reported(Escalated)] == [calls]
         p = await place.progress(inventory)
         assert p is not None
         assert (p.closed, p.is_open) == (("set_aside",), False)
@@ -345,7 +345,7 @@ async def test_an_update_that_somebody_else_was_faster_than_is_made_on_what_is_t
         await place.at_rest(inventory)
         document = await stored(place)
         assert (document["left"], document["aside"]) == (18, 2)
-        assert not place.told(Retrying), "it is no attempt"
+        assert not place.reported(Retrying), "it is no attempt"
 
 
 def an_update(declared: Declared) -> document_updates.DocumentUpdate:
@@ -470,8 +470,8 @@ async def test_with_as_many_open_markers_as_may_be_an_update_fails_for_the_time_
         cas = await place.store.insert("stock", "tea", msgspec.json.encode(content))
         async with at_work(place, inventory):
             await place.publish(an_order())
-            await place.until(lambda: bool(place.told(Retrying)))
-            assert place.told(Retrying)[0].error == (
+            await place.until(lambda: bool(place.reported(Retrying)))
+            assert place.reported(Retrying)[0].error == (
                 "SagaError: 1000 updates of one document are under way: it is too hot, or its sagas are stuck"
             )
             await place.store.replace("stock", "tea", b'{"left":5}', cas=cas)

@@ -68,7 +68,7 @@ async def test_what_runs_may_end_and_nothing_new_begins(tmp_path: Path) -> None:
             await place.clock.sleep(0.02)
             gate.opened.set()
         assert len(gate.ended) == 1
-        (stopped,) = place.told(Stopped)
+        (stopped,) = place.reported(Stopped)
         assert 0.01 < stopped.drained_s < 5
         (entry,) = await place.history(payment)
         assert (entry.outcome, [e.type for e in entry.events]) == ("handled", ["PaymentReserved"])
@@ -97,7 +97,7 @@ async def test_a_step_after_stop_does_not_begin_and_the_next_start_goes_on_behin
         assert [name.split()[0] for name in gate.begun] == ["first"]
         (record,) = await place.records("orders")
         assert place.committed(payment, Partition("orders", record.partition)) == record.offset
-        assert not place.told(Retrying)
+        assert not place.reported(Retrying)
         async with at_work(place, payment):
             await place.at_rest(payment)
         assert [name.split()[0] for name in gate.begun][-1] == "second"
@@ -114,12 +114,12 @@ async def test_a_step_longer_than_the_limit_is_left_as_by_a_crash_and_repeated_w
         async with at_work(place, payment, limits=FlowLimits(drain_s=0.05)):
             await place.publish(an_order())
             await place.until(lambda: len(gate.begun) == 1)
-        (stopped,) = place.told(Stopped)
+        (stopped,) = place.reported(Stopped)
         assert 0.05 <= stopped.drained_s < 2
         (record,) = await place.records("orders")
         assert place.committed(payment, Partition("orders", record.partition)) == record.offset
         assert await place.history(payment) == []
-        assert not place.told(Retrying)
+        assert not place.reported(Retrying)
         gate.opened.set()
         async with at_work(place, payment):
             await place.at_rest(payment)
@@ -159,8 +159,8 @@ async def test_a_pause_between_attempts_ends_at_once_when_the_worker_stops(tmp_p
         place.clock.faster = 0.001  # a second is a quarter of an hour
         async with at_work(place, payment):
             await place.publish(an_order())
-            await place.until(lambda: len(place.told(Retrying)) == 1)
-        (stopped,) = place.told(Stopped)
+            await place.until(lambda: len(place.reported(Retrying)) == 1)
+        (stopped,) = place.reported(Stopped)
         assert stopped.drained_s < 2
         assert len(attempts) == 1
         place.clock.faster = 50

@@ -47,15 +47,15 @@ async def test_records_that_expired_are_told_by_partition_and_once(tmp_path: Pat
         place.moments.clear()
         async with at_work(place, service):
             await place.at_rest(service)
-        told = {Partition(m.topic, m.partition): (m.first, m.last, m.count) for m in place.told(Expired)}
+        told = {Partition(m.topic, m.partition): (m.first, m.last, m.count) for m in place.reported(Expired)}
         assert told == {p: (begins[p], ends[p] - 1, count) for p, count in gone.items()}
-        assert len(place.told(Expired)) == len(gone)
-        assert len(place.told(Handled)) == ORDERS_MAX - sum(gone.values())
+        assert len(place.reported(Expired)) == len(gone)
+        assert len(place.reported(Handled)) == ORDERS_MAX - sum(gone.values())
         place.moments.clear()
         async with at_work(place, service):
             await place.publish(an_order("last"))
             await place.at_rest(service)
-        assert place.told(Expired) == []
+        assert place.reported(Expired) == []
 
 
 async def test_a_position_moves_behind_what_expired_although_nothing_else_comes(tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ async def test_a_position_moves_behind_what_expired_although_nothing_else_comes(
         async with at_work(place, service):
             await place.at_rest(service)
         assert place.committed(service, Partition("orders", partition)) == end
-        assert [m.count for m in place.told(Expired)] == [1]
+        assert [m.count for m in place.reported(Expired)] == [1]

@@ -15,7 +15,7 @@ from tests.docs.markdown import ROOT, blocks
 from tests.engine.driven_workers import At, place
 from tests.engine.real_worker import SAGA, an_order
 from tests.engine.test_breaker import turned
-from tests.engine.test_parking import at_its_time, only, wakes_in
+from tests.engine.test_parking import only, process_when_due, published_timers
 
 PARKS = Retry(in_place_s=0)
 RULES = Breaker(failures=1, within_s=60, part=0, open_s=20)
@@ -162,7 +162,7 @@ async def test_a_rerun_goes_the_way_on_which_the_run_began_although_the_first_is
         await worker.takes(an_order("order-05"))
         assert turned(worker)[-1] == "closed"
         bank.asked.clear()
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         entry = (await worker.history())[-1]
         assert (entry.outcome, [(c.name, c.instead) for c in entry.calls]) == ("handled", [("charge", "at_the_branch")])
         assert bank.asked == ["branch charge"], "the bank is not asked beside the branch, which may have charged"
@@ -178,11 +178,11 @@ async def test_a_call_that_has_begun_is_never_given_another_way(tmp_path: Path) 
         await worker.takes(an_order())
         assert turned(worker)[-1] == "open"
         await at.clock.sleep(1)
-        await at_its_time(at, worker, wakes_in(worker)[0])
+        await process_when_due(at, worker, published_timers(worker)[0])
         assert bank.asked == ["bank charge"], "it may have happened, so it waits until the bank can be asked again"
         bank.is_away = False
         await at.clock.sleep(30)
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         assert [(c.name, c.instead) for c in (await worker.history())[-1].calls] == [("charge", "")]
 
 
@@ -197,7 +197,7 @@ async def test_code_that_lost_the_way_on_which_a_run_began_does_not_call_the_oth
         await opened(worker, bank)
         await worker.takes(an_order())
         successor = await at.worker(charging(bank), use=[without])
-        await at_its_time(at, successor, wakes_in(worker)[-1])
+        await process_when_due(at, successor, published_timers(worker)[-1])
         entry = (await successor.history())[-1]
         assert entry.outcome == "dead"
         assert entry.reason == (

@@ -31,7 +31,7 @@ CAS = 1_767_225_600_000_000_000
 APPENDED_MS = 1_767_225_601_000
 
 
-def written(parcels: int, versions: int) -> list[Record]:
+def make_records(parcels: int, versions: int) -> list[Record]:
     """Records of parcels that are written so often each, and removed at last, as a connector without faults has
     them: parcel by parcel in order, all of them mixed."""
     records = []
@@ -122,7 +122,7 @@ async def wrong_in(seed: int) -> str | None:
     """Story of what a stream with faults did that none may do; `None` if all is well."""
     chance = Random(seed)
     parcels, versions = chance.randint(1, 3), chance.randint(1, 4)
-    records = written(parcels, versions)
+    records = make_records(parcels, versions)
     for fault in FAULTS:
         if chance.random() < 0.6:
             records = fault(records, chance)

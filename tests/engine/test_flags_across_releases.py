@@ -112,7 +112,7 @@ async def test_a_flag_that_was_the_last_that_a_run_asked_for_need_not_be_asked_f
     async with workplace(tmp_path) as place:
         async with at_work(place, first, use=[bank]):
             await place.publish(an_order())
-            await place.until(lambda: bool(place.told(Retrying)))
+            await place.until(lambda: bool(place.reported(Retrying)))
             await place.clock.sleep(0.1)
         p = await place.progress(first)
         assert p is not None

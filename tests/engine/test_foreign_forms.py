@@ -61,7 +61,7 @@ def structured(data: object, **more: str) -> Record:
     return Record("orders", 3, 41, SAGA.encode(), value, headers, 1_767_225_600_000)
 
 
-def taken(record: Record, service: PreparedService = SERVICE) -> Message:
+def read_message(record: Record, service: PreparedService = SERVICE) -> Message:
     message = route_record(record, service)
     assert isinstance(message, Message), message
     return message
@@ -94,18 +94,18 @@ def without_foreign(message: Message) -> Message:
 )
 def test_an_event_as_json_is_the_same_message_as_one_of_ours(record: Record) -> None:
     ours = recorded(NATIVE, "application/avro")
-    assert without_foreign(taken(record)) == without_foreign(taken(ours))
-    assert SERVICE.decode("reserve", taken(record)) == ORDER
+    assert without_foreign(read_message(record)) == without_foreign(read_message(ours))
+    assert SERVICE.decode("reserve", read_message(record)) == ORDER
 
 
 def test_a_structured_event_may_hold_our_bytes() -> None:
     event = {**ENVELOPE, "datacontenttype": "application/avro", "data_base64": base64.b64encode(NATIVE).decode()}
     record = structured(None)._replace(value=json.dumps(event).encode())
-    assert taken(record).value == NATIVE
+    assert read_message(record).value == NATIVE
 
 
 def test_json_that_is_no_event_keeps_its_bytes_and_says_all_that_is_wrong() -> None:
-    message = taken(recorded(b'{"order_id":"order-1","total":9.8,"more":1}', "application/json"))
+    message = read_message(recorded(b'{"order_id":"order-1","total":9.8,"more":1}', "application/json"))
     assert message.value == b'{"order_id":"order-1","total":9.8,"more":1}'
     with pytest.raises(BadInput) as told:
         SERVICE.decode("reserve", message)
@@ -129,7 +129,7 @@ def test_json_that_is_no_event_keeps_its_bytes_and_says_all_that_is_wrong() -> N
 )
 def test_json_that_cannot_be_read_says_why(value: bytes, reason: str) -> None:
     with pytest.raises(BadInput) as told:
-        SERVICE.decode("reserve", taken(recorded(value, "application/json")))
+        SERVICE.decode("reserve", read_message(recorded(value, "application/json")))
     assert reason in str(told.value)
 
 
@@ -137,7 +137,7 @@ def test_json_without_a_content_type_is_not_guessed() -> None:
     with pytest.raises(
         BadInput, match="it begins with 7b 22, not c3 01; it looks like JSON: its content type has to say"
     ):
-        SERVICE.decode("reserve", taken(recorded(JSON, "application/avro")))
+        SERVICE.decode("reserve", read_message(recorded(JSON, "application/avro")))
 
 
 def test_what_no_handler_names_is_skipped_whatever_its_form() -> None:
@@ -158,7 +158,7 @@ def test_json_of_a_version_that_is_not_deployed_here_waits_for_it(tmp_path: Path
     contracts = Contracts(tmp_path)
     contracts.newer_class("OrderPlaced")
     newer = json.dumps({**FIELDS, "note": "as a gift"}).encode()
-    message = taken(recorded(newer, "application/json", dataschema="urn:saga:orders/OrderPlaced.v2"))
+    message = read_message(recorded(newer, "application/json", dataschema="urn:saga:orders/OrderPlaced.v2"))
     with pytest.raises(UnknownSchema, match=r"note: OrderPlaced has no such field.*it is of orders/OrderPlaced.v2"):
         SERVICE.decode("reserve", message)
     contracts.deploy()
@@ -202,13 +202,13 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_value_of_the_registry_with_one_of_our_schemas_is_the_same_message() -> None:
-    ours = taken(recorded(NATIVE, "application/avro"))
-    assert taken(of_registry()) == ours
-    assert taken(of_registry({**to_registered_schema(SCHEMA), "doc": "other words"})) == ours
+    ours = read_message(recorded(NATIVE, "application/avro"))
+    assert read_message(of_registry()) == ours
+    assert read_message(of_registry({**to_registered_schema(SCHEMA), "doc": "other words"})) == ours
 
 
 def test_a_sender_without_headers_is_understood_by_the_registrys_schema() -> None:
-    message = taken(of_registry()._replace(headers=()))
+    message = read_message(of_registry()._replace(headers=()))
     assert (message.type, message.value, message.source) == ("OrderPlaced", NATIVE, "unknown")
     other = {**to_registered_schema(SCHEMA), "name": "SomethingElse"}
     assert skipped(of_registry(other)._replace(headers=())) == "'SomethingElse'"
@@ -218,14 +218,14 @@ def test_a_sender_without_headers_is_understood_by_the_registrys_schema() -> Non
 
 def test_a_foreign_schema_that_fits_is_read_as_the_newest_version() -> None:
     body = NATIVE + b"\x08gift"
-    message = taken(of_registry(changed(note="string"), body=body))
+    message = read_message(of_registry(changed(note="string"), body=body))
     assert message.value == NATIVE
     assert message.foreign == ()
 
 
 def test_a_foreign_schema_that_does_not_fit_waits_as_one_that_is_not_deployed_yet() -> None:
     schema = changed(quantity="string")
-    message = taken(of_registry(schema))
+    message = read_message(of_registry(schema))
     assert message.value[:2] == codec.MARKER
     assert message.value[10:] == NATIVE[10:]
     with pytest.raises(UnknownSchema):
@@ -240,7 +240,7 @@ def test_a_default_of_somebody_elses_is_of_no_matter_for_what_was_written(tmp_pa
     service = replace(SERVICE, schemas=KnownSchemas(library))
     schema = changed(note="string", more="string")
     schema["fields"][-2]["default"] = "another"
-    message = taken(of_registry(schema, body=NATIVE + b"\x08gift\x02x"), service)
+    message = read_message(of_registry(schema, body=NATIVE + b"\x08gift\x02x"), service)
     assert message.value[2:10] == library.contracts["OrderPlaced"].newest.fingerprint
     assert message.value[10:] == NATIVE[10:] + b"\x08gift"
 
@@ -256,9 +256,9 @@ def test_json_is_of_the_version_that_it_says(tmp_path: Path) -> None:
     library = replace(SERVICE.schemas.library, folder=contracts.here).reload()
     service = replace(SERVICE, schemas=KnownSchemas(library))
     said = recorded(JSON, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1")
-    assert taken(said, service).value == NATIVE
+    assert read_message(said, service).value == NATIVE
     with pytest.raises(BadInput, match="note: is missing"):
-        service.decode("reserve", taken(recorded(JSON, "application/json"), service))
+        service.decode("reserve", read_message(recorded(JSON, "application/json"), service))
 
 
 def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_path: Path) -> None:
@@ -271,8 +271,10 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
     service = replace(SERVICE, schemas=KnownSchemas(library))
     fits = changed(note={"type": "string"}, more="string")
     body = NATIVE + b"\x08gift\x02x"
-    assert taken(of_registry(fits, body=body), service).value[10:] == body[10:], "it is parked, as it was written"
-    (taken_as_newest,) = {taken(of_registry(fits, body=body)).value}
+    assert read_message(of_registry(fits, body=body), service).value[10:] == body[10:], (
+        "it is parked, as it was written"
+    )
+    (taken_as_newest,) = {read_message(of_registry(fits, body=body)).value}
     assert taken_as_newest == NATIVE, "without such a step it is read"
 
 
@@ -304,7 +306,7 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
     ],
 )
 def test_what_cannot_be_taken_keeps_its_bytes_and_is_looked_at_anew(record: Record, reason: str) -> None:
-    message = taken(record)
+    message = read_message(record)
     assert message.value == record.value
     assert message.foreign == (), "no reason is part of it: a registry may say something else tomorrow"
     with pytest.raises(SchemaUnasked, match="258"):
@@ -324,7 +326,7 @@ def test_what_cannot_be_taken_keeps_its_bytes_and_is_looked_at_anew(record: Reco
 
 @pytest.mark.parametrize("version", ["vX", "v", "v\u0663", "v99x"])
 def test_json_of_what_is_no_version_is_only_wrong(version: str) -> None:
-    message = taken(recorded(b"{}", "application/json", dataschema=f"orders/OrderPlaced.{version}"))
+    message = read_message(recorded(b"{}", "application/json", dataschema=f"orders/OrderPlaced.{version}"))
     with pytest.raises(BadInput, match="is missing") as told:
         SERVICE.decode("reserve", message)
     assert not isinstance(told.value, UnknownSchema)
@@ -338,7 +340,7 @@ def test_frames_that_end_too_soon_are_told(value: bytes) -> None:
         else None
     )
     with pytest.raises(BadInput):
-        SERVICE.decode("reserve", taken(recorded(value, "application/avro", writer)))
+        SERVICE.decode("reserve", read_message(recorded(value, "application/avro", writer)))
 
 
 def test_a_registered_schema_says_nothing_of_ours() -> None:
@@ -362,7 +364,7 @@ def with_versions(tmp_path: Path) -> PreparedService:
 
 def test_json_with_a_field_more_waits_for_the_version_that_has_it(tmp_path: Path) -> None:
     more = json.dumps({**FIELDS, "note": "as a gift"}).encode()
-    message = taken(recorded(more, "application/json"))
+    message = read_message(recorded(more, "application/json"))
     with pytest.raises(UnknownSchema, match=r"note: OrderPlaced has no such field.*newer than orders/OrderPlaced.v1"):
         SERVICE.decode("reserve", message)
     assert with_versions(tmp_path).decode("reserve", message) == ORDER
@@ -370,9 +372,9 @@ def test_json_with_a_field_more_waits_for_the_version_that_has_it(tmp_path: Path
 
 def test_json_that_names_the_version_before_may_have_a_field_of_the_newest(tmp_path: Path) -> None:
     more = json.dumps({**FIELDS, "note": "as a gift"}).encode()
-    message = taken(recorded(more, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1"))
+    message = read_message(recorded(more, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1"))
     assert with_versions(tmp_path).decode("reserve", message) == ORDER
     unknown = json.dumps({**FIELDS, "nothing": 1}).encode()
-    message = taken(recorded(unknown, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1"))
+    message = read_message(recorded(unknown, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1"))
     with pytest.raises(UnknownSchema, match=r"nothing: .*newer than orders/OrderPlaced.v2"):
         with_versions(tmp_path / "again").decode("reserve", message)

@@ -66,7 +66,7 @@ async def test_a_foreign_event_that_starts_a_saga_is_handled_at_once(tmp_path: P
         (said,) = await place.records("payments")
         started = texts_of(said.headers)["ce_sagastart"]
         assert started == ("2026-11-21T14:06:40.500Z" if time else iso(order.time_ms))
-        assert not place.told_dead()
+        assert not place.reported_dead_letters()
         p = await place.progress(payment)
         assert p is not None
         assert p.started == started
@@ -221,7 +221,7 @@ async def test_a_dead_letter_of_a_message_that_was_kept_has_all_that_its_sender_
     async with workplace(tmp_path) as place, at_work(place, service):
         place.clock.faster = 5000
         await place.broker.publish([event._replace(headers=(*event.headers, *OPAQUE))])
-        await place.until(lambda: bool(place.told_dead()))
+        await place.until(lambda: bool(place.reported_dead_letters()))
         await place.at_rest(service)
         ((record, headers),) = await place.dead(service)
         assert (record.key, record.value) == (event.key, event.value)

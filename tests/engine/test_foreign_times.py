@@ -25,7 +25,7 @@ def foreign(time: str = DAYS_AGO) -> Outgoing:
     return envelope.to_record(message, contract_of(OrderPlaced))
 
 
-def taken(out: Outgoing, service: PreparedService) -> Message:
+def read_message(out: Outgoing, service: PreparedService) -> Message:
     found = route_record(Record(out.topic, 0, 0, out.key, out.value, out.headers, BEGINNING_MS), service)
     assert isinstance(found, Message)
     return found
@@ -33,13 +33,13 @@ def taken(out: Outgoing, service: PreparedService) -> Message:
 
 def test_its_time_is_noted_as_one_that_says_nothing_unless_its_contract_trusts_it() -> None:
     service = prepare(order.declared)
-    assert taken(foreign(), service).foreign_time
-    assert not taken(events.to_record(an_order(), BEGINNING_MS), service).foreign_time
+    assert read_message(foreign(), service).foreign_time
+    assert not read_message(events.to_record(an_order(), BEGINNING_MS), service).foreign_time
     contract = service.contracts["OrderPlaced"]
     newest = replace(contract.newest, schema={**contract.newest.schema, "trusted_time": True})
     trusting = replace(contract, versions=(*contract.versions[:-1], newest))
     service = replace(service, contracts={**service.contracts, "OrderPlaced": trusting})
-    assert not taken(foreign(), service).foreign_time
+    assert not read_message(foreign(), service).foreign_time
 
 
 def test_an_order_that_is_exported_days_later_is_not_cancelled_at_once() -> None:

@@ -62,7 +62,7 @@ async def test_a_lane_that_cannot_decide_keeps_nobody_waiting_who_was_in_hand_at
     await in_hand_at_a_death(place, *counted)
     async with at_work(place, payment):
         await place.until(lambda: {"order-1", "order-2"} <= {*handled})
-        await place.until(lambda: {moment.saga for moment in place.told(Stuck)} == {STUCK})
+        await place.until(lambda: {moment.saga for moment in place.reported(Stuck)} == {STUCK})
 
 
 async def test_a_handler_that_takes_its_time_goes_alone_for_a_moment_only(

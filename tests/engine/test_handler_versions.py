@@ -63,7 +63,7 @@ async def begun(place: Workplace, service: Service[Any], bank: Bank, order: str 
     """Progress of a saga in which this release has begun, and parked, the handler."""
     async with at_work(place, service, use=[bank]):
         await place.publish(an_order(order))
-        await place.until(lambda: bool(place.told(Parked)))
+        await place.until(lambda: bool(place.reported(Parked)))
         await place.clock.sleep(0.05)
     p = await place.progress(service, order)
     assert p is not None
@@ -101,14 +101,14 @@ async def test_a_release_that_has_not_got_the_version_leaves_the_run_alone_and_a
         bank.away, bank.asked = set(), []
         place.moments.clear()
         async with at_work(place, old, use=[bank]):
-            await place.until(lambda: len(place.told(Parked)) > 2)
+            await place.until(lambda: len(place.reported(Parked)) > 2)
             await place.publish(an_order("order-2"))
             await place.until(lambda: bool(bank.asked))
             await place.clock.sleep(0.05)
         assert bank.asked == ["reserve"], "the other order, under the version of the old release"
-        told = place.told(Parked)[0]
+        told = place.reported(Parked)[0]
         assert told.error.startswith("NewerHandler: reserve began under its version 2, and this release of the service")
-        assert min(moment.delay_s for moment in place.told(Parked)) >= 5
+        assert min(moment.delay_s for moment in place.reported(Parked)) >= 5
         p = await place.progress(new) or p
         assert (p.intents[0].handler_version, p.format) == (2, RELEASED)
         bank.asked = []
@@ -133,7 +133,7 @@ async def test_in_the_end_it_is_a_dead_letter_that_names_both_versions_and_goes_
         bank.away, bank.asked = set(), []
         place.clock.faster = 1e6
         async with at_work(place, old, use=[bank]):
-            await place.until(lambda: bool(place.told_dead()))
+            await place.until(lambda: bool(place.reported_dead_letters()))
             await place.clock.sleep(0.05)
         assert bank.asked == []
         ((_, dead),) = await place.dead(old)
@@ -165,7 +165,7 @@ async def test_after_a_roll_back_a_person_says_what_the_outside_did_and_the_olde
         bank.away, bank.asked = set(), []
         place.clock.faster = 1e6
         async with at_work(place, old, use=[bank]):
-            await place.until(lambda: bool(place.told_dead()))
+            await place.until(lambda: bool(place.reported_dead_letters()))
             ((_, dead),) = await place.dead(old)
             said = StepAnswer(step="call", number=1, value='"reserve"')
             await place.broker.publish([wish(place, "resolve", dead, said)])
@@ -180,7 +180,7 @@ async def test_a_run_that_cannot_go_on_says_under_which_version_it_began(tmp_pat
         await begun(place, old, bank)
         bank.away, bank.asked = set(), []
         async with at_work(place, new, use=[bank]):
-            await place.until(lambda: bool(place.told_dead()))
+            await place.until(lambda: bool(place.reported_dead_letters()))
         ((_, dead),) = await place.dead(new)
         assert dead["dead_reason"].endswith("it began under version 1 of reserve, and this release has version 2")
         assert dead["dead_remedy"].startswith("keep the way of version 1 in reserve, for `saga.version == 1`; or let")
@@ -192,12 +192,12 @@ async def test_a_compensation_keeps_its_own_version(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         async with at_work(place, new, use=[bank]):
             await place.publish(an_order(), OrderCancelled(order_id="order-1", reason="no"))
-            await place.until(lambda: bool(place.told(Parked)))
+            await place.until(lambda: bool(place.reported(Parked)))
             await place.clock.sleep(0.05)
         bank.away, bank.asked = set(), []
         async with at_work(place, old, use=[bank]):
             place.moments.clear()
-            await place.until(lambda: bool(place.told(Parked)))
+            await place.until(lambda: bool(place.reported(Parked)))
         assert bank.asked == []
         async with at_work(place, new, use=[bank]):
             await place.until(lambda: bool(bank.asked))
@@ -255,7 +255,7 @@ async def test_a_run_that_goes_on_later_waits_for_a_release_that_has_its_version
         assert any("remind goes on with OrderPlaced at" in s and "(under version 2)" in s for s in open_lines(p))
         place.leaps = True
         async with at_work(place, old, use=[bank]):
-            await place.until(lambda: bool(place.told(Parked)))
+            await place.until(lambda: bool(place.reported(Parked)))
         assert bank.asked == ["v2"]
         async with at_work(place, new, use=[bank]):
             await turns_of(place, new, 1, more=2)

@@ -26,8 +26,8 @@ async def test_a_hot_saga_that_is_held_up_holds_up_its_partition_and_no_other(tm
         await place.publish(*(an_order("hot", quantity=n) for n in range(200)))
         await place.publish(*map(an_order, others))
         async with at_work(place, payment, limits=FlowLimits(inflight_max=20)):
-            await place.until(lambda: {m.saga for m in place.told(Handled)} >= set(elsewhere))
-            assert "hot" not in {m.saga for m in place.told(Handled)}
+            await place.until(lambda: {m.saga for m in place.reported(Handled)} >= set(elsewhere))
+            assert "hot" not in {m.saga for m in place.reported(Handled)}
             opened.set()
             await place.at_rest(payment)
-        assert [m.saga for m in place.told(Handled)].count("hot") == 200
+        assert [m.saga for m in place.reported(Handled)].count("hot") == 200

@@ -85,4 +85,4 @@ async def test_two_services_of_a_process_have_one_limit_together(way: str, tmp_p
                 await place.at_rest(service)
             stop.set()
     assert seen.most == 1
-    assert {moment.service for moment in place.told(CallWaited)} == {"payment", "shipping"}
+    assert {moment.service for moment in place.reported(CallWaited)} == {"payment", "shipping"}

@@ -17,7 +17,7 @@ from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order
-from tests.engine.test_parking import at_its_time, only, wakes_in
+from tests.engine.test_parking import only, process_when_due, published_timers
 
 LOOKS_MAX = 10_000
 PARKS = Retry(in_place_s=0)
@@ -227,7 +227,7 @@ async def test_a_call_that_has_no_turn_of_its_own_in_time_is_no_attempt_and_come
         assert (only(p.queue).attempts, only(p.queue).dead, p.intents) == (0, None, ())
         assert put_off(worker) == ["TooManyCalls: the_bank.statement has no turn in time: other calls come first"]
     await first
-    await at_its_time(at, worker, wakes_in(worker)[-1])
+    await process_when_due(at, worker, published_timers(worker)[-1])
     assert [(e.outcome, e.attempt) for e in await worker.history()] == [("retrying", 0), ("handled", 1)]
     check_empty(worker)
 
@@ -268,8 +268,8 @@ async def test_a_breaker_that_opens_while_a_call_waits_for_its_own_turn_refuses_
     check_empty(worker)
     bank.fails = False
     await at.clock.sleep(RULES.open_s)
-    for wake in wakes_in(worker):
-        await at_its_time(at, worker, wake)
+    for wake in published_timers(worker):
+        await process_when_due(at, worker, wake)
     assert sorted(bank.asked[1:]) == ["statement order-1", "statement order-2"]
 
 
@@ -313,8 +313,8 @@ async def test_a_recorded_answer_needs_no_turn(at: Workers) -> None:
     with bank.holds("statement order-2"):
         other = begins(worker, "order-2")
         await until(lambda: len(bank.asked) == 3)
-        await at_its_time(at, worker, wakes_in(worker)[-1])
-        assert (await worker.told())[-1] == ("reserve", "handled")
+        await process_when_due(at, worker, published_timers(worker)[-1])
+        assert (await worker.outcomes())[-1] == ("reserve", "handled")
     await other
     assert bank.asked == ["statement order-1", "balance order-1", "statement order-2", "balance order-1"]
 
@@ -330,7 +330,7 @@ async def test_a_compensation_waits_as_well(at: Workers) -> None:
         await until(waiting(worker, "the_bank.statement"))
         assert len(bank.asked) == 2
     await asyncio.gather(other, undoing)
-    assert (await worker.told())[-1] == ("release", "compensated")
+    assert (await worker.outcomes())[-1] == ("release", "compensated")
     check_empty(worker)
 
 

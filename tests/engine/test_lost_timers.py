@@ -81,8 +81,8 @@ async def test_what_was_published_into_a_log_that_is_gone_is_told_and_stays_know
             await noted(place)
         await knows(place, payments="another")
         async with at_work(place, payment):
-            await place.until(lambda: bool(place.told(PublishedLost)))
-            assert [moment.topic for moment in place.told(PublishedLost)] == ["payments"]
+            await place.until(lambda: bool(place.reported(PublishedLost)))
+            assert [moment.topic for moment in place.reported(PublishedLost)] == ["payments"]
         assert (await known_logs(place.store, "payment"))["payments"] == "another", "until somebody has repaired it"
 
 
@@ -95,8 +95,10 @@ async def test_timers_of_a_log_that_is_gone_are_sent_again_once(tmp_path: Path) 
         for _ in range(2):
             async with at_work(place, payment):
                 await place.at_rest(payment)
-                await place.until(lambda: bool(place.told(TimersLost)))
-        assert [(moment.topics, moment.error) for moment in place.told(TimersLost)] == [(("payment.wake.1h",), None)]
+                await place.until(lambda: bool(place.reported(TimersLost)))
+        assert [(moment.topics, moment.error) for moment in place.reported(TimersLost)] == [
+            (("payment.wake.1h",), None)
+        ]
 
 
 @pytest.mark.parametrize("failing", [1, 3])

@@ -69,7 +69,7 @@ async def running(place: Workplace, service: Service[Any], store: SqliteStore) -
 
 
 def handled(place: Workplace) -> Sequence[Handled]:
-    return [each for each in place.told(Handled) if each.type == "OrderPlaced"]
+    return [each for each in place.reported(Handled) if each.type == "OrderPlaced"]
 
 
 async def test_a_renamed_service_does_nothing_again_and_goes_on_under_its_keys(place: Workplace) -> None:
@@ -135,9 +135,9 @@ async def test_a_timer_of_a_saga_that_is_in_another_store_is_kept_for_it(place: 
     await place.broker.ensure_topics([tier.topic("mailer") for tier in TIERS])
     await place.broker.publish([timer_to_record("mailer", "order-9", "wake-3", now_ms - 500, now_ms)])
     async with running(place, a_mailer(mails, "mailer"), place.store):
-        await place.until(lambda: len(place.told(TimerKept)) == 2)
-    assert {(each.saga, each.timer) for each in place.told(TimerKept)} == {("order-9", "wake-3")}
-    kept = [each for each in place.told(Handled) if each.type == "saga.wake"]
+        await place.until(lambda: len(place.reported(TimerKept)) == 2)
+    assert {(each.saga, each.timer) for each in place.reported(TimerKept)} == {("order-9", "wake-3")}
+    kept = [each for each in place.reported(Handled) if each.type == "saga.wake"]
     assert {outcome for each in kept for _, outcome, _ in each.outcomes} == {"kept"}
     lying = [record async for record in place.broker.scan(timer_topic("mailer", "now"))]
     assert len(lying) == len(kept) + 1, "it still lies there"

@@ -102,7 +102,7 @@ async def test_an_inbox_goes_to_pages_and_every_duplicate_is_still_known(tmp_pat
         found = history.verify_history(transitions, replace(p, segments=p.segments[1:]))
         assert found is not None
         assert "inbox" in found.what
-        assert [m.outcomes for m in place.told(Handled)][300:] == [()] * (len(orders[::7]) + 300)
+        assert [m.outcomes for m in place.reported(Handled)][300:] == [()] * (len(orders[::7]) + 300)
 
 
 async def test_the_progress_of_a_hot_saga_stays_small(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: P
         await place.publish(an_order(quantity=1000))
         async with at_work(place, payment):
             await place.at_rest(payment)
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
         assert (await progress_of(place, payment)).n == 61
 
 
@@ -206,8 +206,8 @@ async def test_a_page_that_somebody_removed_is_told_by_name_and_nothing_is_decid
         await place.store.remove(ARCHIVES, key, cas=page.cas)
         await place.publish(an_order(quantity=0))
         async with at_work(place, payment):
-            await place.until(lambda: bool(place.told(Stuck)))
-            assert f"lists the page '{key}', which is not in 'saga-archive'" in place.told(Stuck)[0].error
+            await place.until(lambda: bool(place.reported(Stuck)))
+            assert f"lists the page '{key}', which is not in 'saga-archive'" in place.reported(Stuck)[0].error
             await place.store.insert(ARCHIVES, key, page.content)
             await place.at_rest(payment)
         assert (await progress_of(place, payment)).n == 40

@@ -85,15 +85,15 @@ async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobod
         assert f"bytes, and the store takes {10 * BYTES_MAX}" in headers["dead_reason"]
         assert "state " in headers["dead_reason"]
         assert "keep less" in headers["dead_remedy"]
-        assert len(place.told(DeadLettered)) == 1
-        assert not place.told(Retrying)
-        assert not place.told(Stuck)
-        assert not place.told(Unavailable)
-        assert len([m for m in place.told(Handled) if m.saga.startswith("small-")]) == 32
+        assert len(place.reported(DeadLettered)) == 1
+        assert not place.reported(Retrying)
+        assert not place.reported(Stuck)
+        assert not place.reported(Unavailable)
+        assert len([m for m in place.reported(Handled) if m.saga.startswith("small-")]) == 32
         p = await place.progress(payment, "big")
         assert p is not None
         assert p.queue[0].dead
-        outcomes = [o for m in place.told(Handled) if m.saga == "big" for o in m.outcomes]
+        outcomes = [o for m in place.reported(Handled) if m.saga == "big" for o in m.outcomes]
         ran = [o for o in outcomes if o[1] == "handled"]
         assert len(ran) >= 2
         queued = len(p.queue) + sum(page.count for page in p.segments if page.kind == "queue")
@@ -130,7 +130,7 @@ async def test_what_cannot_even_be_queued_is_in_the_dead_letter_whole_and_quaran
         assert len(record.value) > 550_000, "all that it said"
         assert headers["dead_reason"].startswith("the progress cannot be written: the store ")
         assert headers["dead_handler"] == "reserve"
-        assert [m.reason for m in place.told(DeadLettered)] == [headers["dead_reason"]]
+        assert [m.reason for m in place.reported(DeadLettered)] == [headers["dead_reason"]]
         p = await place.progress(payment, "big")
         assert p is not None
         assert [(k.dead, len(k.message.value) > 0) for k in p.queue] == [(headers["dead_id"], False), (None, True)]
@@ -180,7 +180,7 @@ async def test_without_room_for_anything_a_message_is_a_dead_letter_for_each_han
             *(("reserve", "OrderPlaced"), ("count", "OrderPlaced"), ("file", "OrderPlaced")),
             ("release", "OrderCancelled"),
         ], "those that have run already are not concerned"
-        assert [m.handler for m in place.told(DeadLettered)] == ["reserve", "count", "file", "release"]
+        assert [m.handler for m in place.reported(DeadLettered)] == ["reserve", "count", "file", "release"]
 
 
 async def test_without_room_for_anything_each_message_of_the_saga_is_a_dead_letter(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ async def test_without_room_for_anything_each_message_of_the_saga_is_a_dead_lett
             await place.at_rest(payment)
         dead = await place.dead(payment)
         assert len({headers["dead_id"] for _, headers in dead}) == 2
-        assert len(place.told(DeadLettered)) == 1, "people are told once"
-        assert not place.told(Stuck)
+        assert len(place.reported(DeadLettered)) == 1, "people are told once"
+        assert not place.reported(Stuck)
         assert [t.outcome for t in await place.history(payment, "big")] == ["handled"]
         assert [t.outcome for t in await place.history(payment, "other")] == ["handled"]
 
@@ -290,8 +290,8 @@ async def test_one_update_that_makes_a_document_too_large_fails_alone(tmp_path: 
         assert ledger.content.count(b"Kiel") == 19
         dead = await place.dead(payment)
         assert [record.key for record, _ in dead] == [b"order-7"]
-        assert not place.told(Escalated)
-        assert not place.told(Stuck)
+        assert not place.reported(Escalated)
+        assert not place.reported(Stuck)
 
 
 async def test_a_history_of_large_events_stays_within_its_bytes(tmp_path: Path) -> None:

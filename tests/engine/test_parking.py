@@ -69,7 +69,7 @@ def only(kept: tuple[PendingMessage, ...]) -> PendingMessage:
     return one
 
 
-def wakes_in(worker: At) -> list[SagaTimer]:
+def published_timers(worker: At) -> list[SagaTimer]:
     """Wakes that it has published, in order."""
     found = []
     for offset, out in enumerate(worker.log.messages):
@@ -80,17 +80,17 @@ def wakes_in(worker: At) -> list[SagaTimer]:
     return found
 
 
-async def woken(worker: At, wake: SagaTimer) -> None:
+async def process_timer(worker: At, wake: SagaTimer) -> None:
     """The worker takes a wake to its end."""
     await MessageProcessor(worker.participant).process(
         MessageProcessor(worker.participant).begin(wake, Position("payment.wake.now", 0, 0), None)
     )
 
 
-async def at_its_time(at: Workers, worker: At, wake: SagaTimer) -> None:
+async def process_when_due(at: Workers, worker: At, wake: SagaTimer) -> None:
     """As before, once it is due."""
     await at.clock.sleep(max(0, wake.due_ms - at.clock.now_ms()) / 1000)
-    await woken(worker, wake)
+    await process_timer(worker, wake)
 
 
 async def parked_at(worker: At) -> SagaProgress:
@@ -140,7 +140,7 @@ async def test_one_wake_is_published_for_the_time_of_the_next_attempt_and_nothin
     async with place(tmp_path) as at:
         worker = await at.worker(failing(Bank()))
         p = await parked_at(worker)
-        (wake,) = wakes_in(worker)
+        (wake,) = published_timers(worker)
         assert len(worker.log.messages) == 1
         assert p.timer is not None
         assert (wake.id, wake.due_ms, wake.saga) == (p.timer.id, only(p.queue).due_ms, SAGA)
@@ -153,21 +153,21 @@ async def test_each_wake_makes_one_attempt_and_brings_the_next_whoever_takes_it(
         await parked_at(workers[0])
         publishes = workers[0]
         for attempt in range(5, 9):
-            (*_, wake) = wakes_in(publishes)
+            (*_, wake) = published_timers(publishes)
             publishes = workers[attempt % 3]
-            await at_its_time(at, publishes, wake)
+            await process_when_due(at, publishes, wake)
             assert len(bank.asked) == attempt
             entry = (await publishes.history())[-1]
             assert (entry.outcome, entry.attempt) == ("retrying", attempt)
             assert [failure.worker for failure in entry.failures] == [f"payment-{attempt % 3}"]
         bank.mended = True
-        await at_its_time(at, workers[0], wakes_in(publishes)[-1])
+        await process_when_due(at, workers[0], published_timers(publishes)[-1])
         p = await workers[0].progress()
         assert (p.queue, p.intents, p.timer) == ((), (), None)
         entry = (await workers[0].history())[-1]
         assert (entry.outcome, entry.attempt, entry.failures) == ("handled", 9, ())
-        assert {wake.id for worker in workers for wake in wakes_in(worker)} == {f"wake-{n}" for n in range(5)}
-        assert sum(len(wakes_in(worker)) for worker in workers) == 5, "they do not multiply"
+        assert {wake.id for worker in workers for wake in published_timers(worker)} == {f"wake-{n}" for n in range(5)}
+        assert sum(len(published_timers(worker)) for worker in workers) == 5, "they do not multiply"
 
 
 async def test_a_step_that_was_answered_is_not_made_again_after_parking(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_a_step_that_was_answered_is_not_made_again_after_parking(tmp_path
     async with place(tmp_path) as at:
         worker, other = [await at.worker(failing(bank)) for _ in range(2)]
         await parked_at(worker)
-        await at_its_time(at, other, wakes_in(worker)[-1])
+        await process_when_due(at, other, published_timers(worker)[-1])
         assert (len(bank.asked), prepared) == (5, ["once"])
 
 
@@ -190,16 +190,18 @@ async def test_a_wake_that_comes_early_is_sent_on_and_an_old_one_ends(tmp_path: 
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank))
         await parked_at(worker)
-        (first,) = wakes_in(worker)
-        await woken(worker, first)
-        assert [(wake.id, wake.due_ms) for wake in wakes_in(worker)] == [(first.id, first.due_ms)] * 2
+        (first,) = published_timers(worker)
+        await process_timer(worker, first)
+        assert [(wake.id, wake.due_ms) for wake in published_timers(worker)] == [(first.id, first.due_ms)] * 2
         assert len(bank.asked) == 4
-        await at_its_time(at, worker, first)
-        second = wakes_in(worker)[-1]
+        await process_when_due(at, worker, first)
+        second = published_timers(worker)[-1]
         assert second.id != first.id
-        await woken(worker, first)
+        await process_timer(worker, first)
         assert len(bank.asked) == 5
-        assert wakes_in(worker)[-1] is not second or wakes_in(worker)[2:] == [second], "it brings no other"
+        assert published_timers(worker)[-1] is not second or published_timers(worker)[2:] == [second], (
+            "it brings no other"
+        )
 
 
 # -------------------------------------------------------------------- the saga's order
@@ -220,11 +222,11 @@ async def test_what_comes_meanwhile_queues_behind_it_and_goes_on_after_it_in_ord
         assert {e.reason for e in await worker.history() if e.outcome == "queued"} == {
             "reserve has failed and is tried again"
         }
-        assert {wake.id for wake in wakes_in(worker)} == {"wake-0"}
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        assert {wake.id for wake in published_timers(worker)} == {"wake-0"}
+        await process_when_due(at, worker, published_timers(worker)[-1])
         assert [kept.message.id for kept in (await worker.progress()).queue[1:]] == ["one", "other", "third"]
         bank.mended = True
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         handled = [entry.message for entry in await worker.history() if entry.outcome == "handled"]
         assert handled[1:] == ["one", "other", "third"]
         assert len(bank.noted) == 3
@@ -238,7 +240,7 @@ async def test_any_message_of_the_saga_settles_what_is_overdue(tmp_path: Path) -
         await at.clock.sleep((only(p.queue).due_ms - at.clock.now_ms()) / 1000)
         bank.mended = True
         await worker.takes(CONFIRMED)
-        assert await worker.told() == [
+        assert await worker.outcomes() == [
             ("reserve", "retrying"),
             ("note", "queued"),
             ("reserve", "handled"),
@@ -262,13 +264,13 @@ async def test_a_worker_that_dies_between_the_write_and_the_wake_leaves_it_to_wh
         worker.log.publish = dies  # type: ignore[method-assign] # at this moment
         with pytest.raises(Draining):
             await worker.takes(an_order())
-        assert (await worker.told(), wakes_in(worker)) == ([("reserve", "retrying")], [])
+        assert (await worker.outcomes(), published_timers(worker)) == ([("reserve", "retrying")], [])
         await other.takes(an_order())
-        (wake,) = wakes_in(other)
+        (wake,) = published_timers(other)
         assert len(bank.asked) == 4, "the message that comes again makes no attempt"
         bank.mended = True
-        await at_its_time(at, other, wake)
-        assert await other.told() == [("reserve", "retrying"), ("reserve", "handled")]
+        await process_when_due(at, other, wake)
+        assert await other.outcomes() == [("reserve", "retrying"), ("reserve", "handled")]
 
 
 async def test_a_worker_that_dies_in_the_turn_of_a_wake_loses_nothing(tmp_path: Path) -> None:
@@ -276,16 +278,16 @@ async def test_a_worker_that_dies_in_the_turn_of_a_wake_loses_nothing(tmp_path: 
     async with place(tmp_path) as at:
         worker, other = [await at.worker(failing(bank)) for _ in range(2)]
         await parked_at(worker)
-        (first,) = wakes_in(worker)
+        (first,) = published_timers(worker)
 
         async def dies(messages: Sequence[Outgoing]) -> None:
             raise Draining
 
         worker.log.publish = dies  # type: ignore[method-assign] # at this moment
         with pytest.raises(Draining):
-            await at_its_time(at, worker, first)
-        await woken(other, first)
-        assert [wake.id for wake in wakes_in(other)] == ["wake-1"]
+            await process_when_due(at, worker, first)
+        await process_timer(other, first)
+        assert [wake.id for wake in published_timers(other)] == ["wake-1"]
         assert len(bank.asked) == 5
 
 
@@ -298,7 +300,7 @@ async def test_it_is_dead_after_the_last_attempt_wherever_they_were_made(tmp_pat
         workers = [await at.worker(failing(bank, Retry(attempts_max=7))) for _ in range(2)]
         await parked_at(workers[0])
         for attempt in (5, 6, 7):
-            await at_its_time(at, workers[attempt % 2], wakes_in(workers[(attempt - 1) % 2])[-1])
+            await process_when_due(at, workers[attempt % 2], published_timers(workers[(attempt - 1) % 2])[-1])
         (letter,) = workers[1].dead
         assert (letter["dead_attempts"], letter["dead_reason"]) == ("7", "ConnectionError: away for the 7. time")
         p = await workers[0].progress()
@@ -306,10 +308,10 @@ async def test_it_is_dead_after_the_last_attempt_wherever_they_were_made(tmp_pat
         assert (kept.dead, kept.attempts, kept.due_ms, p.timer) == (letter["dead_id"], 0, 0, None)
         assert [e.attempt for e in await workers[0].history()] == [4, 5, 6, 7]
         assert len(bank.asked) == 7
-        brought = wakes_in(workers[0])
-        for wake in wakes_in(workers[1]):
-            await woken(workers[0], wake)
-        assert wakes_in(workers[0]) == brought, "wakes of before bring none"
+        brought = published_timers(workers[0])
+        for wake in published_timers(workers[1]):
+            await process_timer(workers[0], wake)
+        assert published_timers(workers[0]) == brought, "wakes of before bring none"
 
 
 async def test_what_is_replayed_has_all_its_attempts_again(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ async def test_what_is_replayed_has_all_its_attempts_again(tmp_path: Path) -> No
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank, Retry(attempts_max=5)))
         await parked_at(worker)
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         dead = only((await worker.progress()).queue).dead
         assert dead is not None
         record = operator_commands.command_to_record(
@@ -361,7 +363,7 @@ async def test_a_compensation_is_parked_and_another_outcome_passes_it(tmp_path: 
         await worker.takes(CANCELLED)
         assert len(released) == 4, "a redelivery makes no attempt"
         while (await worker.progress()).compensating:
-            await at_its_time(at, worker, wakes_in(worker)[-1])
+            await process_when_due(at, worker, published_timers(worker)[-1])
         history = await worker.history()
         assert [(e.outcome, e.attempt) for e in history[1:]] == [
             *(("retrying", attempt) for attempt in (4, 5, 6)),
@@ -380,7 +382,7 @@ async def test_other_sagas_go_on_at_once_and_the_position_moves_past_what_is_par
         payment = failing(bank)
         async with at_work(here, payment):
             await here.publish(an_order())
-            await here.until(lambda: bool(here.told(Parked)))
+            await here.until(lambda: bool(here.reported(Parked)))
             bank.mended = True
             await here.publish(*(an_order(f"order-{number}") for number in range(2, 8)))
             await here.until(lambda: len(done(here)) >= 6)
@@ -390,7 +392,7 @@ async def test_other_sagas_go_on_at_once_and_the_position_moves_past_what_is_par
             here.leaps = True
             await here.at_rest(payment)
         assert SAGA in done(here)
-        assert not here.told(DeadLettered)
+        assert not here.reported(DeadLettered)
 
 
 async def test_an_outage_of_an_hour_passes_and_nobody_has_to_do_anything(tmp_path: Path) -> None:
@@ -400,11 +402,11 @@ async def test_an_outage_of_an_hour_passes_and_nobody_has_to_do_anything(tmp_pat
         async with at_work(here, payment):
             await here.publish(an_order())
             await here.until(lambda: here.clock.monotonic_s() - began > 3600)
-            assert not here.told(DeadLettered)
+            assert not here.reported(DeadLettered)
             bank.mended = True
             await here.at_rest(payment)
         assert [e.outcome for e in await here.history(payment)][-1] == "handled"
-        topics = {m.topic for m in here.told(Handled) if m.type == "saga.wake"}
+        topics = {m.topic for m in here.reported(Handled) if m.type == "saga.wake"}
         assert topics >= {f"payment.wake.{tier}" for tier in ("now", "1m", "4m", "16m")}
 
 
@@ -423,7 +425,7 @@ async def test_while_the_store_is_away_no_attempt_is_counted(tmp_path: Path) -> 
         payment = failing(bank)
         async with at_work(here, payment):
             await here.publish(an_order())
-            await here.until(lambda: bool(here.told(Parked)))
+            await here.until(lambda: bool(here.reported(Parked)))
             bank.mended = True
             await here.at_rest(payment)
         assert len(parking) == 5
@@ -433,7 +435,7 @@ async def test_while_the_store_is_away_no_attempt_is_counted(tmp_path: Path) -> 
 
 def done(here: Workplace) -> set[str | None]:
     """Sagas whose order was handled."""
-    return {m.saga for m in here.told(Handled) if ("reserve", "handled", None) in m.outcomes}
+    return {m.saga for m in here.reported(Handled) if ("reserve", "handled", None) in m.outcomes}
 
 
 async def test_whoever_reads_a_progress_first_publishes_the_wake_of_one_that_died(
@@ -467,11 +469,11 @@ async def test_whoever_reads_a_progress_first_publishes_the_wake_of_one_that_die
                 MessageProcessor(worker.participant).begin(order, position, None)
             )
         after = await other.takes(CONFIRMED)  # somebody else goes on, and marks all before as published
-        assert await other.told() == [("reserve", "handled"), ("tell", "retrying"), ("note", "queued")]
-        assert [wake.id for wake in wakes_in(other)] == ["wake-1"], "whoever reads it first publishes it"
+        assert await other.outcomes() == [("reserve", "handled"), ("tell", "retrying"), ("note", "queued")]
+        assert [wake.id for wake in published_timers(other)] == ["wake-1"], "whoever reads it first publishes it"
         assert after.progress is not None
         cached = (after.progress, after.cas)
         await MessageProcessor(other.participant).process(
             MessageProcessor(other.participant).begin(order, position, cached)
         )
-        assert len(wakes_in(other)) == 1, "and nobody again"
+        assert len(published_timers(other)) == 1, "and nobody again"

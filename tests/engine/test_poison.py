@@ -104,7 +104,7 @@ async def test_a_record_of_which_the_saga_cannot_be_told_is_a_dead_letter_and_qu
         assert headers["dead_remedy"] == "mend its sender; this dead letter has the original, or says where it is"
         assert headers["dead_position"].startswith("orders/")
         assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
-        (moment,) = place.told(DeadLettered)
+        (moment,) = place.reported(DeadLettered)
         assert moment.reason == headers["dead_reason"]
 
 
@@ -143,7 +143,7 @@ async def test_whatever_goes_wrong_while_a_value_is_decoded_is_a_dead_letter(
         assert headers["dead_reason"] == (
             "BadInput: OrderPlaced: its fields cannot be taken for what they are to be: ArithmeticError"
         )
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
 
 
 async def test_more_unreadable_records_than_may_be_in_flight_hold_up_nobody(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_an_unreadable_record_dies_once_however_often_it_is_read(
             dying.setattr(EmbeddedMember, "commit", never)
             dying.setattr(EmbeddedMember, "clear_in_progress", never)
             async with at_work(place, payment):
-                await place.until(lambda: len(place.told_dead()) == 1)
+                await place.until(lambda: len(place.reported_dead_letters()) == 1)
         async with at_work(place, payment):
             await place.at_rest(payment)
         letters = await place.dead(payment)
@@ -205,7 +205,7 @@ async def test_of_a_record_that_cannot_be_read_people_are_told_in_bounded_printa
         await place.publish(ORDER)
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
-        (moment,) = place.told_dead()
+        (moment,) = place.reported_dead_letters()
     assert moment.reason == headers["dead_reason"]
     assert moment.reason.startswith(r"\x1b[2J\nxxx")
     assert len(moment.reason.encode()) <= 2000
@@ -261,7 +261,7 @@ async def test_a_message_that_cannot_be_decoded_is_a_dead_letter_and_quarantines
             ("reserve", "queued"),
         ]
         assert [entry.outcome for entry in await place.history(payment, "order-2")] == ["handled"]
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
 
 
 async def test_a_part_of_several_that_cannot_be_decoded_dies_without_waiting_for_the_others(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ async def test_a_type_that_no_handler_names_is_not_looked_at(tmp_path: Path) -> 
         await place.at_rest(payment)
         assert not await place.dead(payment)
         assert await place.progress(payment) is None
-        assert not place.told(Handled)
+        assert not place.reported(Handled)
 
 
 async def test_a_message_older_than_memory_is_a_dead_letter_and_begins_no_progress(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ async def test_a_message_older_than_memory_is_a_dead_letter_and_begins_no_progre
             "older than the retention: its saga began 2001-01-01T00:00:00.000Z, and nothing is known of it here "
             "any more"
         )
-        (told,) = place.told(DeadLettered)
+        (told,) = place.reported(DeadLettered)
         assert (told.saga, told.reason) == (SAGA, headers["dead_reason"])
         assert await place.progress(payment) is None
         assert await place.progress(payment, "order-2") is not None

@@ -110,7 +110,7 @@ async def test_of_what_fails_the_class_is_told_and_no_text_and_of_no_event_its_c
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(an_order(card=CARD), an_order("order-2", card="unheard-of"))
             await place.publish(OrderConfirmed(order_id="order-1"))
-            await place.until(lambda: any(t.saga == "order-2" for t in place.told_dead()))
+            await place.until(lambda: any(t.saga == "order-2" for t in place.reported_dead_letters()))
             await place.at_rest(payment)
         told, raw = await told_at(place), b"".join(r.value or b"" for r in await place.records(TRANSITIONS))
     dead = [t for t in told if t.outcome == "dead"]
@@ -156,7 +156,7 @@ async def test_messages_are_handled_and_committed_though_nobody_can_be_told(tmp_
             await place.publish(an_order())
             await place.at_rest(payment)
         assert len(await place.history(payment)) == 1
-        (moment,) = place.told(TransitionsDropped)
+        (moment,) = place.reported(TransitionsDropped)
         assert (moment.count, "there is no topic 'saga.transitions'" in moment.error) == (1, True)
         await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment, tells=TOPIC):

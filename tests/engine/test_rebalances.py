@@ -73,9 +73,9 @@ async def test_a_member_that_joins_waits_for_no_run_and_each_worker_makes_each_c
         await placed(place, first)
         async with at_work(place, payment, use=(second,)):
             await place.until(lambda: len(second.begun) > 2)
-            assert place.told(Revoked)
+            assert place.reported(Revoked)
             assert not first.ended, "nothing was waited for"
-            moved = {p for each in place.told(Revoked) for p in each.partitions}
+            moved = {p for each in place.reported(Revoked) for p in each.partitions}
             await place.publish(*(OrderConfirmed(order_id=f"other-{n}") for n in range(ORDERS)))
             for n in range(ORDERS):  # whoever has them: both workers go on
                 while not await place.history(payment, f"other-{n}"):
@@ -91,7 +91,7 @@ async def test_a_member_that_joins_waits_for_no_run_and_each_worker_makes_each_c
         assert await outcomes(place, payment) == [["handled"]] * ORDERS
         assert len(await place.records("payments")) == ORDERS
         assert moved
-        assert not place.told(Lost)
+        assert not place.reported(Lost)
 
 
 async def test_a_run_whose_partition_comes_back_goes_on_and_is_committed(tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ async def test_a_worker_that_stops_hands_its_partitions_on_before_a_slow_handler
         async with at_work(place, payment, use=(second,)):
             stop.set()
             await place.until(lambda: second.begun == first.begun)
-            assert not place.told(Stopped)
+            assert not place.reported(Stopped)
             first.opened.set()
-            await place.until(lambda: bool(place.told(Stopped)))
+            await place.until(lambda: bool(place.reported(Stopped)))
             second.opened.set()
             await place.at_rest(payment)
         assert len(first.begun) == 1, "nothing new begins in a worker that stops"

@@ -99,7 +99,7 @@ class Life:
         return made
 
 
-def told(p: SagaProgress) -> list[tuple[str, str, str | None]]:
+def summarize(p: SagaProgress) -> list[tuple[str, str, str | None]]:
     return [(e.handler, e.outcome, e.reason) for e in map(decode_transition, p.transitions)]
 
 
@@ -121,7 +121,7 @@ async def test_handlers_that_ask_for_nothing_outside_are_made_again_with_what_th
         anew, once = await life.anew(), await life.worker.progress()
         assert anew.snapshot.state == once.state == {"seen": 107}
         assert (anew.snapshot.inbox, anew.unpublished, anew.left_to_service) == (once.inbox, [], [])
-        assert told(anew.snapshot) == [
+        assert summarize(anew.snapshot) == [
             ("reserve", "handled", "rebuilt from the log"),
             ("note", "handled", "rebuilt from the log"),
         ]
@@ -167,7 +167,7 @@ async def test_a_step_is_never_made_and_what_it_led_to_is_taken_from_the_log(tmp
         await life.takes(an_order(), CANCELLED)
         assert bank.calls == 2
         anew, once = await life.anew(), await life.worker.progress()
-        assert [entry[:2] for entry in told(anew.snapshot)] == [("reserve", "handled"), ("release", "compensated")]
+        assert [entry[:2] for entry in summarize(anew.snapshot)] == [("reserve", "handled"), ("release", "compensated")]
         assert (anew.snapshot.closed, anew.snapshot.results) == (once.closed, once.results)
         first, _ = life.said.values()
         anew = await life.anew(said={first.id: first})
@@ -225,11 +225,11 @@ async def test_a_deadline_that_has_run_has_run_and_another_is_left_to_the_servic
         await at.clock.sleep(10)
         await life.takes(late)
         anew, once = await life.anew(), await life.worker.progress()
-        assert ("expire", "handled") in [entry[:2] for entry in told(anew.snapshot)]
+        assert ("expire", "handled") in [entry[:2] for entry in summarize(anew.snapshot)]
         assert (anew.snapshot.outcome, anew.snapshot.closed) == (once.outcome, once.closed)
         assert anew.snapshot.outcome == "OrderCancelled"
         anew = await life.anew(said={})
-        assert [entry[:2] for entry in told(anew.snapshot)] == [("", "noted"), ("note", "handled")]
+        assert [entry[:2] for entry in summarize(anew.snapshot)] == [("", "noted"), ("note", "handled")]
         assert [k.handler for k in anew.snapshot.deadlines] == ["expire"]
         assert anew.unpublished == []
 

@@ -162,11 +162,11 @@ async def a_life(place: Workplace) -> None:
     async with at_work(place, payment, use=(Bank(),)):
         await place.publish(*orders, an_order("order-paid", card=CARD), OrderConfirmed(order_id="order-paid"))
         await place.at_rest(payment)
-        await place.until(lambda: len(place.told_dead()) >= len(orders))
+        await place.until(lambda: len(place.reported_dead_letters()) >= len(orders))
         await place.publish(*(OrderCancelled(order_id=f"order-{end}", reason="") for end in ("tea", "card", "away")))
         await place.publish(an_order("order-stuck", card=CARD))
         await place.publish(OrderCancelled(order_id="order-stuck", reason="stuck"))
-        await place.until(lambda: {each.saga for each in place.told(Escalated)} >= {"order-stuck", "order-away"})
+        await place.until(lambda: {each.saga for each in place.reported(Escalated)} >= {"order-stuck", "order-away"})
 
 
 def logged(moments: Iterable[TelemetryEvent], form: Literal["json", "text"]) -> str:

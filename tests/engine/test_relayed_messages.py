@@ -59,7 +59,7 @@ async def test_what_a_relay_says_again_takes_effect_once(tmp_path: Path, where: 
         assert [e.message for e in await place.history(bank.service, "a-1")] == ["|accounts/Topped#uuid-1"]
         await bank.says(place, codec.encode(bank.a_top_up()), headers=(("id", b"uuid-2"),))
         assert list(bank.added.values()) == [100, 100], "equal content, and another id"
-        assert not place.told_dead()
+        assert not place.reported_dead_letters()
 
 
 async def test_an_id_in_a_header_may_be_binary_and_counts_per_source(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ async def test_a_tombstone_is_passed_over_and_counted(tmp_path: Path) -> None:
         await bank.says(place, codec.encode(bank.a_top_up()), times=1)
         await bank.says(place, None, headers=(("ce_type", b"Topped"), ("ce_id", b"d"), ("ce_source", b"/cdc")))
         await bank.says(place, None)
-        assert not place.told_dead()
-        assert [told.why for told in place.told(PassedOver)] == ["tombstone"] * 4
+        assert not place.reported_dead_letters()
+        assert [told.why for told in place.reported(PassedOver)] == ["tombstone"] * 4
         assert list(bank.added.values()) == [100]
 
 
@@ -138,9 +138,9 @@ async def test_a_type_that_no_contract_has_is_told_once_and_counted(tmp_path: Pa
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         await bank.says(place, b"{}", headers=(("ce_type", b"com.bank.Closed\x1b[2J"),))
         await bank.says(place, b"{}", headers=(("ce_type", b"com.bank.Opened"),))
-        assert [told.why for told in place.told(PassedOver)] == ["unknown type"] * 4
-        assert [told.type for told in place.told(UnknownType)] == [r"com.bank.Closed\x1b[2J", "com.bank.Opened"]
-        assert not place.told_dead()
+        assert [told.why for told in place.reported(PassedOver)] == ["unknown type"] * 4
+        assert [told.type for told in place.reported(UnknownType)] == [r"com.bank.Closed\x1b[2J", "com.bank.Opened"]
+        assert not place.reported_dead_letters()
 
 
 async def test_no_digest_of_what_is_sensitive_names_a_message(tmp_path: Path) -> None:

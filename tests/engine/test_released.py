@@ -14,7 +14,7 @@ from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order
-from tests.engine.test_parking import Bank, failing, only, wakes_in, woken
+from tests.engine.test_parking import Bank, failing, only, process_timer, published_timers
 
 CONFIRMED, CANCELLED = OrderConfirmed(order_id=SAGA), OrderCancelled(order_id=SAGA, reason="-")
 PARKS = Retry(in_place_s=0, attempts_max=3)
@@ -97,18 +97,18 @@ async def test_a_worker_that_dies_behind_the_wish_leaves_it_to_whoever_has_it_ne
         while (await worker.history())[-1].outcome != "released":
             turn = await MessageProcessor(worker.participant).advance(turn)
         await heeds(successor, wish)
-        assert (await worker.told())[-1] == ("reserve", "handled")
+        assert (await worker.outcomes())[-1] == ("reserve", "handled")
 
 
 async def test_a_wake_goes_with_it_for_the_wish_may_have_come_to_its_end_elsewhere(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         worker = await at.worker(failing(Bank()))
         await worker.takes(an_order())
-        before = len(wakes_in(worker))
+        before = len(published_timers(worker))
         await heeds(worker, await a_wish(at, worker))
-        assert len(wakes_in(worker)) > before
-        await woken(worker, wakes_in(worker)[before])
-        assert (await worker.told())[-1][1] == "retrying"
+        assert len(published_timers(worker)) > before
+        await process_timer(worker, published_timers(worker)[before])
+        assert (await worker.outcomes())[-1][1] == "retrying"
 
 
 async def test_a_compensation_that_is_parked_is_released_under_its_own_name(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_compensation_that_is_parked_is_released_under_its_own_name(tmp_
         await worker.takes(CANCELLED)
         assert [run.undoes for run in find_parked_runs(await worker.progress())] == [True]
         await heeds(worker, await a_wish(at, worker))
-        assert (await worker.told())[-2:] == [("release", "released"), ("release", "compensated")]
+        assert (await worker.outcomes())[-2:] == [("release", "released"), ("release", "compensated")]
 
 
 async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wait_by_themselves_are_not(
@@ -157,19 +157,19 @@ async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wai
         await worker.takes(an_order())
         assert list(find_parked_runs(await worker.progress())) == [], "it has failed in nothing"
         await at.clock.sleep(3600.1)
-        await woken(worker, wakes_in(worker)[-1])
+        await process_timer(worker, published_timers(worker)[-1])
         assert [run.handler for run in find_parked_runs(await worker.progress())] == ["look"]
         away[0] = False
         await heeds(worker, await a_wish(at, worker))
-        assert (await worker.told())[-2:] == [("look", "released"), ("look", "handled")]
+        assert (await worker.outcomes())[-2:] == [("look", "released"), ("look", "handled")]
         away[0] = True
         assert list(find_parked_runs(await worker.progress())) == [], "the deadline waits for its time"
         await at.clock.sleep(3600)
-        await woken(worker, wakes_in(worker)[-1])
+        await process_timer(worker, published_timers(worker)[-1])
         assert [run.handler for run in find_parked_runs(await worker.progress())] == ["expire"]
         away[0] = False
         await heeds(worker, await a_wish(at, worker))
-        assert (await worker.told())[-2:] == [("expire", "released"), ("expire", "handled")]
+        assert (await worker.outcomes())[-2:] == [("expire", "released"), ("expire", "handled")]
 
 
 async def test_what_has_come_to_its_end_meanwhile_is_not_released(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_what_has_come_to_its_end_meanwhile_is_not_released(tmp_path: Path
         wish = await a_wish(at, worker)
         bank.mended = True
         await at.clock.sleep(60)
-        await woken(worker, wakes_in(worker)[-1])
-        assert (await worker.told())[-1] == ("reserve", "handled")
+        await process_timer(worker, published_timers(worker)[-1])
+        assert (await worker.outcomes())[-1] == ("reserve", "handled")
         await heeds(worker, wish)
-        assert ((await worker.told())[-1], len(bank.asked)) == (("a command", "ignored"), 5)
+        assert ((await worker.outcomes())[-1], len(bank.asked)) == (("a command", "ignored"), 5)

@@ -15,7 +15,7 @@ from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
 from tests.engine.driven_workers import At, Before, Workers, place
 from tests.engine.real_worker import SAGA, an_order
-from tests.engine.test_parking import Bank, at_its_time, failing, parked_at, wakes_in
+from tests.engine.test_parking import Bank, failing, parked_at, process_when_due, published_timers
 
 CONFIRMED, CANCELLED = OrderConfirmed(order_id=SAGA), OrderCancelled(order_id=SAGA, reason="-")
 QUIET_S = 120
@@ -32,8 +32,8 @@ async def lost(worker: At) -> None:
     await republish_timer(worker.participant, SAGA)
     assert await worker.progress() == before, "nothing was written"
     assert before.timer is not None
-    assert {w.id for w in wakes_in(worker)} == {before.timer.id}
-    assert wakes_in(worker)[-1].due_ms == find_earliest_ms(before)
+    assert {w.id for w in published_timers(worker)} == {before.timer.id}
+    assert published_timers(worker)[-1].due_ms == find_earliest_ms(before)
     assert len(worker.log.messages) <= 2, "whoever reads the progress publishes it as well"
 
 
@@ -51,8 +51,8 @@ async def test_the_wake_of_a_parked_run_is_sent_again_and_nothing_runs_in_the_re
         await lost(worker)
         assert len(bank.asked) == 4, "a worker that lives may be about to make the attempt"
         bank.mended = True
-        await at_its_time(at, worker, wakes_in(worker)[-1])
-        assert (await worker.told())[-1] == ("reserve", "handled")
+        await process_when_due(at, worker, published_timers(worker)[-1])
+        assert (await worker.outcomes())[-1] == ("reserve", "handled")
         assert not work(at, worker, await worker.progress()).is_any
 
 
@@ -75,8 +75,8 @@ async def test_the_wake_of_a_parked_compensation_is_sent_again(tmp_path: Path) -
         assert work(at, worker, await worker.progress()).is_wake_alone
         await lost(worker)
         away.clear()
-        await at_its_time(at, worker, wakes_in(worker)[-1])
-        assert (await worker.told())[-1] == ("release", "compensated")
+        await process_when_due(at, worker, published_timers(worker)[-1])
+        assert (await worker.outcomes())[-1] == ("release", "compensated")
 
 
 async def test_the_wakes_of_deadlines_and_of_runs_that_go_on_later_are_sent_again(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ async def test_the_wakes_of_deadlines_and_of_runs_that_go_on_later_are_sent_agai
         for handler in ("remind", "look"):
             assert work(at, worker, await worker.progress()).is_wake_alone
             await lost(worker)
-            await at_its_time(at, worker, wakes_in(worker)[-1])
-            assert (await worker.told())[-1] == (handler, "handled")
+            await process_when_due(at, worker, published_timers(worker)[-1])
+            assert (await worker.outcomes())[-1] == (handler, "handled")
 
 
 async def test_a_wake_that_a_clock_ahead_has_named_gets_one_that_is_in_time(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_a_wake_that_a_clock_ahead_has_named_gets_one_that_is_in_time(tmp_
         assert before is not None
         assert now is not None
         assert now.due_ms <= before.due_ms
-        assert now.id in {w.id for w in wakes_in(worker)}
+        assert now.id in {w.id for w in published_timers(worker)}
 
 
 async def begun(at: Workers, bank: Bank) -> At:

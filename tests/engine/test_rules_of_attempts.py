@@ -12,7 +12,7 @@ from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, place
 from tests.engine.real_worker import SAGA, an_order
-from tests.engine.test_parking import at_its_time, only, wakes_in
+from tests.engine.test_parking import only, process_when_due, published_timers
 
 T = TypeVar("T")
 CANCELLED = OrderCancelled(order_id=SAGA, reason="-")
@@ -161,7 +161,7 @@ async def test_the_counts_outlive_parking_and_whoever_takes_the_wake(tmp_path: P
             publishes = workers[(n - 1) % 2]
             kept = only((await workers[0].progress()).queue)
             assert (kept.attempts, kept.under) == (n, {"/RateLimited": (n + 1) // 2})
-            await at_its_time(at, workers[n % 2], wakes_in(publishes)[-1])
+            await process_when_due(at, workers[n % 2], published_timers(publishes)[-1])
         assert all(isinstance(m, Parked) for w in workers for m in w.moments if isinstance(m, Retrying | Parked))
         entries = await workers[0].history()
         assert [e.outcome for e in entries] == ["retrying"] * 6 + ["handled"]

@@ -130,7 +130,7 @@ def keys_in(folder: Path, place: Workplace) -> KeyFolder:
     return keys
 
 
-async def said(place: Workplace, keys: KeyFolder, *orders: OrderPlaced) -> None:
+async def publish_orders(place: Workplace, keys: KeyFolder, *orders: OrderPlaced) -> None:
     """Publish as a Client with keys does."""
     records = []
     for order in orders:
@@ -151,7 +151,7 @@ async def test_with_keys_nothing_sensitive_lies_in_a_store_or_a_log_and_handlers
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
-            await said(place, keys, order_of())
+            await publish_orders(place, keys, order_of())
             await place.at_rest(payment)
             await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
             await place.at_rest(payment)
@@ -174,7 +174,7 @@ async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
-            await said(place, keys, order_of())
+            await publish_orders(place, keys, order_of())
             await place.at_rest(payment)
         (record,) = await place.records("orders")
         assert keys.forget(SAGA, "ada", "asked for it")
@@ -184,12 +184,12 @@ async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_
             await place.at_rest(payment)
         assert bank.handed[-1] == "release charge-1 erased"
         assert [entry.outcome for entry in await place.history(payment)] == ["handled", "compensated"]
-        assert not place.told_dead()
+        assert not place.reported_dead_letters()
         everyone = keys_in(tmp_path, place)
         names = find_key_names(record.value or b"")
         assert [await everyone.get_key(name) for name in names] == [None]
         with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga keys forget\), which is for good"):
-            await said(place, everyone, order_of())
+            await publish_orders(place, everyone, order_of())
     content = b"".join(path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file())
     assert b'"wrapped"' not in content
 
@@ -199,8 +199,8 @@ async def test_a_run_that_had_begun_goes_on_after_an_erasure_and_is_not_taken_fo
         keys, bank = keys_in(tmp_path, place), Bank()
         bank.answers = False
         async with at_work(place, payment, use=(bank,), keys=keys):
-            await said(place, keys, order_of())
-            await place.until(lambda: bool(place.told_dead()))
+            await publish_orders(place, keys, order_of())
+            await place.until(lambda: bool(place.reported_dead_letters()))
         keys.forget(SAGA, "ada", "asked for it")
         bank.answers = True
         async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
@@ -219,22 +219,22 @@ async def test_a_message_that_is_said_again_is_the_same_message(tmp_path: Path) 
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         for each in (keys, keys_in(tmp_path, place)):  # as two processes
-            await said(place, each, order_of())
+            await publish_orders(place, each, order_of())
         one, other = await place.records("orders")
         assert (one.value, one.headers[1:2]) == (other.value, other.headers[1:2])
-        await said(place, keys, replace(order_of(), card="another"), order_of("order-2"))
+        await publish_orders(place, keys, replace(order_of(), card="another"), order_of("order-2"))
         assert len({record.value for record in await place.records("orders")}) == 3
 
 
 async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
-        await said(place, keys, order_of())
+        await publish_orders(place, keys, order_of())
         (tmp_path / "keys").rename(tmp_path / "elsewhere")
         away = KeyFolder(tmp_path / "keys", place.clock)
         async with at_work(place, payment, use=(bank,), keys=away):
-            await place.until(lambda: bool(place.told(Unavailable)))
-            assert "the folder of keys" in place.told(Unavailable)[0].error
+            await place.until(lambda: bool(place.reported(Unavailable)))
+            assert "the folder of keys" in place.reported(Unavailable)[0].error
             assert not bank.handed
             (tmp_path / "elsewhere").rename(tmp_path / "keys")
             await place.at_rest(payment)
@@ -245,10 +245,10 @@ async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_pa
 async def test_without_keys_nobody_takes_a_sealed_text_for_the_value(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
-        await said(place, keys, order_of())
+        await publish_orders(place, keys, order_of())
         async with at_work(place, payment, use=(bank,)):
-            await place.until(lambda: bool(place.told(Parked)))
-            assert "set SAGA_KEYS" in place.told(Parked)[0].error
+            await place.until(lambda: bool(place.reported(Parked)))
+            assert "set SAGA_KEYS" in place.reported(Parked)[0].error
         assert not bank.handed
         assert [entry.outcome for entry in await place.history(payment)] == ["retrying"]
         async with at_work(place, payment, use=(bank,), keys=keys):
@@ -266,11 +266,11 @@ async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and
         keys, bank = keys_in(tmp_path, place), Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
             await place.broker.publish([place.said_by_client(an_order("order-2", card=FORGED))])
-            await place.until(lambda: bool(place.told(Parked)))
-            assert "was never encrypted with a key of this folder" in place.told(Parked)[0].error
-            await said(place, keys, order_of())
+            await place.until(lambda: bool(place.reported(Parked)))
+            assert "was never encrypted with a key of this folder" in place.reported(Parked)[0].error
+            await publish_orders(place, keys, order_of())
             await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
-            await place.until(lambda: bool(place.told_dead()))
+            await place.until(lambda: bool(place.reported_dead_letters()))
             (dead,) = await place.dead(payment)
         assert bank.handed[0] == f"tokenize {CARD}"
         assert "its sender has forged it" in json.dumps(dead[1])
@@ -280,13 +280,13 @@ async def test_a_run_whose_state_has_a_key_that_is_missing_is_parked_until_it_is
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
-            await said(place, keys, order_of())
+            await publish_orders(place, keys, order_of())
             await place.at_rest(payment)
         (secret,) = (tmp_path / "keys" / "subjects").glob("??/*.json")
         secret.rename(tmp_path / "aside")
         async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
             await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
-            await place.until(lambda: bool(place.told(Parked)))
+            await place.until(lambda: bool(place.reported(Parked)))
             assert bank.handed[-1] == f"reserve {TOKEN}"
             (tmp_path / "aside").rename(secret)
             await place.until(lambda: bank.handed[-1] == f"release charge-1 {CARD}")
@@ -382,7 +382,7 @@ async def test_a_sealed_state_is_migrated_and_sealed_anew(tmp_path: Path) -> Non
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         async with at_work(place, later, keys=keys):
-            await said(place, keys, order_of())
+            await publish_orders(place, keys, order_of())
             await place.at_rest(later)
         async with at_work(place, newer, keys=keys):
             await place.publish(OrderConfirmed(order_id=SAGA))
@@ -402,14 +402,14 @@ async def test_what_was_erased_of_a_state_and_cannot_be_a_text_has_its_default(t
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         async with at_work(place, later, keys=keys):
-            await said(place, keys, order_of())
+            await publish_orders(place, keys, order_of())
             await place.at_rest(later)
         keys.forget(SAGA, "ada", "asked for it")
         async with at_work(place, newer, keys=keys):
             await place.publish(OrderConfirmed(order_id=SAGA))
             await place.at_rest(newer)
         assert seen.pop() == "erased 0"
-        assert not place.told_dead()
+        assert not place.reported_dead_letters()
 
 
 large = Service("payment")
@@ -429,7 +429,7 @@ async def test_a_large_result_lies_sealed_in_its_document_of_its_own(tmp_path: P
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         async with at_work(place, large, keys=keys):
-            await said(place, keys, order_of())
+            await publish_orders(place, keys, order_of())
             await place.at_rest(large)
         (content,) = [document.content async for key, document in place.store.scan("saga-archive") if is_claim(key)]
         assert b"sealed:1:" in content
@@ -456,8 +456,8 @@ async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Silent()
         async with at_work(place, payment, use=(bank,), keys=keys):
-            await said(place, keys, order_of())
-            await place.until(lambda: bool(place.told_dead()))
+            await publish_orders(place, keys, order_of())
+            await place.until(lambda: bool(place.reported_dead_letters()))
             p = await place.progress(payment)
             assert p is not None
             dead = p.queue[0].dead or ""
@@ -532,7 +532,7 @@ async def killed_in_its_second_step(tmp_path: Path, place: Workplace) -> tuple[K
     keys, bank = keys_in(tmp_path, place), Bank()
     bank.answers = False
     async with at_work(place, payment, use=(bank,), keys=keys, limits=FlowLimits(drain_s=0)) as bank.stop:
-        await said(place, keys, order_of())
+        await publish_orders(place, keys, order_of())
         await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
     return keys, bank
 
@@ -554,8 +554,8 @@ async def test_a_recorded_value_from_elsewhere_in_its_saga_fails_its_run(tmp_pat
         at = recorded_place("payment", SAGA, "state", "['card']")
         await _replace_sealed(place, keys, lambda key: key.encrypt_recorded(f'"{TOKEN}"'.encode(), at))
         async with at_work(place, payment, use=(bank,), keys=keys):
-            await place.until(lambda: bool(place.told_dead()))
-        assert "a recorded value was sealed for another place" in place.told_dead()[0].reason
+            await place.until(lambda: bool(place.reported_dead_letters()))
+        assert "a recorded value was sealed for another place" in place.reported_dead_letters()[0].reason
 
 
 async def _replace_sealed(place: Workplace, keys: KeyFolder, sealing: Callable[[SubjectKey], str]) -> None:

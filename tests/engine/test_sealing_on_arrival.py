@@ -137,7 +137,7 @@ async def test_what_a_sender_left_in_the_clear_is_kept_sealed_and_handlers_see_i
             keys = keys_in(tmp_path, place)
             async with at_work(place, payment, keys=keys):
                 await place.broker.publish([READABLE[form]])
-                await place.until(lambda: bool(place.told_dead()))
+                await place.until(lambda: bool(place.reported_dead_letters()))
                 p = await place.progress(payment)
                 assert p is not None
                 (kept,) = p.queue
@@ -159,7 +159,7 @@ async def test_what_cannot_be_read_lies_sealed_in_its_dead_letter_and_in_the_pro
         async with workplace(tmp_path) as place:
             async with at_work(place, payment, keys=keys_in(tmp_path, place)):
                 await place.broker.publish([{**REFUSED, **LETTERS}[form]])
-                await place.until(lambda: bool(place.told_dead()))
+                await place.until(lambda: bool(place.reported_dead_letters()))
                 (dead,) = await place.dead(payment)
             assert b"sealed:1:" in (dead[0].value or b"")
             assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
@@ -175,8 +175,8 @@ async def test_the_reason_is_the_same_with_keys_and_without(form: str, tmp_path:
             keys = keys_in(tmp_path / folder, place) if folder == "with" else None
             async with at_work(place, payment, keys=keys):
                 await place.broker.publish([REFUSED[form]])
-                await place.until(lambda place=place: bool(place.told_dead()))  # type: ignore[misc] # of this round
-                reasons.append(place.told_dead()[0].reason)
+                await place.until(lambda place=place: bool(place.reported_dead_letters()))  # type: ignore[misc] # of this round
+                reasons.append(place.reported_dead_letters()[0].reason)
     assert reasons[0] == reasons[1]
 
 
@@ -187,7 +187,7 @@ async def test_who_was_forgotten_before_the_message_came_is_never_kept(tmp_path:
             keys.forget(SAGA, "ada", "asked for it")
             async with at_work(place, payment, keys=keys):
                 await place.broker.publish([READABLE["JSON"], REFUSED["markup"]])
-                await place.until(lambda: len(place.told_dead()) == 1)
+                await place.until(lambda: len(place.reported_dead_letters()) == 1)
                 await place.at_rest(payment)
             assert handed == ["erased"]
             assert not [1 for content in await kept_by(place) if b"SECRET" in content or b"sealed:1:" in content]
@@ -202,8 +202,8 @@ async def test_where_the_secret_is_lost_the_message_is_parked_until_it_is_restor
             mended.append(True)
             async with at_work(place, payment, keys=keys_in(tmp_path, place)):
                 await place.broker.publish([READABLE["JSON"]])
-                await place.until(lambda: bool(place.told_dead()))
-                assert "restore what it lacks" in place.told_dead()[0].reason
+                await place.until(lambda: bool(place.reported_dead_letters()))
+                assert "restore what it lacks" in place.reported_dead_letters()[0].reason
                 (tmp_path / "aside").rename(secret)
                 p = await place.progress(payment)
                 await place.broker.publish([make_command("replay", p, place.clock.now_ms())])
@@ -258,7 +258,7 @@ async def test_who_is_forgotten_while_a_value_of_an_unknown_schema_waits_is_neve
                 await place.broker.publish([in_binary_mode(value, "application/avro")])
                 await place.until(lambda: parked_times(place) > 1)
                 keys.forget(SAGA, "ada", "asked for it")
-                await place.until(lambda: bool(place.told_dead()))
+                await place.until(lambda: bool(place.reported_dead_letters()))
             assert handed == []
             assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
 
@@ -330,7 +330,7 @@ async def test_a_document_that_changes_is_kept_sealed_until_its_change_is_handle
             changed = DocumentChange(kind="insert", key="p-1", version=7, time_ms=place.clock.now_ms(), after=document)
             async with at_work(place, clinic, keys=keys_in(tmp_path, place)):
                 await place.broker.publish([to_record("clinic.changes.patients", changed)])
-                await place.until(lambda: bool(place.told_dead()))
+                await place.until(lambda: bool(place.reported_dead_letters()))
                 p = await place.progress(clinic)
                 assert p is not None
                 (dead,) = await place.dead(clinic)
@@ -380,8 +380,8 @@ async def test_a_message_of_which_the_process_dies_lies_sealed_in_its_dead_lette
             key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
             await place.store.insert(ARCHIVES, key, msgspec.json.encode(DeathCount(50)))
             async with at_work(place, payment, keys=keys):
-                await place.until(lambda: bool(place.told_dead()))
+                await place.until(lambda: bool(place.reported_dead_letters()))
                 await place.at_rest(payment)
-            assert "the process died" in place.told_dead()[0].reason
+            assert "the process died" in place.reported_dead_letters()[0].reason
             assert handed == []
             assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]

@@ -17,7 +17,7 @@ from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, Before, Workers, place
 from tests.engine.real_worker import SAGA, an_order, message_of
-from tests.engine.test_parking import at_its_time, wakes_in
+from tests.engine.test_parking import process_when_due, published_timers
 
 SHORT = Retry(attempts_max=1000, delay_s_first=0.5, delay_s_max=0.5, in_place_s=0)
 TAKES_S = 2.0
@@ -89,7 +89,7 @@ async def first_attempt(at: Workers, worker: At, bank: Bank, declare: Declare) -
     if declare is a_compensation:
         await worker.takes(CANCELLED)
     elif bank.asked == 0:
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
 
 
 def slowly(at: Workers) -> Before:
@@ -124,10 +124,10 @@ async def test_each_turn_makes_one_attempt_and_what_comes_meanwhile_has_its_own(
         await first_attempt(at, worker, bank, declare)
         assert bank.asked == 1
         for attempt in (2, 3):
-            before = wakes_in(worker)
-            await at_its_time(at, worker, before[-1])
+            before = published_timers(worker)
+            await process_when_due(at, worker, before[-1])
             assert bank.asked == attempt, "one for each wake"
-            *_, newest = wakes_in(worker)
+            *_, newest = published_timers(worker)
             assert newest not in before
             assert [newest.due_ms] == times_of(await worker.progress()), "it is for the next attempt"
         await worker.takes(CONFIRMED)
@@ -154,7 +154,7 @@ async def test_what_fails_for_one_message_holds_up_no_other_of_its_handler(tmp_p
             await worker.takes(OrderCancelled(order_id=SAGA, reason=reason))
         at.watched.before = slowly(at)
         await at.clock.sleep(2)
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         assert asked == {"one": 1, "two": 1}, "both were due"
 
 

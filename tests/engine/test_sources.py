@@ -62,7 +62,7 @@ def two(place: Workplace) -> list[EventTopics]:
 
 
 def handled(place: Workplace) -> set[str]:
-    return {moment.type for moment in place.told(Handled)}
+    return {moment.type for moment in place.reported(Handled)}
 
 
 def is_behind(place: Workplace, group: str) -> bool:
@@ -110,7 +110,7 @@ async def test_a_source_that_cannot_be_read_holds_up_no_other(tmp_path: Path) ->
     async with workplace(tmp_path) as place:
         orders, payments = two(place)
         async with at_work(place, [Deaf(*orders), payments]):
-            await place.until(lambda: bool(place.told(Unavailable)))
+            await place.until(lambda: bool(place.reported(Unavailable)))
             await place.publish(an_order(), RESERVED)
             await place.until(lambda: not is_behind(place, "bills"))
         assert handled(place) == {"PaymentReserved"}

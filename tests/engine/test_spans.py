@@ -99,6 +99,6 @@ def test_attempts_take_the_delays_between_them() -> None:
 
 async def test_a_service_tells_it_before_it_has_started(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, forgetful(timedelta(days=1))):
-        await place.until(lambda: bool(place.told(Started)))
+        await place.until(lambda: bool(place.reported(Started)))
         kinds = [type(moment) for moment in place.moments]
         assert kinds[:3] == [Misfit, Misfit, Started]

@@ -96,7 +96,7 @@ async def test_each_stage_of_a_message_is_told_as_long_as_it_was(tmp_path: Path)
         place.slow.slow = True
         async with at_work(place, payment):
             await place.at_rest(payment)
-    first, second = place.told(Handled)
+    first, second = place.reported(Handled)
     assert tried == ["tea", "tea", "rum"]
     assert (first.attempts, second.attempts) == (2, 1)
 
@@ -112,7 +112,7 @@ async def test_each_stage_of_a_message_is_told_as_long_as_it_was(tmp_path: Path)
     assert second.persisted_ms == near(STORE_S)
     assert second.published_ms == near(BROKER_S)
     assert second.total_ms == near(2 * whole_s - FIRST_S + STEP_S + STORE_S)
-    (step,) = place.told(StepDone)
+    (step,) = place.reported(StepDone)
     assert step.ms == near(STEP_S)
 
 

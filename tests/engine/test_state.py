@@ -128,7 +128,7 @@ async def test_a_state_that_cannot_be_read_back_is_a_dead_letter(
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
         assert headers["dead_reason"].startswith(reason)
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
 
 
 async def test_a_state_of_another_class_is_a_dead_letter(tmp_path: Path) -> None:

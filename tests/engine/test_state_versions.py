@@ -210,11 +210,11 @@ async def test_the_release_before_decides_nothing_of_a_newer_state_and_says_so(t
         service = before()
         async with at_work(place, service, use=[bank]):
             await place.publish(cancelled(1), an_order("order-2"))
-            await place.until(lambda: len(place.told(Stuck)) >= 2)
+            await place.until(lambda: len(place.reported(Stuck)) >= 2)
             other = None
             while other is None:  # another saga goes on
                 other = await place.progress(service, "order-2")
-            assert place.told(Stuck)[0].error == (
+            assert place.reported(Stuck)[0].error == (
                 "SagaError: the state of saga 'order-1' has version 2, and this version of 'payment' knows 1: a newer "
                 "release has migrated it; deploy that one"
             )

@@ -141,7 +141,7 @@ async def test_an_undeclared_exception_fails_the_attempt_even_if_the_handler_cat
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)
-        assert [r.error for r in place.told(Retrying)] == ["NeverHeard: ?"]
+        assert [r.error for r in place.reported(Retrying)] == ["NeverHeard: ?"]
         (entry,) = await place.history(payment)
         assert [e.type for e in entry.events] == ["PaymentReserved"]
         assert len(bank.calls) == 2
@@ -394,7 +394,7 @@ async def test_what_cannot_be_recorded_is_a_dead_letter_even_if_the_handler_catc
     async with workplace(tmp_path) as place, at_work(place, payment):
         assert (await reason_of(place, payment)).startswith(f"Permanent: {reason}")
         assert bool(bank.calls) == called
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
 
 
 async def test_steps_that_are_gathered_never_overlap_and_are_recorded_in_order(tmp_path: Path) -> None:

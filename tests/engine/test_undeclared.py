@@ -50,9 +50,9 @@ async def test_what_a_version_does_not_declare_waits_for_one_that_does_and_other
             place.moments.clear()
             await place.publish(an_order(f"after {missing}"))
             async with at_work(place, version):
-                await place.until(lambda: bool(place.told(Stuck)) and bool(place.told(Handled)))
-            assert {handled.saga for handled in place.told(Handled)} == {f"after {missing}"}
-            (said,) = {(stuck.saga, stuck.error) for stuck in place.told(Stuck)}
+                await place.until(lambda: bool(place.reported(Stuck)) and bool(place.reported(Handled)))
+            assert {handled.saga for handled in place.reported(Handled)} == {f"after {missing}"}
+            (said,) = {(stuck.saga, stuck.error) for stuck in place.reported(Stuck)}
             assert said[0] == SAGA
             assert f"what this version of 'payment' does not declare: {missing}; deploy a version that" in said[1]
         async with at_work(place, newer):
@@ -79,5 +79,5 @@ async def test_parts_that_wait_for_a_handler_of_before_hold_nothing_up(tmp_path:
         await place.publish(OrderCancelled(order_id=SAGA, reason="changed his mind"), source="order")
         async with at_work(place, without):
             await place.at_rest(without)
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
         assert [entry.handler for entry in await place.history(without)] == ["both", "note_it", "close_it"]

@@ -90,7 +90,7 @@ async def test_what_an_attempt_read_before_its_first_write_was_refused_binds_no_
         at.watched.before = once(lambda: other.takes(CONFIRMED))
         await one.takes(an_order())
         assert read == [True, False], "the state had changed: the rerun goes another way"
-        assert await one.told() == [("note", "handled"), ("reserve", "handled")]
+        assert await one.outcomes() == [("note", "handled"), ("reserve", "handled")]
         assert not one.dead
 
 
@@ -111,7 +111,7 @@ async def test_what_an_attempt_read_before_its_first_write_was_refused_binds_no_
 
         at.watched.before = once(another_begins)
         await one.takes(an_order())
-        assert await one.told() == [("note", "handled"), ("reserve", "handled")]
+        assert await one.outcomes() == [("note", "handled"), ("reserve", "handled")]
         assert not one.dead
 
 
@@ -149,7 +149,7 @@ async def test_a_failure_without_a_start_time_waits_where_nothing_is_known_of_it
         passes(at, MONTHS)
         await worker.takes(CANCELLED, started=None)
         p = await worker.progress()
-        assert await worker.told() == [("release", "waiting")]
+        assert await worker.outcomes() == [("release", "waiting")]
         assert [k.message.type for k in p.compensating] == ["OrderCancelled"]
         assert p.is_open, "it never expires"
         assert not p.closed, "that nothing was to be undone is not known"
@@ -190,7 +190,7 @@ async def test_what_a_clock_far_ahead_takes_for_forgotten_is_told_and_runs_when_
         at.clock = said_at
         await worker.takes(CANCELLED)
         await worker.takes(an_order())
-        assert await worker.told() == [("release", "compensated"), ("reserve", "ignored")]
+        assert await worker.outcomes() == [("release", "compensated"), ("reserve", "ignored")]
 
 
 async def test_a_cached_progress_of_which_nothing_is_known_does_not_make_a_forgotten_saga_a_new_one(
@@ -216,7 +216,7 @@ async def test_a_failure_that_waited_closes_what_never_ran_once_its_saga_is_know
         worker = await at.worker(undoable(ran))
         await worker.takes(CANCELLED, started=None)
         await worker.takes(an_order())
-        assert await worker.told() == [("release", "waiting"), ("reserve", "queued"), ("release", "compensated")]
+        assert await worker.outcomes() == [("release", "waiting"), ("reserve", "queued"), ("release", "compensated")]
         p = await worker.progress()
         assert (p.closed, p.compensating, p.queue) == (("reserve",), (), ())
 
@@ -233,7 +233,7 @@ async def test_no_original_runs_between_two_undoings(tmp_path: Path) -> None:
         await other.takes(an_order(card="visa-2"))
         await one.takes(CANCELLED, id="cancel")
         assert [each for each in ran if each != "reserve"] == ["release b", "release a"]
-        assert [o for h, o in await one.told() if h == "reserve"] == ["handled", "queued"]
+        assert [o for h, o in await one.outcomes() if h == "reserve"] == ["handled", "queued"]
         p = await one.progress()
         assert (p.results, p.queue, p.compensating, p.closed) == ((), (), (), ("reserve",))
 
@@ -284,10 +284,10 @@ async def test_a_new_handler_of_an_own_event_hears_what_earlier_versions_emitted
         await new.takes(CONFIRMED, id="late")
         assert "capture c" in ran
         assert (await new.progress()).self_consumed_types == ("PaymentReserved",)
-        told = await new.told()
+        told = await new.outcomes()
         await new.takes(CONFIRMED, id="late")
         await new.takes(an_order())
-        assert await new.told() == told
+        assert await new.outcomes() == told
 
 
 async def test_what_was_undone_is_not_taken_over(tmp_path: Path) -> None:
@@ -330,8 +330,8 @@ async def test_what_was_taken_over_is_withdrawn_when_its_result_is_undone(tmp_pa
         assert [own.event.type for own in (await new.progress()).self_consumed] == ["PaymentReserved"]
         await new.takes(CANCELLED)
         await new.takes(CONFIRMED)
-        assert [h for h, o in await new.told() if o != "ignored"] == ["reserve", "release", "thank", "capture"]
-        assert (await new.told())[-1] == ("capture", "waiting")
+        assert [h for h, o in await new.outcomes() if o != "ignored"] == ["reserve", "release", "thank", "capture"]
+        assert (await new.outcomes())[-1] == ("capture", "waiting")
 
 
 async def test_a_handler_that_repeats_is_not_given_again_what_it_may_have_had_before_the_memory(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ async def test_a_handler_that_can_decode_waits_for_its_other_part_though_another
     async with place(tmp_path) as at:
         worker = await at.worker(service)
         await worker.takes(an_order())
-        assert await worker.told() == [("first", "dead"), ("second", "waiting")]
+        assert await worker.outcomes() == [("first", "dead"), ("second", "waiting")]
         assert [letter["dead_reason"] for letter in worker.dead] == ["BadInput: of a version that it does not know"]
 
 
@@ -504,7 +504,7 @@ async def test_an_update_that_was_applied_is_one_though_its_answer_was_lost_and_
 
         at.watched.instead = loses_the_answer
         await worker.takes(an_order())
-        assert await worker.told() == [("take", "handled")]
+        assert await worker.outcomes() == [("take", "handled")]
 
 
 async def test_of_updates_that_go_together_each_looks_whether_its_own_run_still_stands(tmp_path: Path) -> None:
@@ -779,7 +779,7 @@ async def test_a_repair_that_dies_anywhere_is_gone_on_with_by_the_next_one(tmp_p
             again = await at.worker(chain(ran, longer=True))
             await republish_saga(again.participant, SAGA)
             assert {"capture", "file"} <= set(ran), writes
-            assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"], writes
+            assert [h for h, _ in await again.outcomes()] == ["reserve", "capture", "file"], writes
             said = {envelope.type_of(r) for r in (*new.log.messages, *again.log.messages)}
             assert "PaymentCaptured" in said, f"published, though the {writes + 1}th write failed"
             assert await republish_saga(again.participant, SAGA) == []
@@ -799,12 +799,12 @@ async def test_what_a_repair_wrote_and_did_not_publish_is_published_by_the_next_
         new.log.publish = dies  # type: ignore[method-assign]
         with suppress(Draining):
             await republish_saga(new.participant, SAGA)
-        assert [h for h, _ in await new.told()] == ["reserve", "capture"]
+        assert [h for h, _ in await new.outcomes()] == ["reserve", "capture"]
         again = await at.worker(chain(ran, longer=True))
         assert is_takeover_due(await again.progress(), again.participant.roles), "it is not republish_saga yet"
         await republish_saga(again.participant, SAGA)
         assert any(envelope.type_of(m) == "PaymentCaptured" for m in again.log.messages)
-        assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"]
+        assert [h for h, _ in await again.outcomes()] == ["reserve", "capture", "file"]
 
 
 async def test_a_repair_beside_a_worker_that_is_faster_does_nothing_twice(tmp_path: Path) -> None:
@@ -815,7 +815,7 @@ async def test_a_repair_beside_a_worker_that_is_faster_does_nothing_twice(tmp_pa
         await old.takes(an_order())
         at.watched.before = once(lambda: other.takes(an_order(), id="again"))
         await republish_saga(one.participant, SAGA)
-        assert [h for h, o in await one.told() if o == "handled"] == ["reserve", "capture", "file"]
+        assert [h for h, o in await one.outcomes() if o == "handled"] == ["reserve", "capture", "file"]
         assert (await one.progress()).self_consumed_types == ("PaymentCaptured", "PaymentReserved")
 
 
@@ -845,7 +845,7 @@ async def test_a_handler_that_was_not_there_when_its_saga_failed_does_not_run(tm
         await older.takes(CANCELLED)
         worker = await at.worker(with_an_extra(ran))
         await worker.takes(CONFIRMED)
-        assert (await worker.told())[-1] == ("extra", "ignored")
+        assert (await worker.outcomes())[-1] == ("extra", "ignored")
         assert "extra" not in ran
         assert (await worker.history())[-1].reason == "the saga has failed, and nobody would undo extra"
 
@@ -858,5 +858,5 @@ async def test_a_handler_that_was_not_there_when_a_failure_came_that_still_waits
         await older.takes(CANCELLED, started=None)
         worker = await at.worker(with_an_extra(ran))
         await worker.takes(CONFIRMED)
-        assert await worker.told() == [("release", "waiting"), ("extra", "ignored"), ("release", "compensated")]
+        assert await worker.outcomes() == [("release", "waiting"), ("extra", "ignored"), ("release", "compensated")]
         assert not ran

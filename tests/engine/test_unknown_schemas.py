@@ -23,7 +23,7 @@ from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.deployed_contracts import Contracts, newer_order
 from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order, at_work, workplace
-from tests.engine.test_parking import Bank, at_its_time, only, wakes_in
+from tests.engine.test_parking import Bank, only, process_when_due, published_timers
 
 payment = Service("payment")
 CONFIRMED, CANCELLED = OrderConfirmed(order_id=SAGA), OrderCancelled(order_id=SAGA, reason="-")
@@ -54,9 +54,9 @@ async def worker_at(at: Workers, contracts: Contracts, service: Service[None] = 
     return At(replace(worker.participant, ports=ports), worker.log, worker.moments, worker.store)
 
 
-async def looked_again(at: Workers, worker: At) -> SagaProgress:
+async def process_next_timer(at: Workers, worker: At) -> SagaProgress:
     """Progress after the next wake, at its time."""
-    await at_its_time(at, worker, wakes_in(worker)[-1])
+    await process_when_due(at, worker, published_timers(worker)[-1])
     return await worker.progress()
 
 
@@ -69,10 +69,10 @@ async def test_a_message_of_an_unknown_schema_is_parked_until_its_schema_is_depl
         kept, _ = (await worker.progress()).queue
         assert (kept.handler, kept.attempts, kept.dead) == ("reserve", 1, None)
         assert kept.due_ms - at.clock.now_ms() >= READ_S_MIN * 1000 - 1
-        p = await looked_again(at, worker)
+        p = await process_next_timer(at, worker)
         assert (p.queue[0].attempts, worker.dead) == (2, [])
         contracts.deploy()
-        p = await looked_again(at, worker)
+        p = await process_next_timer(at, worker)
         assert (p.queue, p.timer, worker.dead) == ((), None, [])
         assert [(e.outcome, e.handler, e.attempt) for e in await worker.history()] == [
             ("retrying", "reserve", 1),
@@ -94,11 +94,11 @@ async def test_a_schema_that_is_deployed_and_means_something_else_waits_for_the_
         worker = await worker_at(at, contracts)
         await worker.takes(order)
         contracts.deploy()
-        p = await looked_again(at, worker)
+        p = await process_next_timer(at, worker)
         assert (p.queue[0].attempts, worker.dead) == (2, [])
         readings, (_, again) = contracts.readings, [m.error for m in worker.moments if isinstance(m, Parked)]
         assert again.startswith("NewerVersion: it is of orders/OrderPlaced.v2, and this release of the service, which")
-        p = await looked_again(at, worker)
+        p = await process_next_timer(at, worker)
         assert (p.queue[0].attempts, contracts.readings) == (3, readings), "nothing that could be deployed mends it"
 
 
@@ -114,7 +114,7 @@ async def test_what_came_behind_it_is_handled_behind_it(tmp_path: Path) -> None:
         await worker.takes(an_order(), id="behind")
         assert [k.due_ms > 0 for k in (await worker.progress()).queue] == [True, False]
         contracts.deploy()
-        await looked_again(at, worker)
+        await process_next_timer(at, worker)
         first, _, *done = await worker.history()
         assert [(e.outcome, e.message) for e in done] == [("handled", first.message), ("handled", "behind")]
 
@@ -126,7 +126,7 @@ async def test_a_schema_that_was_deployed_since_the_start_parks_nothing(tmp_path
     async with place(tmp_path) as at:
         worker = await worker_at(at, contracts)
         await worker.takes(order)
-        assert await worker.told() == [("reserve", "handled"), ("note", "waiting")]
+        assert await worker.outcomes() == [("reserve", "handled"), ("note", "waiting")]
         (told,) = [m for m in worker.moments if isinstance(m, SchemasDeployed)]
         assert told.schemas == ("orders/OrderPlaced.v2",)
         assert contracts.readings == 1
@@ -145,12 +145,12 @@ def once() -> Service:
 
 async def until_ms(at: Workers, worker: At, end_ms: int) -> list[int]:
     """Take wakes at their times until this time; how long it was from each to the next."""
-    between, wake = [], wakes_in(worker)[-1]
+    between, wake = [], published_timers(worker)[-1]
     while wake.due_ms <= end_ms:
         before_ms = at.clock.now_ms()
         worker.log.messages[:] = [out for out in worker.log.messages if out.topic not in worker.participant.wakes]
-        await at_its_time(at, worker, wake)
-        wake = wakes_in(worker)[-1]
+        await process_when_due(at, worker, wake)
+        wake = published_timers(worker)[-1]
         between.append(at.clock.now_ms() - before_ms)
     return between
 
@@ -170,8 +170,8 @@ async def test_attempts_never_run_out_and_people_are_told_after_each_ten(tmp_pat
         assert len([m for m in worker.moments if isinstance(m, Escalated)]) in (2, 3)
         assert (worker.dead, only((await worker.progress()).queue).dead) == ([], None)
         contracts.deploy()
-        await looked_again(at, worker)
-        assert (await worker.told())[-1] == ("see", "handled")
+        await process_next_timer(at, worker)
+        assert (await worker.outcomes())[-1] == ("see", "handled")
 
 
 async def test_after_hours_a_schema_that_is_deployed_is_met_within_a_minute_and_looks_write_nothing(
@@ -192,8 +192,8 @@ async def test_after_hours_a_schema_that_is_deployed_is_met_within_a_minute_and_
         await at.clock.sleep(1)
         contracts.deploy()
         deployed_ms = at.clock.now_ms()
-        await at_its_time(at, another, wakes_in(worker)[-1])
-        assert (await another.told())[-1] == ("see", "handled")
+        await process_when_due(at, another, published_timers(worker)[-1])
+        assert (await another.outcomes())[-1] == ("see", "handled")
         assert at.clock.now_ms() - deployed_ms <= (60 - READ_S_MIN) * 1000, "READ_S_MIN more, had it just been read"
 
 
@@ -250,13 +250,13 @@ async def test_what_waits_for_a_schema_that_never_comes_is_ended_by_a_route_to_t
         await worker.takes(newer_order(made))
         await until_ms(at, worker, at.clock.now_ms() + 3 * 3_600_000)
         await route(at, worker, "see")
-        await looked_again(at, worker)
+        await process_next_timer(at, worker)
         (dead,) = worker.dead
         assert (dead["dead_class"], dead["dead_handler"]) == ("person", "see")
         await route(at, worker, "see", off=True)
         await command(at, worker, "discard", dead["dead_id"])
         p = await worker.progress()
-        assert ((await worker.told())[-1], p.queue, p.timer) == (("see", "discarded"), (), None)
+        assert ((await worker.outcomes())[-1], p.queue, p.timer) == (("see", "discarded"), (), None)
 
 
 async def test_a_part_that_waits_for_a_schema_that_never_comes_is_ended_so_too_and_replayed_when_it_does(
@@ -268,7 +268,7 @@ async def test_a_part_that_waits_for_a_schema_that_never_comes_is_ended_so_too_a
         worker = await worker_at(at, contracts)
         await worker.takes(confirmed)
         await route(at, worker, "note")
-        await looked_again(at, worker)
+        await process_next_timer(at, worker)
         (dead,) = worker.dead
         assert dead["dead_class"] == "person"
         await route(at, worker, "note", off=True)
@@ -276,7 +276,7 @@ async def test_a_part_that_waits_for_a_schema_that_never_comes_is_ended_so_too_a
         await at.clock.sleep(READ_S_MIN)
         await command(at, worker, "replay", dead["dead_id"])
         await worker.takes(an_order())
-        assert (await worker.told())[-2:] == [("reserve", "handled"), ("note", "handled")]
+        assert (await worker.outcomes())[-2:] == [("reserve", "handled"), ("note", "handled")]
 
 
 async def test_a_part_of_several_waits_for_its_schema_first_and_for_the_other_parts_then(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_a_part_of_several_waits_for_its_schema_first_and_for_the_other_pa
         assert kept.undecodable is not None
         await worker.takes(an_order())
         contracts.deploy()
-        await looked_again(at, worker)
+        await process_next_timer(at, worker)
         assert [(e.handler, e.outcome) for e in await worker.history()] == [
             ("note", "retrying"),
             ("reserve", "queued"),
@@ -310,13 +310,13 @@ async def test_a_part_whose_schema_is_deployed_while_it_is_looked_at_is_no_run_w
     async with place(tmp_path) as at:
         worker = await worker_at(at, contracts)
         await worker.takes(confirmed)
-        assert await worker.told() == [("note", "waiting")]
+        assert await worker.outcomes() == [("note", "waiting")]
         turn = worker.begun(confirmed, worker.message(confirmed, id="another"))
         other = await worker_at(at, contracts)
         stale = other.begun(confirmed, worker.message(confirmed, id="another"))
         assert (dict(turn.undecodable), list(stale.undecodable)) == ({}, ["note"])
         await MessageProcessor(worker.participant).process(stale)  # another lane has read the contracts meanwhile
-        assert await worker.told() == [("note", "waiting"), ("note", "ignored")]
+        assert await worker.outcomes() == [("note", "waiting"), ("note", "ignored")]
 
 
 async def test_a_run_that_a_newer_worker_began_is_gone_on_with_when_its_schema_is_here(tmp_path: Path) -> None:
@@ -335,14 +335,14 @@ async def test_a_run_that_a_newer_worker_began_is_gone_on_with_when_its_schema_i
         newer, older = await worker_at(at, theirs, service), await worker_at(at, contracts, service)
         await newer.takes(order)
         failed = only((await newer.progress()).queue).attempts
-        await at_its_time(at, older, wakes_in(newer)[-1])
+        await process_when_due(at, older, published_timers(newer)[-1])
         p = await older.progress()
         assert (len(p.intents[0].calls), only(p.queue).attempts, older.dead) == (1, failed + 1, [])
         contracts.deploy()
         bank.mended = True
-        p = await looked_again(at, older)
+        p = await process_next_timer(at, older)
         assert (p.intents, p.queue) == ((), ())
-        assert (await older.told())[-1] == ("charge", "handled")
+        assert (await older.outcomes())[-1] == ("charge", "handled")
         assert len(set(bank.asked)) == 1, "its key is what it was"
 
 
@@ -366,8 +366,8 @@ async def test_an_outcome_of_an_unknown_schema_undoes_when_its_schema_is_here(tm
         assert (kept.attempts >= 11, kept.dead) == (True, None)
         assert {dead["dead_what"] for dead in worker.dead} == {"escalation"}
         contracts.deploy()
-        p = await looked_again(at, worker)
-        assert (p.compensating, (await worker.told())[-1]) == ((), ("give", "compensated"))
+        p = await process_next_timer(at, worker)
+        assert (p.compensating, (await worker.outcomes())[-1]) == ((), ("give", "compensated"))
 
 
 # -------------------------------------------------------------------- reading the contracts
@@ -382,13 +382,13 @@ async def test_contracts_that_cannot_be_read_are_told_once_and_what_is_known_sta
         worker = await worker_at(at, contracts)
         await worker.takes(order)
         for _ in range(2):
-            await looked_again(at, worker)
+            await process_next_timer(at, worker)
         (told,) = [m for m in worker.moments if isinstance(m, ContractsUnreadable)]
         assert "OrderPlaced.v2.avsc" in told.error
         await worker.takes(an_order("order-2"))
         assert (await worker.progress("order-2")).inbox
         contracts.deploy()
-        assert (await looked_again(at, worker)).queue == ()
+        assert (await process_next_timer(at, worker)).queue == ()
 
 
 def test_schemas_that_are_no_longer_in_the_folder_stay_known(tmp_path: Path) -> None:
@@ -407,14 +407,14 @@ async def test_the_contracts_are_read_seldom_however_many_messages_nobody_knows(
         began_s = here.clock.monotonic_s()
         async with at_work(here, payment, contracts=contracts.read):
             await here.publish(*(newer_order(made, f"order-{n}") for n in range(50)))
-            await here.until(lambda: len(parked_now(here.told(Parked))) == 50)
+            await here.until(lambda: len(parked_now(here.reported(Parked))) == 50)
             readings, passed_s = contracts.readings, here.clock.monotonic_s() - began_s
             assert readings <= 2 + passed_s / READ_S_MIN
             contracts.deploy()
             await here.at_rest(payment)
-        assert not here.told(DeadLettered)
-        assert not here.told(Stuck)
-        assert {m.saga for m in here.told(Handled) if ("reserve", "handled", None) in m.outcomes} == {
+        assert not here.reported(DeadLettered)
+        assert not here.reported(Stuck)
+        assert {m.saga for m in here.reported(Handled) if ("reserve", "handled", None) in m.outcomes} == {
             f"order-{n}" for n in range(50)
         }
 
@@ -430,10 +430,10 @@ async def test_it_is_parked_before_its_partition_goes_on_and_others_notice_nothi
         here.leaps = False
         async with at_work(here, payment, contracts=contracts.read):
             await here.publish(newer_order(made))
-            await here.until(lambda: bool(here.told(Parked)))
+            await here.until(lambda: bool(here.reported(Parked)))
             await here.publish(*(an_order(f"order-{n}") for n in range(2, 8)))
-            await here.until(lambda: len(handled(here.told(Handled))) == 6)
-            assert not here.told(DeadLettered)
+            await here.until(lambda: len(handled(here.reported(Handled))) == 6)
+            assert not here.reported(DeadLettered)
 
 
 async def test_a_restart_with_the_newer_contracts_handles_it(tmp_path: Path) -> None:
@@ -443,13 +443,13 @@ async def test_a_restart_with_the_newer_contracts_handles_it(tmp_path: Path) -> 
         here.leaps = False
         async with at_work(here, payment, contracts=contracts.read):
             await here.publish(newer_order(made))
-            await here.until(lambda: bool(here.told(Parked)))
+            await here.until(lambda: bool(here.reported(Parked)))
         contracts.deploy()
         here.leaps = True
         async with at_work(here, payment, contracts=contracts.read):
-            await here.until(lambda: bool(handled(here.told(Handled))))
+            await here.until(lambda: bool(handled(here.reported(Handled))))
             await here.at_rest(payment)
-        assert not here.told(DeadLettered)
+        assert not here.reported(DeadLettered)
 
 
 def handled(told: Sequence[Handled]) -> set[str]:
@@ -466,4 +466,4 @@ async def test_bytes_that_are_no_message_at_all_are_a_dead_letter_at_once(tmp_pa
         await here.broker.publish([bad._replace(value=bad.value and bad.value[:cut])])
         await here.at_rest(payment)
         assert {headers["dead_attempts"] for _, headers in await here.dead(payment)} == {"1"}
-        assert not here.told(Parked)
+        assert not here.reported(Parked)

@@ -27,7 +27,7 @@ from saga.testing import check_idempotent, trial
 from tests.contracts.test_upcast import failing as failing  # the fixture
 from tests.contracts.test_upcast import no
 from tests.engine.driven_workers import At, Workers, place
-from tests.engine.test_parking import at_its_time, only, wakes_in
+from tests.engine.test_parking import only, process_when_due, published_timers
 from tests.testing.baskets.events import (
     BasketDone,
     BasketDoneV1,
@@ -55,7 +55,7 @@ async def worker_of(
         yield at, await at.worker(service, use=() if drawer is None else [drawer])
 
 
-async def said(worker: At) -> list[str]:
+async def replies(worker: At) -> list[str]:
     """Schemas of all that it has emitted."""
     return [event.schema for entry in await worker.history() for event in entry.events]
 
@@ -68,17 +68,17 @@ async def test_a_live_message_is_upcast(tmp_path: Path) -> None:
     async with worker_of(tmp_path, till(3), drawer) as (_, worker):
         await worker.takes(FILLED)
         assert list(drawer.taken.values()) == [980]
-        assert await said(worker) == ["tills/BasketPaid.v2"]
+        assert await replies(worker) == ["tills/BasketPaid.v2"]
 
 
 @pytest.mark.parametrize("messages", [(FILLED, PAID), (PAID, FILLED)], ids=["filled", "paid"])
 async def test_a_message_that_waits_for_others_is_upcast_when_they_are_there(tmp_path: Path, messages: Any) -> None:
     async with worker_of(tmp_path, shop(3)) as (_, worker):
         await worker.takes(messages[0])
-        assert await said(worker) == []
+        assert await replies(worker) == []
         await worker.takes(messages[1])
-        assert (await worker.told())[-1] == ("finish", "handled")
-        assert (await said(worker)) == ["baskets/BasketDone.v2"]
+        assert (await worker.outcomes())[-1] == ("finish", "handled")
+        assert (await replies(worker)) == ["baskets/BasketDone.v2"]
 
 
 async def test_a_message_that_waited_at_an_older_release_is_upcast_by_the_newer_one(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ async def test_a_message_that_waited_at_an_older_release_is_upcast_by_the_newer_
         await older.takes(PAID)
         newer = await at.worker(shop(3))
         await newer.takes(BasketFilled(basket_id=ID, amount=9800))
-        assert (await newer.told())[-1] == ("finish", "handled")
-        assert await said(newer) == ["baskets/BasketDone.v2"]
+        assert (await newer.outcomes())[-1] == ("finish", "handled")
+        assert await replies(newer) == ["baskets/BasketDone.v2"]
 
 
 async def test_a_queued_message_is_upcast_when_it_is_its_turn(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_queued_message_is_upcast_when_it_is_its_turn(tmp_path: Path) ->
         await worker.takes(FILLED)
         assert [kept.message.schema for kept in (await worker.progress()).queue][1:] == ["baskets/BasketFilled.v1"]
         away[0] = False
-        await at_its_time(at, worker, wakes_in(worker)[-1])
+        await process_when_due(at, worker, published_timers(worker)[-1])
         last = (await worker.history())[-1]
         assert (last.handler, last.outcome) == ("pay", "handled")
         (paid,) = last.events
@@ -122,7 +122,7 @@ async def test_an_own_event_of_an_older_release_is_upcast_as_a_part_and_to_be_un
         drawer = Drawer()
         async with worker_of(tmp_path / str(number), till(1), drawer) as (at, older):
             await older.takes(FILLED)
-            assert await said(older) == ["tills/BasketPaid.v1"]
+            assert await replies(older) == ["tills/BasketPaid.v1"]
             newer = await at.worker(till(3), use=[drawer])
             await newer.takes(outcome)
             book = drawer.handed_over if outcome is DONE else drawer.given_back
@@ -164,8 +164,8 @@ async def test_a_run_that_has_begun_is_given_the_same_again_by_whoever_goes_on_w
         assert (intent.message.schema, intent.message.value) == ("baskets/BasketFilled.v1", codec.encode(FILLED))
         away.fails = 0
         other = await at.worker(till(3), use=[away])
-        await at_its_time(at, other, wakes_in(worker)[-1])
-        assert (await other.told())[-1] == ("pay", "handled")
+        await process_when_due(at, other, published_timers(worker)[-1])
+        assert (await other.outcomes())[-1] == ("pay", "handled")
         assert list(away.taken.values()) == [980], "one key, and what it was asked with"
 
 
@@ -233,7 +233,7 @@ async def test_a_message_whose_upcaster_fails_is_a_dead_letter_that_a_replay_cur
         failing(mended)
         await replayed(at, worker, dead["dead_id"])
         assert list(drawer.taken.values()) == [980]
-        assert (await worker.told())[-2:] == [("pay", "replayed"), ("pay", "handled")]
+        assert (await worker.outcomes())[-2:] == [("pay", "replayed"), ("pay", "handled")]
 
 
 async def test_a_part_whose_upcaster_fails_is_dead_at_once_and_waits_for_nothing(
@@ -248,7 +248,7 @@ async def test_a_part_whose_upcaster_fails_is_dead_at_once_and_waits_for_nothing
         await worker.takes(PAID)
         failing(mended)
         await replayed(at, worker, dead["dead_id"])
-        assert await said(worker) == ["baskets/BasketDone.v2"]
+        assert await replies(worker) == ["baskets/BasketDone.v2"]
 
 
 async def replayed(at: Workers, worker: At, dead: str) -> None:
@@ -279,7 +279,7 @@ async def test_what_a_newer_version_says_waits_for_the_release_that_reads_it(tmp
         assert (kept.handler, kept.attempts, kept.dead) == ("pay", 1, None)
         assert older.dead == []
         newer = await at.worker(till(3), use=[drawer])
-        await at_its_time(at, newer, wakes_in(older)[-1])
+        await process_when_due(at, newer, published_timers(older)[-1])
         assert list(drawer.taken.values()) == [980]
         assert (await newer.progress()).queue == ()
 
@@ -293,8 +293,8 @@ async def test_without_that_release_it_waits_on_and_never_is_a_dead_letter(tmp_p
     async with worker_of(tmp_path, service) as (at, worker):
         await worker.takes(BasketFilled(basket_id=ID, amount=9800))
         end_ms = at.clock.now_ms() + 3_600_000
-        while wakes_in(worker)[-1].due_ms < end_ms:
-            await at_its_time(at, worker, wakes_in(worker)[-1])
+        while published_timers(worker)[-1].due_ms < end_ms:
+            await process_when_due(at, worker, published_timers(worker)[-1])
         told = [m.reason for m in worker.moments if isinstance(m, Escalated)]
         assert "NewerVersion: it is of baskets/BasketFilled.v2, and this release of" in told[0]
         assert (worker.dead, only((await worker.progress()).queue).dead) == ([], None)

@@ -141,7 +141,7 @@ async def test_a_slow_saga_holds_back_the_commit_and_not_the_work(tmp_path: Path
         behind = [r for r in await place.records("orders") if r.partition == slow.partition]
         assert len(behind) > 1
         async with at_work(place, payment):
-            await place.until(lambda: len(place.told(Handled)) == 60)
+            await place.until(lambda: len(place.reported(Handled)) == 60)
             await place.clock.sleep(0.12)  # twice the time between two commits
             assert place.committed(payment, partition) == slow.offset
             door.closed["slow"].set()
@@ -156,10 +156,10 @@ async def test_a_progress_of_a_newer_format_is_never_overwritten_and_other_sagas
         await place.store.insert("saga", "payment::order-1", newer)
         async with at_work(place, payment):
             await place.publish(an_order(), an_order("order-2"))
-            await place.until(lambda: len(place.told(Stuck)) >= 3 and len(place.told(Handled)) == 1)
-            assert {stuck.saga for stuck in place.told(Stuck)} == {SAGA}
-            assert [stuck.retry_s for stuck in place.told(Stuck)[:3]] == [0.5, 1, 2]
-            assert place.told(Stuck)[0].error == (
+            await place.until(lambda: len(place.reported(Stuck)) >= 3 and len(place.reported(Handled)) == 1)
+            assert {stuck.saga for stuck in place.reported(Stuck)} == {SAGA}
+            assert [stuck.retry_s for stuck in place.reported(Stuck)[:3]] == [0.5, 1, 2]
+            assert place.reported(Stuck)[0].error == (
                 f"SagaError: the progress of saga 'order-1' has format 99, this version reads up to {FORMAT}: "
                 "run the newer version of the toolkit"
             )
@@ -180,8 +180,8 @@ async def test_a_document_that_cannot_be_read_as_a_progress_is_never_overwritten
         await place.store.insert("saga", "payment::order-1", b'{"service":"payment"')
         async with at_work(place, payment):
             await place.publish(an_order())
-            await place.until(lambda: len(place.told(Stuck)) >= 2)
-            assert place.told(Stuck)[0].error.startswith("SagaError: a progress document cannot be read: ")
+            await place.until(lambda: len(place.reported(Stuck)) >= 2)
+            assert place.reported(Stuck)[0].error.startswith("SagaError: a progress document cannot be read: ")
         document = await place.store.get("saga", "payment::order-1")
         assert document is not None
         assert document.content == b'{"service":"payment"'
@@ -348,7 +348,7 @@ async def test_the_copy_of_an_own_event_is_not_looked_at(tmp_path: Path) -> None
         await place.publish(OrderConfirmed(order_id=SAGA), source="payment")
         await place.at_rest(payment)
         assert [e.handler for e in await place.history(payment)] == ["reserve"]
-        assert len(place.told(Handled)) == 1
+        assert len(place.reported(Handled)) == 1
 
 
 async def test_a_cache_holds_the_sagas_that_were_touched_last_and_forgetting_changes_nothing(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ async def test_a_cache_holds_the_sagas_that_were_touched_last_and_forgetting_cha
             p = await place.progress(payment, f"order-{n}")
             assert p is not None
             assert (p.n, p.state) == (3, {"quantity": 3})
-        assert not place.told(Retrying)
+        assert not place.reported(Retrying)
 
 
 def test_a_cache_is_bounded_and_gives_what_it_has_once() -> None:

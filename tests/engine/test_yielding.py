@@ -214,7 +214,7 @@ async def first_half(folder: Path, *, low_priority: bool) -> int:
         for number in range(MANY):
             await place.publish(an_order(f"a-{number}"), booked(f"b-{number}"))
         async with at_work(place, service, limits=FlowLimits(inflight_max=40, inflight_min=40)):
-            await place.until(lambda: len(place.told(Handled)) >= 2 * MANY)
+            await place.until(lambda: len(place.reported(Handled)) >= 2 * MANY)
         assert handled.count("tidy") == handled.count("book") == MANY
         return handled[:MANY].count("tidy")
 

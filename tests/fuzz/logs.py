@@ -24,7 +24,7 @@ from saga.support.clock import SystemClock
 from tests.fuzz.records import SCHEMAS, TOPIC, Written
 from tests.registry.fake_registry import FakeRegistry
 from tests.servers.kafka import KafkaServer
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import start_client
 
 CLOCK = SystemClock()
 PARTITIONS = 4
@@ -234,7 +234,7 @@ class Kafka:
                 max_request_size=2 * self.bytes_max,
                 linger_ms=5,
             )
-            await begun(producer)
+            await start_client(producer)
             try:
                 sent = [
                     await producer.send(
@@ -254,7 +254,7 @@ class Kafka:
 
     async def positions(self) -> Mapping[Partition, int]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await begun(admin)
+        await start_client(admin)
         try:
             found = await admin.list_consumer_group_offsets("payment")
         finally:
@@ -272,7 +272,7 @@ async def kafka(folder: Path) -> AsyncIterator[Kafka]:
     server = KafkaServer.start(folder / "kafka")
     try:
         admin = AIOKafkaAdminClient(bootstrap_servers=server.address)
-        await begun(admin)
+        await start_client(admin)
         theirs = {
             "message.timestamp.type": "CreateTime",
             "message.timestamp.after.max.ms": str((1 << 63) - 1),

@@ -21,7 +21,7 @@ from saga.messaging.transition_events import (
     transitions_to_records,
 )
 from saga.support.clock import from_iso
-from tests.monitor.transition_events import record_of, told
+from tests.monitor.transition_events import make_transition, record_of
 
 TIME = "2026-11-21T14:06:40.123Z"
 WHOLE = TransitionEvent(
@@ -128,7 +128,7 @@ def test_what_is_no_transition_is_refused_with_the_reason(changes: dict[str, Any
 
 
 def test_transitions_of_many_sagas_are_few_records_in_which_those_of_each_are_in_order() -> None:
-    several = [told("order", number, 0, saga=f"order-{n}") for number in range(10) for n in range(200)]
+    several = [make_transition("order", number, 0, saga=f"order-{n}") for number in range(10) for n in range(200)]
     out = transitions_to_records(map(make_line, several))
     sizes = [len(record.value or b"") for record in out]
     assert KEYS <= len(out) < len(several) / 10
@@ -140,6 +140,6 @@ def test_transitions_of_many_sagas_are_few_records_in_which_those_of_each_are_in
 
 
 def test_a_line_longer_than_a_record_is_to_be_is_a_record_of_its_own() -> None:
-    long = told("order", 1, 0, emitted=tuple(f"E{n}" for n in range(2000)))
-    out = transitions_to_records(map(make_line, [told("order", 0, 0), long, told("order", 2, 0)]))
+    long = make_transition("order", 1, 0, emitted=tuple(f"E{n}" for n in range(2000)))
+    out = transitions_to_records(map(make_line, [make_transition("order", 0, 0), long, make_transition("order", 2, 0)]))
     assert [len(parse_transitions(in_the_log(record))) for record in out] == [1, 1, 1]

@@ -22,7 +22,7 @@ from saga.monitor.views import (
 NEWEST_MS = 1_795_270_000_000
 
 
-class ToldViews:
+class FixedViews:
     """Views of sagas, each text of which is `text`. What was asked for is kept."""
 
     def __init__(self, text: str, count: int = 1, services: int = 1, began_ms: int = NEWEST_MS) -> None:

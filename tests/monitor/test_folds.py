@@ -10,7 +10,7 @@ from saga.messaging.transition_events import TransitionEvent
 from saga.monitor import queries, read_model, saga_index
 from saga.monitor.views import PageRequest, SagaFilter
 from saga.support.clock import iso
-from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, told
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, make_transition
 
 OUTCOMES = ("handled", "waiting", "retrying", "dead", "ignored", "queued", "compensated", "later", "replayed")
 
@@ -29,7 +29,7 @@ def histories(draw: st.DrawFn) -> list[TransitionEvent]:
                 outcome = draw(st.sampled_from(OUTCOMES))
                 awaits = ((draw(st.sampled_from(("reserve", "book"))), ("Paid",)),) if draw(st.booleans()) else ()
                 found.append(
-                    told(
+                    make_transition(
                         service,
                         number,
                         ms,
@@ -109,7 +109,7 @@ def test_of_two_words_by_one_number_the_same_counts_in_any_order(
 
 def test_a_saga_with_very_many_transitions_keeps_the_newest_and_counts_each_once() -> None:
     count = saga_index.LINES_MAX + 2 * saga_index.SPARE
-    history = [told("order", number, number * S) for number in range(count)]
+    history = [make_transition("order", number, number * S) for number in range(count)]
     forwards, backwards = Monitor().take(*history, *history), Monitor().take(*reversed(history), *history)
     for monitor in (forwards, backwards):
         timeline = monitor.answers.saga("order-1", BEGIN_MS)
@@ -121,34 +121,40 @@ def test_a_saga_with_very_many_transitions_keeps_the_newest_and_counts_each_once
 
 
 def test_a_gap_is_counted_until_what_is_missing_is_told() -> None:
-    monitor = Monitor().take(told("order", 0, 0), told("order", 3, 3 * S), told("payment", 1, S))
+    monitor = Monitor().take(
+        make_transition("order", 0, 0), make_transition("order", 3, 3 * S), make_transition("payment", 1, S)
+    )
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     assert timeline.missing == 3
-    filled = monitor.take(told("order", 2, 2 * S), told("order", 1, S)).answers.saga("order-1", BEGIN_MS)
+    filled = monitor.take(make_transition("order", 2, 2 * S), make_transition("order", 1, S)).answers.saga(
+        "order-1", BEGIN_MS
+    )
     assert filled is not None
     assert filled.missing == 1
 
 
 def test_of_a_history_that_was_made_anew_counts_what_was_told_since() -> None:
-    parked = told("payment", 3, 3 * S, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError")
-    monitor = Monitor().take(told("order", 0, 0), told("payment", 0, S), told("payment", 1, 2 * S), parked)
-    anew = replace(told("payment", 0, S), rebuilt_at=iso(BEGIN_MS + 10 * MINUTE))
-    monitor.take(anew, told("payment", 1, 2 * S, result="success"))
+    parked = make_transition("payment", 3, 3 * S, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError")
+    monitor = Monitor().take(
+        make_transition("order", 0, 0), make_transition("payment", 0, S), make_transition("payment", 1, 2 * S), parked
+    )
+    anew = replace(make_transition("payment", 0, S), rebuilt_at=iso(BEGIN_MS + 10 * MINUTE))
+    monitor.take(anew, make_transition("payment", 1, 2 * S, result="success"))
     assert monitor.stuck(100 * MINUTE) == []
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0), ("payment", 1)]
     assert (timeline.row.transitions, timeline.missing) == (3, 0)
-    alone = Monitor().take(told("payment", 0, S), anew, told("order", 0, 0))
+    alone = Monitor().take(make_transition("payment", 0, S), anew, make_transition("order", 0, 0))
     assert len(alone.answers.sagas(SagaFilter(), PageRequest()).rows) == 1
 
 
 def test_of_a_long_history_that_was_made_anew_the_others_stay() -> None:
     count = saga_index.LINES_MAX + 2 * saga_index.SPARE
-    long = (told("order", number, number * S) for number in range(count))
-    anew = replace(told("order", 0, 0), rebuilt_at=iso(BEGIN_MS))
-    timeline = Monitor().take(told("payment", 0, count * S), *long, anew).answers.saga("order-1", BEGIN_MS)
+    long = (make_transition("order", number, number * S) for number in range(count))
+    anew = replace(make_transition("order", 0, 0), rebuilt_at=iso(BEGIN_MS))
+    timeline = Monitor().take(make_transition("payment", 0, count * S), *long, anew).answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0)]
     assert (timeline.row.transitions, timeline.missing) == (2, 0)
@@ -156,9 +162,9 @@ def test_of_a_long_history_that_was_made_anew_the_others_stay() -> None:
 
 def test_of_too_many_sagas_the_ended_one_goes_that_was_not_heard_of_for_the_longest_time() -> None:
     monitor = Monitor(read_model.ReadModel(sagas_max=3))
-    monitor.take(told("order", 0, 0, saga="runs"))
+    monitor.take(make_transition("order", 0, 0, saga="runs"))
     for ms, saga in enumerate(("first", "second", "third", "fourth"), start=1):
-        monitor.take(told("order", 0, ms * S, saga=saga, result="success", emitted=("OrderConfirmed",)))
+        monitor.take(make_transition("order", 0, ms * S, saga=saga, result="success", emitted=("OrderConfirmed",)))
     assert [row.saga for row in monitor.answers.sagas(SagaFilter(), PageRequest()).rows] == ["fourth", "third", "runs"]
     assert monitor.folds.forgotten == 2
     assert [row.saga for row in monitor.answers.sagas(SagaFilter(outcome="none"), PageRequest()).rows] == ["runs"]
@@ -166,17 +172,17 @@ def test_of_too_many_sagas_the_ended_one_goes_that_was_not_heard_of_for_the_long
 
 def test_a_saga_that_is_forgotten_is_hot_no_more_and_one_that_is_quiet_takes_no_more_room_than_it_needs() -> None:
     monitor = Monitor(read_model.ReadModel(sagas_max=1)).take(
-        *(told("order", n, n) for n in range(read_model.BUSY_LEAST))
+        *(make_transition("order", n, n) for n in range(read_model.BUSY_LEAST))
     )
     assert len(monitor.answers.hot().sagas) == 1
-    monitor.take(told("order", 0, S, saga="next"))
+    monitor.take(make_transition("order", 0, S, saga="next"))
     assert monitor.answers.hot().sagas == ()
     assert monitor.folds.sagas["next"].service_states == ()
 
 
 def test_where_no_saga_has_ended_the_one_longest_unheard_of_goes() -> None:
     monitor = Monitor(read_model.ReadModel(sagas_max=2))
-    monitor.take(*(told("order", 0, ms * S, "waiting", saga=saga) for ms, saga in enumerate("abc")))
+    monitor.take(*(make_transition("order", 0, ms * S, "waiting", saga=saga) for ms, saga in enumerate("abc")))
     assert [row.saga for row in monitor.answers.sagas(SagaFilter(), PageRequest()).rows] == ["c", "b"]
     assert [saga for saga, _, _ in monitor.stuck(60 * MINUTE)] == ["b", "c"]
 
@@ -205,12 +211,12 @@ def test_a_page_shows_the_sagas_for_which_all_holds_that_is_asked_and_no_others(
     views = (
         Monitor()
         .take(
-            told("order", 0, 0, saga="done", result="success"),
-            told("order", 0, -S, saga="old"),
-            told("order", 0, 0, "retrying", saga="open", open_=True, parked_ms=S),
-            told("payment", 0, 0, "dead", saga="dead", open_=True),
-            told("payment", 0, 0, saga="failed", result="failure"),
-            told("payment", 1, S, "dead", saga="failed", open_=True),
+            make_transition("order", 0, 0, saga="done", result="success"),
+            make_transition("order", 0, -S, saga="old"),
+            make_transition("order", 0, 0, "retrying", saga="open", open_=True, parked_ms=S),
+            make_transition("payment", 0, 0, "dead", saga="dead", open_=True),
+            make_transition("payment", 0, 0, saga="failed", result="failure"),
+            make_transition("payment", 1, S, "dead", saga="failed", open_=True),
         )
         .answers
     )
@@ -226,14 +232,14 @@ def test_a_page_shows_the_sagas_for_which_all_holds_that_is_asked_and_no_others(
 
 def test_of_more_stuck_sagas_than_fit_it_is_said_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "PAGE_MAX", 2)
-    monitor = Monitor().take(*(told("order", 0, 0, "dead", saga=f"s{n}", open_=True) for n in range(2)))
+    monitor = Monitor().take(*(make_transition("order", 0, 0, "dead", saga=f"s{n}", open_=True) for n in range(2)))
     assert (len(monitor.stuck(S)), monitor.answers.stuck(BEGIN_MS + S).more) == (2, False)
-    monitor.take(told("order", 0, 0, "dead", saga="s2", open_=True))
+    monitor.take(make_transition("order", 0, 0, "dead", saga="s2", open_=True))
     assert (len(monitor.stuck(S)), monitor.answers.stuck(BEGIN_MS + S).more) == (2, True)
 
 
 def test_pages_follow_one_another_and_miss_nothing() -> None:
-    monitor = Monitor().take(*(told("order", 0, ms * 700, saga=f"s{ms}") for ms in range(25)))
+    monitor = Monitor().take(*(make_transition("order", 0, ms * 700, saga=f"s{ms}") for ms in range(25)))
     for which, first in ((SagaFilter(), "s24"), (SagaFilter(outcome="none"), "s0")):
         seen, after = list[str](), ""
         while True:
@@ -247,7 +253,9 @@ def test_pages_follow_one_another_and_miss_nothing() -> None:
 
 def test_a_page_ends_after_so_many_sagas_and_the_next_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "LOOK_MAX", 10)
-    monitor = Monitor().take(*(told("order", 0, n // 5 * saga_index.BUCKET_MS, saga=f"s{n:02}") for n in range(30)))
+    monitor = Monitor().take(
+        *(make_transition("order", 0, n // 5 * saga_index.BUCKET_MS, saga=f"s{n:02}") for n in range(30))
+    )
     views, which = monitor.answers, SagaFilter(text="s03")
     first = views.sagas(which, PageRequest())
     second = views.sagas(which, PageRequest(after=first.next))
@@ -261,8 +269,8 @@ def test_a_page_ends_after_so_many_sagas_and_the_next_goes_on_there(monkeypatch:
 
 
 def test_sagas_are_found_by_the_services_that_told_of_them_though_their_lines_are_kept_no_more() -> None:
-    long = (told("payment", n, n) for n in range(saga_index.LINES_MAX + 2 * saga_index.SPARE))
-    monitor = Monitor().take(told("order", 0, 0), *long, told("order", 0, 0, saga="other"))
+    long = (make_transition("payment", n, n) for n in range(saga_index.LINES_MAX + 2 * saga_index.SPARE))
+    monitor = Monitor().take(make_transition("order", 0, 0), *long, make_transition("order", 0, 0, saga="other"))
 
     def found(service: str) -> list[str]:
         return sorted(row.saga for row in monitor.answers.sagas(SagaFilter(service=service), PageRequest()).rows)
@@ -272,13 +280,13 @@ def test_sagas_are_found_by_the_services_that_told_of_them_though_their_lines_ar
 
 @pytest.mark.parametrize("after", ["", "x", "1", "x:y", f"{'9' * 30}:a", "-1:a"])
 def test_a_cursor_that_is_none_begins_at_the_first_page(after: str) -> None:
-    monitor = Monitor().take(told("order", 0, 0))
+    monitor = Monitor().take(make_transition("order", 0, 0))
     assert len(monitor.answers.sagas(SagaFilter(), PageRequest(after=after)).rows) == 1
 
 
 def test_rates_tell_runs_times_retries_and_storms() -> None:
-    runs = [told("payment", n, n * S, saga=f"s{n}", handler_ms=n) for n in range(100)]
-    fails = [told("stock", n, n * S, "retrying", saga=f"s{n}", error="TimeoutError") for n in range(30)]
+    runs = [make_transition("payment", n, n * S, saga=f"s{n}", handler_ms=n) for n in range(100)]
+    fails = [make_transition("stock", n, n * S, "retrying", saga=f"s{n}", error="TimeoutError") for n in range(30)]
     rates = Monitor().take(*runs, *fails).answers.rates()
     payment, stock = rates.handlers
     assert (payment.service, payment.transitions, payment.runs, payment.storm) == ("payment", 100, 100, False)
@@ -291,24 +299,26 @@ def test_rates_tell_runs_times_retries_and_storms() -> None:
 
 
 def test_a_handler_that_comes_to_an_end_more_often_than_it_fails_is_no_storm() -> None:
-    fails = [told("stock", 0, n * S, "retrying", saga=f"s{n}", error="TimeoutError") for n in range(30)]
-    runs = [told("stock", 1, n * S, saga=f"s{n}") for n in range(30)]
+    fails = [make_transition("stock", 0, n * S, "retrying", saga=f"s{n}", error="TimeoutError") for n in range(30)]
+    runs = [make_transition("stock", 1, n * S, saga=f"s{n}") for n in range(30)]
     assert not Monitor().take(*fails, *runs).answers.rates().handlers[0].storm
     assert Monitor().take(*fails, *runs[1:]).answers.rates().handlers[0].storm
 
 
 def test_the_rate_a_second_is_that_of_five_whole_minutes() -> None:
     begin = -BEGIN_MS % MINUTE  # of a whole minute
-    monitor = Monitor().take(*(told("order", n, begin + n * S) for n in range(30)))
+    monitor = Monitor().take(*(make_transition("order", n, begin + n * S) for n in range(30)))
     assert monitor.answers.rates().handlers[0].per_s == 0, "the minute is not over"
-    (rate,) = monitor.take(told("order", 30, begin + 5 * MINUTE)).answers.rates().handlers
+    (rate,) = monitor.take(make_transition("order", 30, begin + 5 * MINUTE)).answers.rates().handlers
     assert rate.per_s == 0.1
-    (rate,) = monitor.take(told("order", 31, begin + 6 * MINUTE)).answers.rates().handlers
+    (rate,) = monitor.take(make_transition("order", 31, begin + 6 * MINUTE)).answers.rates().handlers
     assert rate.per_s == round(1 / 300, 3)
 
 
 def test_what_is_older_than_the_window_is_counted_no_more() -> None:
-    monitor = Monitor().take(told("payment", 0, 0, error="Declined"), told("payment", 1, 31 * MINUTE))
+    monitor = Monitor().take(
+        make_transition("payment", 0, 0, error="Declined"), make_transition("payment", 1, 31 * MINUTE)
+    )
     (rate,) = monitor.answers.rates().handlers
     assert rate.transitions == 1
     assert monitor.answers.errors() == ()
@@ -316,36 +326,40 @@ def test_what_is_older_than_the_window_is_counted_no_more() -> None:
 
 def test_errors_are_told_by_class_with_the_saga_of_the_last_one() -> None:
     monitor = Monitor().take(
-        told("payment", 0, 0, "retrying", saga="a", error="Declined"),
-        told("payment", 0, 2 * S, "retrying", saga="b", error="Declined"),
-        told("payment", 1, 1 * S, "dead", saga="a", error="KeyError"),
+        make_transition("payment", 0, 0, "retrying", saga="a", error="Declined"),
+        make_transition("payment", 0, 2 * S, "retrying", saga="b", error="Declined"),
+        make_transition("payment", 1, 1 * S, "dead", saga="a", error="KeyError"),
     )
     said = [(each.error, each.count, each.saga) for each in monitor.answers.errors()]
     assert said == [("Declined", 2, "b"), ("KeyError", 1, "a")]
 
 
 def test_a_partition_that_gets_more_than_its_share_is_hot() -> None:
-    few = [told("payment", 0, n, saga=f"few{n}", partition=n % 8) for n in range(80)]
-    many = [told("payment", 0, n, saga=f"many{n}", partition=3) for n in range(200)]
+    few = [make_transition("payment", 0, n, saga=f"few{n}", partition=n % 8) for n in range(80)]
+    many = [make_transition("payment", 0, n, saga=f"many{n}", partition=3) for n in range(200)]
     (hot,) = Monitor().take(*few, *many).answers.hot().partitions
     assert (hot.topic, hot.partition, hot.transitions, hot.share) == ("orders", 3, 210, 6.0)
 
 
 def test_a_clock_far_ahead_does_not_push_the_others_out_of_the_window() -> None:
     monitor = Monitor()
-    monitor.folds.apply(told("payment", 0, 0), BEGIN_MS)
-    monitor.folds.apply(told("payment", 0, 10_000 * MINUTE, saga="ahead"), BEGIN_MS)
+    monitor.folds.apply(make_transition("payment", 0, 0), BEGIN_MS)
+    monitor.folds.apply(make_transition("payment", 0, 10_000 * MINUTE, saga="ahead"), BEGIN_MS)
     (rate,) = monitor.answers.rates().handlers
     assert rate.transitions == 2
 
 
 def test_what_is_beyond_all_bounds_is_not_taken() -> None:
-    monitor = Monitor().take(told("order", read_model.NUMBER_MAX + 1, 0), told("order", 0, 0, saga="x" * 1001))
+    monitor = Monitor().take(
+        make_transition("order", read_model.NUMBER_MAX + 1, 0), make_transition("order", 0, 0, saga="x" * 1001)
+    )
     assert monitor.folds.sagas == {}
 
 
 def test_long_names_and_very_many_types_are_cut() -> None:
-    monitor = Monitor().take(told("order", 0, 0, handler="h" * 5000, emitted=tuple(f"E{n}" for n in range(50))))
+    monitor = Monitor().take(
+        make_transition("order", 0, 0, handler="h" * 5000, emitted=tuple(f"E{n}" for n in range(50)))
+    )
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     (line,) = timeline.lines

@@ -19,7 +19,7 @@ from saga.monitor.read_model import ReadModel
 from saga.monitor.reader import TransitionReader
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import SystemClock
-from tests.monitor.transition_events import BEGIN_MS, S, record_of, told
+from tests.monitor.transition_events import BEGIN_MS, S, make_transition, record_of
 
 CLOCK = SystemClock()
 WITHIN_S = 60.0
@@ -85,14 +85,14 @@ def sagas(reader: TransitionReader, prefix: str) -> list[str]:
 
 def some(prefix: str, numbers: Sequence[int] = (0, 1)) -> list[TransitionEvent]:
     """Transitions of three sagas."""
-    return [told("order", number, number * S, saga=f"{prefix}{n}") for n in range(3) for number in numbers]
+    return [make_transition("order", number, number * S, saga=f"{prefix}{n}") for n in range(3) for number in numbers]
 
 
 async def test_it_folds_what_is_there_and_what_comes(either: Settings) -> None:
     await publish(either, *some("comes-"))
     async with following(either) as (reader, _):
         await until(lambda: sagas(reader, "comes-") == ["comes-0", "comes-1", "comes-2"])
-        await publish(either, told("payment", 0, 5 * S, saga="comes-3"))
+        await publish(either, make_transition("payment", 0, 5 * S, saga="comes-3"))
         await until(lambda: "comes-3" in reader.folds.sagas)
 
 
@@ -126,10 +126,10 @@ async def test_it_reads_partitions_that_the_topic_gets_while_it_reads(
     async with open_administration(either, CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         async with following(either) as (reader, _):
-            await broker.publish([record_of(told("order", 0, 0))._replace(topic=topic)])
+            await broker.publish([record_of(make_transition("order", 0, 0))._replace(topic=topic)])
             await until(lambda: len(reader.folds.sagas) == 1)
             await broker.add_partitions(topic, 8)
-            many = [record_of(told("order", 0, 0, saga=f"s{n}"))._replace(topic=topic) for n in range(50)]
+            many = [record_of(make_transition("order", 0, 0, saga=f"s{n}"))._replace(topic=topic) for n in range(50)]
             await broker.publish(many)
             await until(lambda: len(reader.folds.sagas) == 51)
 
@@ -147,7 +147,7 @@ async def test_it_begins_at_a_time_if_it_is_told_to(either: Settings) -> None:
 
 async def test_what_is_no_transition_is_counted_and_keeps_nobody_out(either: Settings) -> None:
     strangers = [Outgoing(TRANSITIONS, b"strange-0", value, ()) for value in (None, b"", b"{}", b"\xff", b"[" * 5000)]
-    other = record_of(told("order", 0, 0, saga="strange-0"))._replace(key=b"other")
+    other = record_of(make_transition("order", 0, 0, saga="strange-0"))._replace(key=b"other")
     await publish(either, *strangers, other, *some("strange-"))
     async with following(either) as (reader, _):
         await until(lambda: len(sagas(reader, "strange-")) == 3 and reader.refused >= 6)

@@ -29,8 +29,8 @@ from saga.monitor.shared.worker import changelog_topic
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
-from tests.monitor.transition_events import MINUTE, S, told
-from tests.servers.plain_clients import created_again
+from tests.monitor.transition_events import MINUTE, S, make_transition
+from tests.servers.plain_clients import recreate_topic
 from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
@@ -82,7 +82,7 @@ class Ground:
 
     def recreate(self) -> None:
         """Have the topic deleted and created again, empty."""
-        asyncio.run(created_again(self.address, self.topic, 12))
+        asyncio.run(recreate_topic(self.address, self.topic, 12))
 
     @contextmanager
     def worker(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
@@ -117,10 +117,12 @@ def some(numbers: Sequence[int]) -> list[TransitionEvent]:
     for n, saga in enumerate(SAGAS):
         for number in numbers:
             ms = n * S + number * MINUTE
-            found.append(told("order", number, ms, saga=saga, handler="place", partition=n % 3))
+            found.append(make_transition("order", number, ms, saga=saga, handler="place", partition=n % 3))
             outcome = ("waiting", "handled", "retrying", "dead")[number % 4 if n % 7 == 0 else number % 2]
             error = "Declined" if outcome in ("retrying", "dead") else None
-            found.append(told("payment", number, ms + 5, outcome, saga=saga, error=error, open_=True, partition=0))
+            found.append(
+                make_transition("payment", number, ms + 5, outcome, saga=saga, error=error, open_=True, partition=0)
+            )
     return [*found, *found[::5]]
 
 

@@ -23,7 +23,7 @@ from saga.monitor.shared.worker import MonitorWorker
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.monitor.test_shared_parts import record
-from tests.monitor.transition_events import S, told
+from tests.monitor.transition_events import S, make_transition
 from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
@@ -39,7 +39,10 @@ class Known(MonitorWorker):
     def __init__(self, others: dict[str, set[int]]) -> None:
         super().__init__("shop", "127.0.0.1:1", 4, 100, CLOCK, _no_log_ids)
         self.parts, self.ready, self._others = {0: PartitionModel(0)}, True, others
-        for each in (told("order", 0, 0, "dead", saga="here", open_=True, error="Late"), told("payment", 0, S)):
+        for each in (
+            make_transition("order", 0, 0, "dead", saga="here", open_=True, error="Late"),
+            make_transition("payment", 0, S),
+        ):
             list(self.parts[0].apply(record(each)))
 
     def owners(self) -> dict[str, set[int]]:

@@ -33,7 +33,7 @@ from saga.monitor.shared.server import (
 )
 from saga.monitor.views import HandlerRates, StuckSagas
 from tests.monitor.test_folds import histories
-from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, record_of, told
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, make_transition, record_of
 
 AFTER_MS = BEGIN_MS + 1000 * MINUTE
 PARTITIONS = 2
@@ -166,7 +166,7 @@ def test_tables_are_read_in_any_order_with_entries_of_two_owners(
 
 def test_a_transition_that_is_told_again_is_kept_again_only_if_it_says_more() -> None:
     part = PartitionModel(0)
-    unseen = told("order", 0, 0, "waiting", handler_ms=None, queued_ms=None, open_=True)
+    unseen = make_transition("order", 0, 0, "waiting", handler_ms=None, queued_ms=None, open_=True)
     assert len([*part.apply(record(unseen))]) == 1
     assert [*part.apply(record(unseen))] == []
     (seen,) = part.apply(record(replace(unseen, handler_ms=7, queued_ms=3)))
@@ -180,7 +180,7 @@ def test_a_transition_that_is_told_again_is_kept_again_only_if_it_says_more() ->
 
 
 def test_the_rates_of_a_saga_that_was_forgotten_are_in_their_table() -> None:
-    shared = Shared().take([told("order", n, n * S, error="Late", saga="a") for n in range(3)])
+    shared = Shared().take([make_transition("order", n, n * S, error="Late", saga="a") for n in range(3)])
     before = answers(shared)[:2]
     removed = shared.parts[ord("a") % PARTITIONS].forget_one()
     assert [change.value for change in removed] == [None, None, None]
@@ -195,7 +195,11 @@ def test_the_rates_of_a_saga_that_was_forgotten_are_in_their_table() -> None:
 
 def test_entries_that_are_removed_take_their_saga_along() -> None:
     shared = Shared().take(
-        [told("order", 0, 0, saga="a"), told("payment", 0, S, saga="a"), told("order", 0, 2 * S, saga="c")]
+        [
+            make_transition("order", 0, 0, saga="a"),
+            make_transition("payment", 0, S, saga="a"),
+            make_transition("order", 0, 2 * S, saga="c"),
+        ]
     )
     removed = shared.parts[1].forget_one()
     again = shared.restarted(
@@ -206,14 +210,14 @@ def test_entries_that_are_removed_take_their_saga_along() -> None:
 
 def test_of_a_saga_with_very_many_transitions_all_entries_are_removed() -> None:
     part = PartitionModel(0)
-    kept = {change.key for n in range(700) for change in part.apply(record(told("order", n, n * S)))}
+    kept = {change.key for n in range(700) for change in part.apply(record(make_transition("order", n, n * S)))}
     assert {change.key for change in part.forget_one()} == kept
     assert len(kept) == 700
 
 
 def test_long_names_and_very_many_types_are_kept_as_they_are_shown() -> None:
     names = tuple(f"E{n}" for n in range(30))
-    long = told(
+    long = make_transition(
         "s" * 500, 0, 0, "waiting", saga="a", handler="h" * 500, emitted=names, awaits=(("w", names),), open_=True
     )
     shared = Shared().take([long])
@@ -268,18 +272,18 @@ def test_a_record_that_is_no_transition_is_passed_over_and_counted() -> None:
 
 def test_rates_are_written_for_the_minutes_in_which_something_was_counted_and_that_are_not_over() -> None:
     part = PartitionModel(0)
-    list(part.apply(record(told("order", 0, 0, error="Late"))))
+    list(part.apply(record(make_transition("order", 0, 0, error="Late"))))
     assert len(part.take_changed_rates()) == 3
     assert part.take_changed_rates() == []
-    list(part.apply(record(told("order", 1, S))))
+    list(part.apply(record(make_transition("order", 1, S))))
     assert [parse_partition(rate.name) for rate in part.take_changed_rates()] == [0, 0]
-    list(part.apply(record(told("order", 2, 2 * S))))
-    list(part.apply(record(told("order", 3, 100 * MINUTE))))
+    list(part.apply(record(make_transition("order", 2, 2 * S))))
+    list(part.apply(record(make_transition("order", 3, 100 * MINUTE))))
     assert {rate.minute for rate in part.take_changed_rates()} == {(BEGIN_MS + 100 * MINUTE) // MINUTE}
 
 
 def test_of_what_is_stuck_in_all_parts_the_longest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Shared().take([told("order", 0, n * S, "dead", saga=f"s{n}", open_=True) for n in range(9)])
+    shared = Shared().take([make_transition("order", 0, n * S, "dead", saga=f"s{n}", open_=True) for n in range(9)])
     everything = shared.stuck(AFTER_MS)
     assert [each.saga for each in everything.sagas] == [f"s{n}" for n in range(9)]
     assert not everything.more
@@ -289,8 +293,11 @@ def test_of_what_is_stuck_in_all_parts_the_longest_are_told(monkeypatch: pytest.
 
 
 def test_a_history_that_was_made_anew_is_the_new_one_after_a_restart_too() -> None:
-    old = [told("order", n, n * S, "dead" if n else "handled", saga="a", open_=True) for n in range(4)]
-    new = [replace(told("order", 0, 9 * S, saga="a"), rebuilt_at=old[3].time), told("order", 1, 10 * S, saga="a")]
+    old = [make_transition("order", n, n * S, "dead" if n else "handled", saga="a", open_=True) for n in range(4)]
+    new = [
+        replace(make_transition("order", 0, 9 * S, saga="a"), rebuilt_at=old[3].time),
+        make_transition("order", 1, 10 * S, saga="a"),
+    ]
     shared, one = Shared().take(old).take(new), Monitor().take(*old, *new)
     assert answers(shared)[5] == answers(shared.restarted())[5] == answers_of_one(one)[5]
     assert shared.parts[1].read_model.sagas["a"].count == 2

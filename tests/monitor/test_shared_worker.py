@@ -15,7 +15,7 @@ from saga.monitor.shared import server
 from saga.monitor.shared.partitions import POSITION, PartitionModel
 from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, MonitorWorker, changelog_topic
 from saga.support.clock import SystemClock
-from tests.monitor.transition_events import record_of, told
+from tests.monitor.transition_events import make_transition, record_of
 
 
 class Log:
@@ -72,7 +72,7 @@ def working(clock: SystemClock | None = None) -> tuple[MonitorWorker, Log]:
 
 
 def fold(worker: MonitorWorker, *offsets: int) -> None:
-    sent = [record_of(told("payment", 0, 1, saga=f"order-{offset}")) for offset in offsets]
+    sent = [record_of(make_transition("payment", 0, 1, saga=f"order-{offset}")) for offset in offsets]
     asyncio.run(worker._apply(events_of(offsets, sent)))
 
 

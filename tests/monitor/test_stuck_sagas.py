@@ -7,32 +7,32 @@ from saga.monitor import stuck_detection
 from saga.monitor.queries import HELD_UP
 from saga.monitor.read_model import ReadModel
 from saga.support.clock import LATEST_MS
-from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, told
+from tests.monitor.transition_events import BEGIN_MS, MINUTE, Monitor, S, make_transition
 
 PAID = (("book", ("PaymentReserved",)),)
 LATER = (("book", ("PaymentReserved",), 60 * MINUTE),)
 
 
 def test_a_dead_letter_is_stuck_at_once_until_a_person_has_ended_it() -> None:
-    dead = told("payment", 0, 5 * S, "dead", open_=True, error="KeyError")
-    monitor = Monitor().take(told("order", 0, 0, due_ms=60 * MINUTE, open_=True), dead)
+    dead = make_transition("payment", 0, 5 * S, "dead", open_=True, error="KeyError")
+    monitor = Monitor().take(make_transition("order", 0, 0, due_ms=60 * MINUTE, open_=True), dead)
     assert monitor.stuck(5 * S) == [("order-1", "dead", 5 * S)]
     assert monitor.stuck(5 * S - 1) == []
     assert "saga dead replay" in monitor.ends(5 * S)
-    monitor.take(told("payment", 1, 9 * S, "replayed", open_=True))
+    monitor.take(make_transition("payment", 1, 9 * S, "replayed", open_=True))
     assert monitor.stuck(10 * S) == []
 
 
 def test_a_dead_letter_that_came_to_its_end_with_the_saga_blocks_it_no_more() -> None:
     monitor = Monitor().take(
-        told("payment", 0, 0, "dead", open_=True, error="KeyError"),
-        told("payment", 1, S, "compensated", handler="release", awaits=PAID),
+        make_transition("payment", 0, 0, "dead", open_=True, error="KeyError"),
+        make_transition("payment", 1, S, "compensated", handler="release", awaits=PAID),
     )
     assert [why for _, why, _ in monitor.stuck(1000 * MINUTE)] == ["waiting"]
 
 
 def failed(number: int, ms: int, blame: str | None = "code", handler: str = "reserve") -> TransitionEvent:
-    return told(
+    return make_transition(
         "payment", number, ms, "retrying", handler=handler, parked_ms=60 * MINUTE, open_=True, error="E", blame=blame
     )
 
@@ -42,7 +42,7 @@ def test_a_run_that_fails_of_its_own_code_is_stuck_at_its_first_failure_until_it
     assert monitor.stuck(5 * S) == [("order-1", "failing", 5 * S)]
     assert monitor.stuck(5 * S - 1) == []
     assert monitor.ends(5 * S) == "a release that fixes reserve, or a rollback: its own code fails on OrderPlaced"
-    monitor.take(told("payment", 2, MINUTE, "handled"))
+    monitor.take(make_transition("payment", 2, MINUTE, "handled"))
     assert monitor.stuck(2 * MINUTE) == []
 
 
@@ -52,29 +52,33 @@ def test_a_run_that_the_outside_fails_is_not_stuck_while_it_is_tried_again() -> 
 
 
 def test_a_dead_letter_is_told_before_a_run_that_fails() -> None:
-    monitor = Monitor().take(failed(0, 5 * S), told("payment", 1, 6 * S, "dead", handler="capture", open_=True))
+    monitor = Monitor().take(
+        failed(0, 5 * S), make_transition("payment", 1, 6 * S, "dead", handler="capture", open_=True)
+    )
     assert [why for _, why, _ in monitor.stuck(MINUTE)] == ["dead"]
 
 
 def test_what_was_due_is_stuck_when_it_is_overdue_and_no_more_when_it_has_run() -> None:
-    monitor = Monitor().take(told("order", 0, 0, "waiting", due_ms=20 * MINUTE, awaits=PAID, open_=True))
+    monitor = Monitor().take(make_transition("order", 0, 0, "waiting", due_ms=20 * MINUTE, awaits=PAID, open_=True))
     late = 20 * MINUTE + stuck_detection.OVERDUE_MS
     assert monitor.stuck(late - 1) == []
     assert monitor.stuck(late) == [("order-1", "overdue", late)]
     assert "deadline" in monitor.ends(late)
-    monitor.take(told("order", 1, late + 1, handler="expire", result="failure", emitted=("OrderCancelled",)))
+    monitor.take(make_transition("order", 1, late + 1, handler="expire", result="failure", emitted=("OrderCancelled",)))
     assert monitor.stuck(late + 2) == []
 
 
 def test_a_next_attempt_that_does_not_come_is_overdue() -> None:
-    monitor = Monitor().take(told("payment", 0, 0, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError"))
+    monitor = Monitor().take(
+        make_transition("payment", 0, 0, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError")
+    )
     assert monitor.stuck(MINUTE) == []
     assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + stuck_detection.OVERDUE_MS)]
     assert "next attempt" in monitor.ends(2 * MINUTE)
 
 
 def test_what_a_breaker_or_a_pause_holds_up_is_never_overdue_and_told_as_held_up() -> None:
-    monitor = Monitor().take(told("payment", 0, 0, "retrying", parked_ms=LATEST_MS - BEGIN_MS, open_=True))
+    monitor = Monitor().take(make_transition("payment", 0, 0, "retrying", parked_ms=LATEST_MS - BEGIN_MS, open_=True))
     assert monitor.stuck(1000 * MINUTE) == []
     timeline = monitor.answers.saga("order-1", BEGIN_MS + 1000 * MINUTE)
     assert timeline is not None
@@ -83,7 +87,7 @@ def test_what_a_breaker_or_a_pause_holds_up_is_never_overdue_and_told_as_held_up
 
 
 def test_a_wait_that_nothing_ends_is_stuck_after_what_is_allowed_where_nothing_is_usual() -> None:
-    monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=PAID))
+    monitor = Monitor().take(make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID))
     assert monitor.stuck(stuck_detection.UNKNOWN_MS - 1) == []
     assert monitor.stuck(stuck_detection.UNKNOWN_MS) == [("order-1", "waiting", stuck_detection.UNKNOWN_MS)]
     (stuck,) = monitor.answers.stuck(BEGIN_MS + stuck_detection.UNKNOWN_MS).sagas
@@ -94,8 +98,8 @@ def test_a_wait_that_nothing_ends_is_stuck_after_what_is_allowed_where_nothing_i
 
 def test_a_wait_counts_from_the_first_part_that_waits() -> None:
     monitor = Monitor().take(
-        told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
-        told("shipping", 1, MINUTE, "waiting", handler="book", awaits=PAID),
+        make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
+        make_transition("shipping", 1, MINUTE, "waiting", handler="book", awaits=PAID),
     )
     assert monitor.stuck(stuck_detection.UNKNOWN_MS) == [("order-1", "waiting", stuck_detection.UNKNOWN_MS)]
 
@@ -105,25 +109,27 @@ def test_a_wait_is_measured_by_what_is_usual_for_its_handler(usual_ms: int, allo
     monitor = Monitor()
     for n in range(stuck_detection.USUAL_LEAST):
         both = (
-            told("shipping", 0, 0, "waiting", saga=f"s{n}", handler="book", awaits=PAID),
-            told("shipping", 1, usual_ms, saga=f"s{n}", handler="book", result="success"),
+            make_transition("shipping", 0, 0, "waiting", saga=f"s{n}", handler="book", awaits=PAID),
+            make_transition("shipping", 1, usual_ms, saga=f"s{n}", handler="book", result="success"),
         )
         monitor.take(*(both if n % 2 else reversed(both)))
-    monitor.take(told("shipping", 0, 0, "waiting", handler="book", awaits=PAID))
+    monitor.take(make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID))
     assert monitor.stuck(allowed_ms - 1) == []
     assert monitor.stuck(allowed_ms) == [("order-1", "waiting", allowed_ms)]
 
 
 def test_a_wait_goes_on_by_itself_while_a_time_is_set_in_any_service() -> None:
     monitor = Monitor().take(
-        told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
-        told("order", 0, 0, due_ms=120 * MINUTE, open_=True),
+        make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
+        make_transition("order", 0, 0, due_ms=120 * MINUTE, open_=True),
     )
     assert monitor.stuck(119 * MINUTE) == []
 
 
 def test_what_waits_until_a_deadline_is_awaited_once() -> None:
-    monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=PAID, due_ms=MINUTE, open_=True))
+    monitor = Monitor().take(
+        make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID, due_ms=MINUTE, open_=True)
+    )
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     assert [each.ends for each in timeline.awaited] == [
@@ -132,11 +138,13 @@ def test_what_waits_until_a_deadline_is_awaited_once() -> None:
 
 
 def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> None:
-    monitor = Monitor().take(told("order", 0, 0, emitted=("OrderPlaced",)))
+    monitor = Monitor().take(make_transition("order", 0, 0, emitted=("OrderPlaced",)))
     assert monitor.stuck(stuck_detection.UNKNOWN_MS) == [("order-1", "silent", stuck_detection.UNKNOWN_MS)]
     assert "those that take OrderPlaced run" in monitor.ends(stuck_detection.UNKNOWN_MS)
     for n in range(stuck_detection.USUAL_LEAST):
-        monitor.take(told("order", 0, 0, saga=f"s{n}"), told("order", 1, S, saga=f"s{n}", result="success"))
+        monitor.take(
+            make_transition("order", 0, 0, saga=f"s{n}"), make_transition("order", 1, S, saga=f"s{n}", result="success")
+        )
     assert monitor.stuck(stuck_detection.LEAST_MS) == [("order-1", "silent", stuck_detection.LEAST_MS)]
 
 
@@ -147,10 +155,10 @@ def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backward
         for n in range(stuck_detection.USUAL_LEAST):
             saga = f"{kind}-{n}"
             history += [
-                told("order", 0, 0, saga=saga, type_=kind),
-                told("payment", 0, takes_ms, saga=saga, type_="Paid", result="success"),
+                make_transition("order", 0, 0, saga=saga, type_=kind),
+                make_transition("payment", 0, takes_ms, saga=saga, type_="Paid", result="success"),
             ]
-        history.append(told("order", 0, 0, saga=kind, type_=kind))
+        history.append(make_transition("order", 0, 0, saga=kind, type_=kind))
     monitor = Monitor().take(*(reversed(history) if backwards else history))
     assert monitor.stuck(stuck_detection.LEAST_MS) == [("Refunded", "silent", stuck_detection.LEAST_MS)]
     assert monitor.stuck(300 * MINUTE) == [("Refunded", "silent", stuck_detection.LEAST_MS)]
@@ -158,14 +166,14 @@ def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backward
 
 
 def test_a_saga_whose_beginning_was_not_told_is_never_silent() -> None:
-    assert Monitor().take(told("order", 4, 0)).stuck(1000 * MINUTE) == []
+    assert Monitor().take(make_transition("order", 4, 0)).stuck(1000 * MINUTE) == []
 
 
 def test_after_the_outcome_only_what_is_open_counts() -> None:
-    ended = told("order", 0, 0, result="success")
-    left_over = told("shipping", 0, 0, "waiting", handler="book", awaits=PAID)
+    ended = make_transition("order", 0, 0, result="success")
+    left_over = make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID)
     assert Monitor().take(ended, left_over).stuck(1000 * MINUTE) == []
-    open_still = told("shipping", 0, 0, "waiting", handler="book", awaits=PAID, open_=True)
+    open_still = make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID, open_=True)
     assert Monitor().take(ended, open_still).stuck(1000 * MINUTE) == [
         ("order-1", "waiting", stuck_detection.UNKNOWN_MS)
     ]
@@ -173,8 +181,8 @@ def test_after_the_outcome_only_what_is_open_counts() -> None:
 
 def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it() -> None:
     monitor = Monitor().take(
-        told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
-        told("shipping", 1, MINUTE, "later", handler="book", later=LATER, open_=True),
+        make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
+        make_transition("shipping", 1, MINUTE, "later", handler="book", later=LATER, open_=True),
     )
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
@@ -188,12 +196,14 @@ def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it(
     (stuck,) = monitor.answers.stuck(BEGIN_MS + late).sagas
     assert (stuck.awaited.service, stuck.awaited.handler) == ("shipping", "book")
     assert "requested by `Later`, which was due at 2026-11-21T15:06:40.000Z: check that" in stuck.awaited.ends
-    monitor.take(told("shipping", 2, late, handler="book"))
+    monitor.take(make_transition("shipping", 2, late, handler="book"))
     assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", late + stuck_detection.UNKNOWN_MS)]
 
 
 def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_run_that_goes_on_later() -> None:
-    monitor = Monitor().take(told("shipping", 0, 0, "later", handler="book", later=LATER, due_ms=MINUTE, open_=True))
+    monitor = Monitor().take(
+        make_transition("shipping", 0, 0, "later", handler="book", later=LATER, due_ms=MINUTE, open_=True)
+    )
     assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + stuck_detection.OVERDUE_MS)]
     assert "its deadline" in monitor.ends(2 * MINUTE)
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
@@ -202,25 +212,25 @@ def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_run_th
         "it continues at 2026-11-21T",
         "its deadline at 2026-11-21T",
     ]
-    monitor.take(told("shipping", 1, 1, "retrying", later=LATER, parked_ms=90 * MINUTE, open_=True))
+    monitor.take(make_transition("shipping", 1, 1, "retrying", later=LATER, parked_ms=90 * MINUTE, open_=True))
     assert monitor.stuck(91 * MINUTE) == [("order-1", "overdue", 90 * MINUTE + stuck_detection.OVERDUE_MS)]
     assert "next attempt" in monitor.ends(91 * MINUTE)
 
 
 def test_two_messages_that_wait_for_one_handler_are_one_wait() -> None:
     twice = (("book", ("PaymentReserved",)), ("book", ("OrderPlaced",)))
-    monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=twice))
+    monitor = Monitor().take(make_transition("shipping", 0, 0, "waiting", handler="book", awaits=twice))
     assert len(monitor.stuck(stuck_detection.UNKNOWN_MS)) == 1
-    monitor.take(told("shipping", 1, S, handler="book", result="success"))
+    monitor.take(make_transition("shipping", 1, S, handler="book", result="success"))
     assert monitor.stuck(1000 * MINUTE) == []
 
 
 def test_the_longest_stuck_come_first_and_all_is_gone_with_a_saga_that_is_forgotten() -> None:
     monitor = Monitor(ReadModel(sagas_max=2))
     monitor.take(
-        told("order", 0, 2 * S, "dead", saga="late", open_=True),
-        told("order", 0, S, "dead", saga="early", open_=True),
+        make_transition("order", 0, 2 * S, "dead", saga="late", open_=True),
+        make_transition("order", 0, S, "dead", saga="early", open_=True),
     )
     assert [saga for saga, _, _ in monitor.stuck(MINUTE)] == ["early", "late"]
-    monitor.take(told("order", 0, 3 * S, saga="new"))
+    monitor.take(make_transition("order", 0, 3 * S, saga="new"))
     assert [saga for saga, _, _ in monitor.stuck(MINUTE)] == ["late"]

@@ -14,7 +14,7 @@ from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import blocked, mend, outcomes
 from tests.cli.test_missing_topics import Running
 from tests.monitor.asking import Browser, Seen, Sent, browsing
-from tests.monitor.fixed_views import ToldViews
+from tests.monitor.fixed_views import FixedViews
 
 WITHIN_S = 60.0
 
@@ -159,7 +159,7 @@ async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
     baking: Running, pottery_on: Pottery, saga: Call, folder: Path
 ) -> None:
     (folder / "users").write_text(format_user_line("ada", "correct horse"))
-    async with browsing(Settings(monitor_users="users"), ToldViews("cup-1")) as browser:
+    async with browsing(Settings(monitor_users="users"), FixedViews("cup-1")) as browser:
         await browser.sign_in("ada", "correct horse")
         [path] = await letters_of(browser, "cup-2")
         answer = form_to(await browser.get(path), "/dead/act", wanted="resolve")

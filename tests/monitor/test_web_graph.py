@@ -20,7 +20,7 @@ from saga.monitor.views import (
 from saga.monitor.web.live_graph import draw_live_graph, link_event, list_troubles, make_live_numbers
 from tests.choreography.test_graph_drawing import find_labels
 from tests.monitor.asking import browsing
-from tests.monitor.fixed_views import NEWEST_MS, ToldViews
+from tests.monitor.fixed_views import NEWEST_MS, FixedViews
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,7 +125,7 @@ def test_names_lead_to_lists_of_sagas(graph: ChoreographyGraph) -> None:
 
 
 async def test_the_example_is_drawn_from_its_manifests(folder: Path) -> None:
-    views = ToldViews("payment")
+    views = FixedViews("payment")
     async with browsing(Settings(), views) as browser:
         page = await browser.get("/graph")
         style = await browser.client.get("/assets/graph.css")
@@ -165,7 +165,7 @@ async def test_without_contracts_or_manifests_it_is_said(
         assert not [tag for tag, _ in page.elements if tag == "svg"]
 
 
-class BusyViews(ToldViews):
+class BusyViews(FixedViews):
     """Views of the order saga while payment fails."""
 
     def rates(self) -> HandlerRates:

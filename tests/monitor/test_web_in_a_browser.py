@@ -19,7 +19,7 @@ from saga.monitor.web.app import create_app
 from saga.monitor.web.users import format_user_line
 from tests.monitor.asking import CLOCK
 from tests.monitor.chromium import Tab, a_tab, axe, program
-from tests.monitor.fixed_views import ToldViews
+from tests.monitor.fixed_views import FixedViews
 from tests.monitor.test_web_pages import HOSTILE
 from tests.servers.fixtures import or_left_out
 from tests.servers.npm import FETCH_S
@@ -83,7 +83,7 @@ async def shown(tab: Tab, url: str, path: str) -> None:
 
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_every_page_can_be_used_by_everybody_and_asks_nobody_else(shop: Path, script: str) -> None:
-    views = ToldViews("order-", count=10_000, services=25)
+    views = FixedViews("order-", count=10_000, services=25)
     settings = Settings(monitor_users="users")
     async with served(settings, views) as url, a_tab(shop) as tab:
         await sign_in(tab, url)
@@ -107,7 +107,7 @@ async def test_every_page_can_be_used_by_everybody_and_asks_nobody_else(shop: Pa
 
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, script: str) -> None:
-    async with served(Settings(), ToldViews("order-", count=3)) as url, a_tab(shop) as tab:
+    async with served(Settings(), FixedViews("order-", count=3)) as url, a_tab(shop) as tab:
         await shown(tab, url, "/sagas")
         await tab.press("Tab")
         assert await tab.value("document.activeElement.textContent") == "Skip to the content"
@@ -123,7 +123,7 @@ async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, scrip
 
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: str) -> None:
-    views = ToldViews("")
+    views = FixedViews("")
     async with served(Settings(), views) as url, a_tab(shop) as tab:
         await tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { window.hit = true; };")
         for text in HOSTILE:
@@ -140,7 +140,7 @@ async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: st
 
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_what_is_live_is_renewed_unless_somebody_is_at_it(shop: Path, script: str) -> None:
-    views = ToldViews("before-", count=3)
+    views = FixedViews("before-", count=3)
     async with served(Settings(), views) as url, a_tab(shop) as tab:
         await tab.call(
             "Page.addScriptToEvaluateOnNewDocument",

@@ -15,7 +15,7 @@ from saga.ops.dead_letters import DeadLetter
 from tests.monitor.asking import browsing
 
 
-def told(what: str, now: str, service: str = "payment", **more: Any) -> AttentionItem:
+def make_item(what: str, now: str, service: str = "payment", **more: Any) -> AttentionItem:
     return AttentionItem(DeadLetter(service=service, id="1", what=what, time="", reason="", remedy="", **more), now)
 
 
@@ -32,10 +32,10 @@ async def page(letters: Snapshot[Attention], monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_only_what_still_needs_a_person_is_counted(promtool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     letters = [
-        *(told("dead letter", now) for now in ("blocks", "blocks", "replayed", "discarded", "resolved", "-")),
-        told("dead letter", "blocks", service='odd"\\'),
-        *(told("escalation", now) for now in ("goes on", "over", "resolved")),
-        *(told("escalation", now, calls=("charge",)) for now in ("-", "resolved")),
+        *(make_item("dead letter", now) for now in ("blocks", "blocks", "replayed", "discarded", "resolved", "-")),
+        make_item("dead letter", "blocks", service='odd"\\'),
+        *(make_item("escalation", now) for now in ("goes on", "over", "resolved")),
+        *(make_item("escalation", now, calls=("charge",)) for now in ("-", "resolved")),
     ]
     text = await page(Snapshot(Attention(letters, [], False), (), 1.25), monkeypatch)
     assert [line for line in text.splitlines() if not line.startswith("#")] == [

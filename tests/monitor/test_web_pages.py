@@ -18,7 +18,7 @@ from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
 from tests.cli.test_listing import NOW_MS, a_letter, say
 from tests.monitor.asking import Browser, Seen, browsing
-from tests.monitor.fixed_views import ToldViews
+from tests.monitor.fixed_views import FixedViews
 from tests.monitor.test_web_acting import shown
 
 HOSTILE = (
@@ -59,7 +59,7 @@ PAGES = ("/sagas", "/stuck", "/rates", "/dead", "/dead?now=all", "/graph", "/con
 
 
 async def test_what_services_told_is_shown_escaped(folder: Path) -> None:
-    views = ToldViews("")
+    views = FixedViews("")
     async with browsing(Settings(), views) as browser:
         for text in HOSTILE:
             views.text, views.services = text, (text,)
@@ -175,7 +175,7 @@ async def test_empty_and_missing_and_broken_are_told(folder: Path) -> None:
 
 
 async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
-    views = ToldViews("order-", count=120, services=3)
+    views = FixedViews("order-", count=120, services=3)
     async with browsing(Settings(), views) as browser:
         first = await browser.client.get("/")
         assert first.headers["location"] == "/sagas"
@@ -202,7 +202,7 @@ async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
         stuck = await browser.get("/stuck")
         assert len(stuck.links("/saga?id=")) == 200
         assert "There are more than these" in stuck.text
-    async with browsing(Settings(), ToldViews("order-", count=0)) as browser:
+    async with browsing(Settings(), FixedViews("order-", count=0)) as browser:
         assert "No service has reported a saga yet." in (await browser.get("/sagas")).text
         assert "No saga matches these filters." in (await browser.get("/sagas?text=x")).text
         assert "No saga is stuck." in (await browser.get("/stuck")).text
@@ -212,7 +212,7 @@ async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
 
 
 async def test_a_saga_that_no_store_has_is_shown_as_it_was_told(folder: Path) -> None:
-    async with browsing(Settings(), ToldViews("order-")) as browser:
+    async with browsing(Settings(), FixedViews("order-")) as browser:
         page = await browser.get("/saga?id=order-")
         assert "These are the published transitions, without contents" in page.text
         assert "2 older transitions are not shown" in page.text
@@ -220,7 +220,7 @@ async def test_a_saga_that_no_store_has_is_shown_as_it_was_told(folder: Path) ->
 
 
 async def test_rates_have_small_plots_that_can_be_read_aloud(folder: Path) -> None:
-    async with browsing(Settings(), ToldViews("reserve", services=25)) as browser:
+    async with browsing(Settings(), FixedViews("reserve", services=25)) as browser:
         page = await browser.get("/rates")
         plots = [attrs for tag, attrs in page.elements if tag == "svg"]
         assert len(plots) == 25
@@ -231,7 +231,7 @@ async def test_rates_have_small_plots_that_can_be_read_aloud(folder: Path) -> No
 
 @pytest.mark.parametrize("path", ["/sagas", "/stuck", "/rates", "/errors", "/hot", "/trace/order-%2F"])
 async def test_the_same_is_answered_in_json(folder: Path, path: str) -> None:
-    async with browsing(Settings(), ToldViews("order-/")) as browser:
+    async with browsing(Settings(), FixedViews("order-/")) as browser:
         answer = await browser.client.get(f"/api{path}")
         assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
         assert "order-/" in json.dumps(json.loads(answer.text))
@@ -241,7 +241,7 @@ async def test_the_same_is_answered_in_json(folder: Path, path: str) -> None:
 
 
 async def test_every_answer_says_what_a_browser_may_do_with_it(folder: Path) -> None:
-    async with browsing(Settings(), ToldViews("order-")) as browser:
+    async with browsing(Settings(), FixedViews("order-")) as browser:
         for path in (*PAGES, "/no-such-page", "/assets/style.css", "/assets/page.js", "/assets/icon.svg", "/api/rates"):
             headers = (await browser.client.get(path)).headers
             policy = headers["content-security-policy"]

@@ -26,7 +26,7 @@ def record_of(told: TransitionEvent) -> Outgoing:
     return record
 
 
-def told(  # an argument for each field that tests choose
+def make_transition(  # an argument for each field that tests choose
     service: str,
     number: int,
     ms: int,

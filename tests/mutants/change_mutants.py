@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from saga.engine.consumer import record_router
 from saga.engine.consumer.change_relay import ChangeRelay
 from saga.messages import Event, Message, Record
-from tests.mutants.runtime_mutants import rewritten
+from tests.mutants.runtime_mutants import rewrite_source
 
 FORGOTTEN = "await self.source.forget(self.service, noted[-1].number)"
 
@@ -20,15 +20,15 @@ def a_removal_has_the_id_of_what_it_removes(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_are_forgotten_before_they_are_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, ChangeRelay, "relay_once", "        try:\n", f"        {FORGOTTEN}\n        try:\n")
+    rewrite_source(patch, ChangeRelay, "relay_once", "        try:\n", f"        {FORGOTTEN}\n        try:\n")
 
 
 def what_is_noted_while_publishing_is_forgotten_with_it(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, ChangeRelay, "relay_once", FORGOTTEN, "await self.source.forget(self.service, 2**60)")
+    rewrite_source(patch, ChangeRelay, "relay_once", FORGOTTEN, "await self.source.forget(self.service, 2**60)")
 
 
 def changes_are_told_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, ChangeRelay, "relay_once", "for each in noted])", "for each in reversed(noted)])")
+    rewrite_source(patch, ChangeRelay, "relay_once", "for each in noted])", "for each in reversed(noted)])")
 
 
 def changes_are_known_by_their_place_in_the_log(patch: pytest.MonkeyPatch) -> None:

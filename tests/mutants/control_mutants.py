@@ -14,12 +14,14 @@ from saga.messages import Position
 from saga.progress import admission, failed_attempts
 from saga.progress.actions import RunHandler
 from saga.progress.admission import Divert
-from tests.mutants.runtime_mutants import rewritten
+from tests.mutants.runtime_mutants import rewrite_source
 
 
 def a_pause_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What waits because of it counts as if it had failed."""
-    rewritten(patch, FailureHandler, "postpone", "attempts=before + len(history)", "attempts=before + len(history) + 1")
+    rewrite_source(
+        patch, FailureHandler, "postpone", "attempts=before + len(history)", "attempts=before + len(history) + 1"
+    )
 
 
 def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:

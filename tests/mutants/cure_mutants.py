@@ -14,7 +14,7 @@ from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import journal, operator_commands
 from saga.progress.document import PendingMessage, SagaProgress, progress_key
 from saga.progress.journal import Commit, WriteContext
-from tests.mutants.runtime_mutants import rewritten
+from tests.mutants.runtime_mutants import rewrite_source
 
 
 def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
     """A saga that waits for a person is forgotten like one that is over."""
-    rewritten(
+    rewrite_source(
         patch,
         ProgressRepository,
         "checkpoint",

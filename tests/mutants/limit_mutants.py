@@ -7,12 +7,12 @@ from saga.engine.execution.handler_runner import HandlerRunner
 from saga.engine.execution.saga_context import SagaContext
 from saga.engine.limits import Limiter
 from saga.policies import breaker
-from tests.mutants.runtime_mutants import rewritten
+from tests.mutants.runtime_mutants import rewrite_source
 
 
 def a_breaker_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What it refuses counts as if the call had failed."""
-    rewritten(patch, HandlerRunner, "describe_failure", "postponed_s=context.postponed_s", "postponed_s=None")
+    rewrite_source(patch, HandlerRunner, "describe_failure", "postponed_s=context.postponed_s", "postponed_s=None")
 
 
 def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:
@@ -21,9 +21,9 @@ def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:
 
 def a_refused_call_keeps_its_place(patch: pytest.MonkeyPatch) -> None:
     """It was let in, and is refused as the breaker has opened meanwhile."""
-    rewritten(patch, Limiter, "enter", "self._frees(None)", "pass")
+    rewrite_source(patch, Limiter, "enter", "self._frees(None)", "pass")
 
 
 def another_way_is_taken_beside_a_call_that_may_have_happened(patch: pytest.MonkeyPatch) -> None:
     """Its breaker is open when it is asked for again, and the handler takes that for an answer."""
-    rewritten(patch, SagaContext, "call_when_admitted", "if begun is None:", "if True:")
+    rewrite_source(patch, SagaContext, "call_when_admitted", "if begun is None:", "if True:")

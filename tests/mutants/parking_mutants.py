@@ -18,7 +18,7 @@ from saga.messaging.timers import TimerTier
 from saga.policies.retry import parks
 from saga.progress import decisions, failed_attempts, history, journal
 from saga.progress.document import PendingMessage, SagaProgress
-from tests.mutants.runtime_mutants import rewritten
+from tests.mutants.runtime_mutants import rewrite_source
 
 _lanes: ContextVar[KeyedExecutor] = ContextVar("lanes")
 MEMORY_S = 2.0
@@ -48,11 +48,13 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, ProgressRepository, "publish", " and entry.timer.id != state.message.id", " and False")
+    rewrite_source(patch, ProgressRepository, "publish", " and entry.timer.id != state.message.id", " and False")
 
 
 def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, history, "find_unpublished", " or (entry.timer is not None and entry.timer.id != in_hand)", "")
+    rewrite_source(
+        patch, history, "find_unpublished", " or (entry.timer is not None and entry.timer.id != in_hand)", ""
+    )
 
 
 def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,7 @@ def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, failed_attempts, "count_failures_before", "return kept.attempts, kept.under", "return 0, {}")
+    rewrite_source(patch, failed_attempts, "count_failures_before", "return kept.attempts, kept.under", "return 0, {}")
 
 
 class _Later(BaseException):

@@ -44,7 +44,7 @@ from saga.support.clock import iso
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
-def rewritten(patch: pytest.MonkeyPatch, where: ModuleType | type, name: str, before: str, after: str) -> None:
+def rewrite_source(patch: pytest.MonkeyPatch, where: ModuleType | type, name: str, before: str, after: str) -> None:
     """Replace a function by itself with one place of its source changed."""
     function: FunctionType = getattr(where, name)
     source = dedent(inspect.getsource(function))
@@ -102,7 +102,7 @@ def offsets_are_committed_with_gaps(patch: pytest.MonkeyPatch) -> None:
 
 
 def messages_of_one_saga_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
-    rewritten(
+    rewrite_source(
         patch, keyed_executor.KeyedExecutor, "add", "item.message.saga", 'f"{item.message.saga} {item.position.offset}"'
     )
 
@@ -112,19 +112,19 @@ def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, keyed_executor.KeyedExecutor, "_run", "if finished:", "if finished or True:")
+    rewrite_source(patch, keyed_executor.KeyedExecutor, "_run", "if finished:", "if finished or True:")
 
 
 # -------------------------------------------------------------------- publishing
 
 
 def a_write_marks_its_own_events_as_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, journal, "append_transition", "published=p.n,", "published=p.n + 1,")
+    rewrite_source(patch, journal, "append_transition", "published=p.n,", "published=p.n + 1,")
 
 
 def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, journal, "append_transition", "published=p.n,", "published=0,")
-    rewritten(patch, journal, "open_intent", "published=p.n,", "published=0,")
+    rewrite_source(patch, journal, "append_transition", "published=p.n,", "published=0,")
+    rewrite_source(patch, journal, "open_intent", "published=p.n,", "published=0,")
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
-    rewritten(
+    rewrite_source(
         patch,
         ProgressRepository,
         "checkpoint",
@@ -204,7 +204,7 @@ def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
-    rewritten(
+    rewrite_source(
         patch,
         journal,
         "enqueue_message",
@@ -214,7 +214,7 @@ def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> None:
-    rewritten(
+    rewrite_source(
         patch,
         decisions,
         "_decide_repetition",
@@ -253,7 +253,7 @@ def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, decisions, "find_newest_result", "reversed(p.results)", "p.results")
+    rewrite_source(patch, decisions, "find_newest_result", "reversed(p.results)", "p.results")
 
 
 # -------------------------------------------------------------------- dead letters
@@ -288,11 +288,11 @@ def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def updates_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, document_updates, "apply_together", ", **new}", "}")
+    rewrite_source(patch, document_updates, "apply_together", ", **new}", "}")
 
 
 def documents_are_written_without_their_version(patch: pytest.MonkeyPatch) -> None:
-    rewritten(
+    rewrite_source(
         patch,
         document_updates,
         "_put",
@@ -324,7 +324,7 @@ def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None
     the cache of whoever gets it, so that a write is refused, or leads to somebody who looks. The rule stands guard over
     two others, line 1a and settling, and costs a read.
     """
-    rewritten(patch, next_action, "choose_next_action", "if certain or only_had else RELOAD", "")
+    rewrite_source(patch, next_action, "choose_next_action", "if certain or only_had else RELOAD", "")
     patch.setattr(message_processor, "choose_next_action", next_action.choose_next_action)
 
 
@@ -333,7 +333,7 @@ def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
     A write on it is refused, and what ends without a write is decided anew. Clearing it only saves refused writes.
     """
     for way in ("on_revoked", "on_lost"):
-        rewritten(patch, PartitionListener, way, "self.cache.clear()", "pass")
+        rewrite_source(patch, PartitionListener, way, "self.cache.clear()", "pass")
 
 
 def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def first_failing(scenario: Scenario, seeds: int = SEEDS, *, begin: int = 0) -> 
     return None
 
 
-def letters_of(world: SimulatedWorld) -> list[tuple[str, str]]:
+def dead_letters_of(world: SimulatedWorld) -> list[tuple[str, str]]:
     """Saga and reason of all dead letters."""
     dead = [record for record in world.cluster.log if record.topic.endswith(".dead")]
     return [((record.key or b"").decode(), texts_of(record.headers)["dead_reason"]) for record in dead]
@@ -167,7 +167,7 @@ def orders(world: SimulatedWorld) -> Callable[[], None]:
 
 def books_agree(world: SimulatedWorld, bank: Bank, carrier: Carrier) -> None:
     """Check that bank, carrier and stock have what the outcomes say."""
-    letters = letters_of(world)
+    letters = dead_letters_of(world)
     assert not letters, letters
     ends = list(outcomes_of(world).values())
     confirmed, cancelled = ends.count(OrderConfirmed.__name__), ends.count(OrderCancelled.__name__)
@@ -193,7 +193,7 @@ def a_party(
 
 def parties(world: SimulatedWorld) -> Callable[[], None]:
     """One is held, one has no hall, one neither hall nor flour, one is withdrawn, one has two menus."""
-    places = opened(world)
+    places = open_rooms(world)
     world.publish(
         a_party("held"),
         a_party("no-hall", room="taken"),
@@ -205,39 +205,39 @@ def parties(world: SimulatedWorld) -> Callable[[], None]:
     world.publish(PartyWithdrawn(party_id="withdrawn", reason="rain"), PartyWithdrawn(party_id="nothing", reason="sun"))
     world.publish(MenuChosen(party_id="two-menus", dish="fish"), MenuChosen(party_id="two-menus", dish="meat"))
     world.run_until_quiet()
-    return lambda: judged(world, places, {"held": 3, "no-hall": 3, "nothing": 3, "withdrawn": 4, "two-menus": 3})
+    return lambda: check_parties(world, places, {"held": 3, "no-hall": 3, "nothing": 3, "withdrawn": 4, "two-menus": 3})
 
 
 def one_party(world: SimulatedWorld) -> Callable[[], None]:
     """Without anybody outside who has a say later."""
-    places = opened(world)
+    places = open_rooms(world)
     world.publish(a_party("held"), a_party("no-hall", room="taken", guests=4), a_party("no-flour", flour=99, notes=6))
     world.run_until_quiet()
-    return lambda: judged(world, places, {"held": 3, "no-hall": 4, "no-flour": 3})
+    return lambda: check_parties(world, places, {"held": 3, "no-hall": 4, "no-flour": 3})
 
 
 def a_long_party(world: SimulatedWorld) -> Callable[[], None]:
     """More notes than an inbox and a progress hold."""
-    places = opened(world)
+    places = open_rooms(world)
     world.publish(a_party("held", notes=100, guests=1))
     world.run_until_quiet()
-    return lambda: judged(world, places, {"held": 1})
+    return lambda: check_parties(world, places, {"held": 1})
 
 
 def a_full_pad(world: SimulatedWorld) -> Callable[[], None]:
     """So many updates of one document that markers go, while a worker stands still inside one of them."""
-    places = opened(world)
+    places = open_rooms(world)
     notes = PRUNE_FROM + 16
     world.publish(a_party("held", notes=notes, guests=0))
     world.run_for(timedelta(seconds=0.3 + chance_of(world, "when")))
     world.disturb("kitchen-1" if chance_of(world, "who") < 0.5 else "kitchen-2", "freeze")
     world.run_until_quiet()
-    return lambda: judged(world, places, {"held": 0}, lines=notes)
+    return lambda: check_parties(world, places, {"held": 0}, lines=notes)
 
 
 def mortal_parties(world: SimulatedWorld) -> Callable[[], None]:
     """Chairs can hardly be had: some guests become dead letters, and their parties stand still, or end all the same."""
-    places = opened(world)
+    places = open_rooms(world)
     world.publish(a_party("held", notes=6), a_party("no-hall", room="taken", guests=4), a_party("no-flour", flour=99))
     world.run_for(timedelta(seconds=300 * chance_of(world, "withdrawn")))
     world.publish(PartyWithdrawn(party_id="held", reason="rain"))
@@ -254,7 +254,7 @@ def mortal_parties(world: SimulatedWorld) -> Callable[[], None]:
 def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
     """Chairs can hardly be had, and each time that somebody dies of it a person has it tried again, now and then twice:
     in the end every party has all its chairs."""
-    places = opened(world)
+    places = open_rooms(world)
     guests = {"held": 3, "no-hall": 4}
     world.publish(a_party("held", notes=6), a_party("no-hall", room="taken", guests=4))
     for _ in range(REPLAYS_MAX):
@@ -275,7 +275,7 @@ def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
         ends = outcomes_of(world)
         assert ends.keys() == guests.keys(), ends
         held = [saga for saga, end in ends.items() if end == PartyHeld.__name__]
-        due, told = sum(guests[saga] + 1 for saga in held), len(told_calls(world))
+        due, told = sum(guests[saga] + 1 for saga in held), len(reported_calls(world))
         assert due <= len(places.held) <= due + told, f"{places.held} stand, {told} calls were told, {ends}"
 
     return judge
@@ -300,7 +300,7 @@ def parties_at_closed_doors(world: SimulatedWorld) -> Callable[[], None]:
 
     def judge() -> None:
         assert not places.contradictions, places.contradictions
-        dead = set(letters_of(world))  # each may be said twice
+        dead = set(dead_letters_of(world))  # each may be said twice
         assert [saga for saga, _ in dead] == ["ghosts"], dead
         ends = outcomes_of(world)
         assert ends.keys() == guests.keys(), ends
@@ -332,7 +332,7 @@ def _patient(world: SimulatedWorld, places: ClosedRooms) -> None:
         assert count <= 3 * named + disturbances, f"{count} wakes of {saga!r} in {service}, and {named} were named"
 
 
-def told_calls(world: SimulatedWorld) -> list[str]:
+def reported_calls(world: SimulatedWorld) -> list[str]:
     """Calls that people were told to put right."""
     headers = [header for record in world.cluster.log if record.topic.endswith(".dead") for header in record.headers]
     return [(value or b"").decode() for name, value in headers if name == "dead_call"]
@@ -343,17 +343,17 @@ def blocks(p: SagaProgress | None) -> bool:
     return p is not None and p.is_quarantined
 
 
-def opened(world: SimulatedWorld) -> Rooms:
+def open_rooms(world: SimulatedWorld) -> Rooms:
     places = Rooms()
     world.start(host, hall, kitchen, use=[places], documents={LARDER: Larder(flour=FLOUR), PAD: Pad()})
     return places
 
 
-def judged(world: SimulatedWorld, places: Rooms, guests: dict[str, int], *, lines: int = 0) -> None:
+def check_parties(world: SimulatedWorld, places: Rooms, guests: dict[str, int], *, lines: int = 0) -> None:
     """Check that what is held outside is what the outcomes say. `guests`: how many come to each party. `lines`: of the
     pad, if not 0."""
     assert not places.contradictions, places.contradictions
-    dead = [(saga, why) for saga, why in letters_of(world) if not (saga == "two-menus" and OTHER_CONTENT in why)]
+    dead = [(saga, why) for saga, why in dead_letters_of(world) if not (saga == "two-menus" and OTHER_CONTENT in why)]
     assert not dead, dead
     ends = outcomes_of(world)
     assert ends.keys() == guests.keys(), ends

@@ -83,7 +83,7 @@ async def test_while_the_registry_is_away_a_replay_waits(tmp_path: Path) -> None
             place.clock.now_ms(),
         )
         await place.broker.publish([wish])
-        await place.until(lambda: bool(place.told(Stuck)))
+        await place.until(lambda: bool(place.reported(Stuck)))
         shop.registry.is_away = False
         await place.at_rest(shop.service)
         assert [entry.outcome for entry in await place.history(shop.service, "order-1")][-1] == "handled"

@@ -39,7 +39,7 @@ async def test_a_saga_runs_over_topics_in_the_wire_format(tmp_path: Path) -> Non
         (entry,) = await place.history(shop.service, "order-1")
         assert (entry.outcome, entry.events[0].value[:2]) == ("handled", codec.MARKER), "what is kept is in one form"
         assert shop.registry.asked.count("schema 2") == 1
-    assert not place.told_dead()
+    assert not place.reported_dead_letters()
 
 
 async def test_both_forms_are_read_whatever_the_topic_is_to_have(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_both_forms_are_read_whatever_the_topic_is_to_have(tmp_path: Path)
         await place.at_rest(shop.service)
         values = [record.value or b"" for record in await as_they_lie(place, "money")]
         assert [value[:2] for value in values] == [codec.MARKER] * 2
-    assert not place.told_dead()
+    assert not place.reported_dead_letters()
 
 
 async def test_what_lies_there_from_before_a_topic_changed_its_form_is_read(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_what_lies_there_from_before_a_topic_changed_its_form_is_read(tmp_
             await place.at_rest(shop.service)
         assert [(record.value or b"")[0] for record in await as_they_lie(place, "sales")] == [0xC3, 0]
         assert len(await as_they_lie(place, "money")) == 2
-    assert not place.told_dead()
+    assert not place.reported_dead_letters()
 
 
 async def test_a_record_of_an_unknown_id_is_a_dead_letter_with_its_bytes_and_holds_up_nobody(tmp_path: Path) -> None:
@@ -135,18 +135,18 @@ async def test_while_the_registry_is_away_nothing_is_read_past_and_nothing_is_lo
         await place.broker.publish([place.record_of(shop.an_order(f"order-{n}")) for n in range(20)])
         shop.registry.is_away = True
         async with at_work(place, shop.service):
-            await place.until(lambda: bool(place.told(StandsStill)))
-            (told,) = place.told(StandsStill)
+            await place.until(lambda: bool(place.reported(StandsStill)))
+            (told,) = place.reported(StandsStill)
             assert (told.topic, told.partition, told.offset) == ("sales", 0, 0)
             assert told.error == "the schema registry at http://registry:8081 cannot be used: it is away"
             assert await as_they_lie(place, "money") == []
             shop.registry.is_away = False
             await place.at_rest(shop.service)
-            assert len(place.told(GoesOn)) == 1
+            assert len(place.reported(GoesOn)) == 1
         assert len(await as_they_lie(place, "money")) == 20
         histories = [await place.history(shop.service, f"order-{n}") for n in range(20)]
         assert [(e.outcome, e.attempt) for entries in histories for e in entries] == [("handled", 1)] * 20
-    assert not place.told_dead()
+    assert not place.reported_dead_letters()
 
 
 async def test_while_an_id_cannot_be_had_what_is_emitted_waits_as_for_a_broker(tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ async def test_while_an_id_cannot_be_had_what_is_emitted_waits_as_for_a_broker(t
     shop.registry.put("sales-Placed", PLACED)
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
         await place.publish(shop.an_order())
-        await place.until(lambda: bool(place.told(Unavailable)))
-        (told,) = place.told(Unavailable)
+        await place.until(lambda: bool(place.reported(Unavailable)))
+        (told,) = place.reported(Unavailable)
         assert (told.what, told.operation) == ("registry", "publish")
         assert "does not have the schema with the fingerprint" in told.error
         assert told.error.endswith("under money-Paid: register it, by saga contracts register")
         assert await as_they_lie(place, "money") == []
         shop.registry.put("money-Paid", PAID)
         await place.at_rest(shop.service)
-        await place.until(lambda: bool(place.told(Recovered)))
-        assert [moment.what for moment in place.told(Recovered)] == ["registry"]
+        await place.until(lambda: bool(place.reported(Recovered)))
+        assert [moment.what for moment in place.reported(Recovered)] == ["registry"]
         assert len(await as_they_lie(place, "money")) == 1
         assert [(e.outcome, e.attempt) for e in await place.history(shop.service, "order-1")] == [("handled", 1)]
 

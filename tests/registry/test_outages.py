@@ -102,22 +102,22 @@ async def test_the_books_balance_after_the_registry_was_away(tmp_path: Path, tro
             await publish(*range(EACH, 2 * EACH))
             await place.at_rest(shop.service)
             assert len(await as_they_lie(place, money)) == 2 * EACH, "what was met is known while the registry is away"
-        assert not place.told(StandsStill)
+        assert not place.reported(StandsStill)
         async with registry_at(trouble.url) as second:
             place.broker = Edge(log, second, place.clock)  # type: ignore[assignment]
             async with at_work(place, shop.service):
                 await publish(*range(2 * EACH, 3 * EACH))
-                await place.until(lambda: len(place.told(StandsStill)) > 0)
-                assert f"the schema registry at {trouble.url} cannot be used: " in place.told(StandsStill)[0].error
+                await place.until(lambda: len(place.reported(StandsStill)) > 0)
+                assert f"the schema registry at {trouble.url} cannot be used: " in place.reported(StandsStill)[0].error
                 assert len(await as_they_lie(place, money)) == 2 * EACH, "one that begins anew knows no id yet"
                 await asyncio.to_thread(trouble.end)
                 await place.at_rest(shop.service)
-                assert place.told(GoesOn)
+                assert place.reported(GoesOn)
             paid = Counter(texts_of(record.headers)["ce_subject"] for record in await as_they_lie(place, money))
             assert paid == {f"order-{number}": 1 for number in range(3 * EACH)}
             assert {(record.value or b"")[0] for record in await as_they_lie(place, money)} == {0}
             for number in range(3 * EACH):
                 history = await place.history(shop.service, f"order-{number}")
                 assert [(each.outcome, each.attempt) for each in history] == [("handled", 1)]
-            assert not place.told(DeadLettered)
-            assert {each.what for each in place.told(Unavailable)} <= {"registry"}
+            assert not place.reported(DeadLettered)
+            assert {each.what for each in place.reported(Unavailable)} <= {"registry"}

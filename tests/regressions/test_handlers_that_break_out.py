@@ -151,7 +151,7 @@ async def test_updates_in_a_task_group_are_left_as_they_are_when_the_service_sto
             for _ in range(5):  # the worker sees it before the handler goes on
                 await place.clock.sleep(0)
             going.set()
-        assert len(place.told(Stopped)) == 1
+        assert len(place.reported(Stopped)) == 1
         assert await place.history(inventory) == []
         async with at_work(place, inventory):
             await place.at_rest(inventory)
@@ -209,7 +209,7 @@ async def test_a_handler_whose_time_went_by_while_the_store_was_away_has_not_fai
             await place.publish(an_order())
             await store.asked.wait()
             await place.clock.sleep(0.3)  # longer than the handler may take
-            await place.until(lambda: not reads or len(begun) > 2 or bool(place.told(DeadLettered)))
+            await place.until(lambda: not reads or len(begun) > 2 or bool(place.reported(DeadLettered)))
             store.away = False
             await place.at_rest(inventory)
             assert await place.dead(inventory) == []
@@ -272,7 +272,7 @@ async def test_an_event_that_the_log_cannot_take_is_a_dead_letter_before_it_is_i
         await place.at_rest(inventory)
         ((record, letter),) = await place.dead(inventory)
         assert "emit a reference" in letter["dead_reason"]
-        assert not place.told(Stuck)
+        assert not place.reported(Stuck)
         (order,) = await place.records("orders")
         assert place.committed(inventory, Partition("orders", order.partition)) == order.offset + 1
         assert record.key == SAGA.encode()
@@ -290,12 +290,12 @@ async def test_a_log_that_is_full_and_can_be_read_is_not_said_to_have_recovered(
         await place.publish(an_order())
         broker.full = True
         async with at_work(place, inventory):
-            await place.until(lambda: bool(place.told(Unavailable)))
+            await place.until(lambda: bool(place.reported(Unavailable)))
             await place.clock.sleep(0.5)  # two polls
-            assert not place.told(Recovered)
+            assert not place.reported(Recovered)
             broker.full = False
             await place.at_rest(inventory)
-            assert [moment.what for moment in place.told(Recovered)] == ["broker"]
+            assert [moment.what for moment in place.reported(Recovered)] == ["broker"]
 
 
 async def test_a_step_that_nobody_waits_for_does_not_hold_up_the_end(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ async def test_a_step_that_nobody_waits_for_does_not_hold_up_the_end(tmp_path: P
         async with at_work(place, inventory, limits=FlowLimits(drain_s=0.05)):
             await place.publish(an_order())
             await begun.wait()
-        (stopped,) = place.told(Stopped)
+        (stopped,) = place.reported(Stopped)
         assert stopped.drained_s < 2
         assert await place.history(inventory) == []
 

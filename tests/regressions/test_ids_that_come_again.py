@@ -25,7 +25,7 @@ async def test_a_long_saga_of_an_id_that_was_forgotten_is_archived_and_verified_
             async with at_work(place, inventory):
                 await place.broker.publish([place.record_of(an_order(), id=f"{life}-{n}") for n in range(messages)])
                 await place.at_rest(inventory)
-            assert not place.told(Stuck)
+            assert not place.reported(Stuck)
             whole = await read_history(ServiceStore("inventory", place.store), SAGA)
             assert whole is not None
             assert len(whole.transitions) == messages

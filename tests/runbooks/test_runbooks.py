@@ -26,7 +26,7 @@ from tests.docs.markdown import ROOT
 from tests.runbooks.page import PAGES, Place, follow
 from tests.runbooks.rights import rights_of_users, run_as_users, users_of_commands
 from tests.servers.damage import spoil
-from tests.servers.plain_clients import cleared, created_again
+from tests.servers.plain_clients import delete_topics, recreate_topic
 from tests.servers.rights import Guarded, a_client, guarded_kafka
 
 HANDLED = "payment: 1 member, 0 not handled"
@@ -54,7 +54,7 @@ def place(tmp_path: Path, guarded: Guarded) -> Iterator[Place]:
         place.leave()
     finally:
         place.end()
-        asyncio.run(cleared(guarded.kafka.address))
+        asyncio.run(delete_topics(guarded.kafka.address))
 
 
 def handled(place: Place) -> None:
@@ -174,9 +174,9 @@ def test_log_lost(place: Place, guarded: Guarded) -> None:
         place.shows("saga sagas list", "order-17 ...")
         handled(place)
         place.stop()
-        asyncio.run(created_again(guarded.kafka.address, "payments", Topic("payments").partitions))
+        asyncio.run(recreate_topic(guarded.kafka.address, "payments", Topic("payments").partitions))
         for topic, tier in tiers_of("payment").items():
-            asyncio.run(created_again(guarded.kafka.address, topic, tier.partitions))
+            asyncio.run(recreate_topic(guarded.kafka.address, topic, tier.partitions))
         place.start()
 
     what = "the topics of payments and of timers were deleted and created again while the service was down"

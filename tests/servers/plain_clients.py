@@ -9,18 +9,18 @@ from saga.broker.kafka.consumers import fetch_log_ids
 from tests.broker.waiting import CLOCK
 
 
-async def begun(client: AIOKafkaAdminClient | AIOKafkaProducer) -> None:
+async def start_client(client: AIOKafkaAdminClient | AIOKafkaProducer) -> None:
     """Start a client that closes, as ours do, the connections that it forgets when a broker hangs up: aiokafka's own
     may stay open, until the garbage collector reports them in another test."""
     with closing_on_failure(client._client if isinstance(client, AIOKafkaAdminClient) else client.client):
         await client.start()
 
 
-async def created_again(server: str, topic: str, partitions: int) -> None:
+async def recreate_topic(server: str, topic: str, partitions: int) -> None:
     """Delete a topic and create it again, empty. Return once the broker has heard of it: until then it takes records
     for the log that goes."""
     admin, consumer = AIOKafkaAdminClient(bootstrap_servers=server), AIOKafkaConsumer(bootstrap_servers=server)
-    await begun(admin)
+    await start_client(admin)
     await consumer.start()
     try:
         before = await fetch_log_ids([topic], admin._client)
@@ -41,21 +41,21 @@ async def created_again(server: str, topic: str, partitions: int) -> None:
         await consumer.stop()
 
 
-async def cleared(server: str) -> None:
+async def delete_topics(server: str) -> None:
     """Delete all topics, and with them the positions of all groups in them."""
     admin = AIOKafkaAdminClient(bootstrap_servers=server)
-    await begun(admin)
+    await start_client(admin)
     try:
         await admin.delete_topics([topic for topic in await admin.list_topics() if not topic.startswith("__")])
     finally:
         await admin.close()
 
 
-async def emptied(server: str, topic: str, partitions: int) -> None:
+async def delete_records(server: str, topic: str, partitions: int) -> None:
     """Remove all records of a topic, as retention does. Return once it is seen."""
     consumer, admin = AIOKafkaConsumer(bootstrap_servers=server), AIOKafkaAdminClient(bootstrap_servers=server)
     await consumer.start()
-    await begun(admin)
+    await start_client(admin)
     try:
         ends = await consumer.end_offsets([TopicPartition(topic, number) for number in range(partitions)])
         while await consumer.beginning_offsets(list(ends)) != ends:  # a broker may say no to one partition alone

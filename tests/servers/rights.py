@@ -14,7 +14,7 @@ from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
 from saga.broker.kafka.client import Topics
 from saga.support.clock import SystemClock
 from tests.servers.kafka import KafkaServer
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import start_client
 from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
@@ -149,7 +149,7 @@ class Take(Request[TakeStruct]):  # type: ignore[misc]  # aiokafka has no types
 async def a_client(address: str, **options: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=address, **options)
     try:
-        await begun(admin)
+        await start_client(admin)
         yield admin
     finally:
         await admin.close()

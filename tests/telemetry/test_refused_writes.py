@@ -77,7 +77,7 @@ async def test_a_refused_write_is_told_and_made_again(
     async with at_work(place, inventory):
         await place.publish(an_order())
         await place.at_rest(inventory)
-    assert [(refused.saga, refused.operation, refused.why) for refused in place.told(WriteRefused)] == [told]
+    assert [(refused.saga, refused.operation, refused.why) for refused in place.reported(WriteRefused)] == [told]
     stock = await place.store.get("stock", "tea")
     assert stock is not None
     assert msgspec.json.decode(stock.content, type=Stock) == Stock(left=4, aside=1)
@@ -98,5 +98,5 @@ async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeyp
     async with at_work(place, payment):
         await place.publish(*(an_order(quantity=number + 1) for number in range(TRANSITIONS_MAX + 2)))
         await place.at_rest(payment)
-    assert [(refused.operation, refused.why) for refused in place.told(WriteRefused)] == [("archive", "ambiguous")]
+    assert [(refused.operation, refused.why) for refused in place.reported(WriteRefused)] == [("archive", "ambiguous")]
     assert len([document async for document in place.store.scan("saga-archive")]) > 1

@@ -188,11 +188,11 @@ async def test_a_worker_that_has_nothing_to_do_notices_that_the_store_is_away_by
         broken = Broken(place, monkeypatch)
         await worker.look()
         assert worker.away().keys() == {"store"}
-        assert [moment.what for moment in place.told(Unavailable)] == ["store"]
+        assert [moment.what for moment in place.reported(Unavailable)] == ["store"]
         broken.is_broken = False
         await worker.look()
         assert not worker.away()
-        assert [moment.what for moment in place.told(Recovered)] == ["store"]
+        assert [moment.what for moment in place.reported(Recovered)] == ["store"]
 
 
 async def test_a_store_that_gives_but_does_not_take_is_still_away(

@@ -99,7 +99,7 @@ def seen(world: SimulatedWorld) -> dict[str, tuple[int, ...]]:
     return {key: tuple(p.state["versions"]) for key, p in progresses.items() if p is not None}
 
 
-def told(world: SimulatedWorld) -> list[Record]:
+def published_changes(world: SimulatedWorld) -> list[Record]:
     return [record for record in world.cluster.log if record.topic == "watching.changes.parcels"]
 
 
@@ -147,7 +147,7 @@ def test_a_connector_that_died_tells_a_stretch_again_and_nobody_sees_it_twice() 
             world.use_connector()
             parcels_are_written(world)
             world.verify()
-            versions = [(record.key, json.loads(record.value or b"")["cas"]) for record in told(world)]
+            versions = [(record.key, json.loads(record.value or b"")["cas"]) for record in published_changes(world)]
             again += len(versions) - len(set(versions))
             assert all(wrong_with(v, VERSIONS, merges=True) is None for v in seen(world).values())
     assert again
@@ -181,7 +181,7 @@ def test_after_a_gap_a_document_that_is_gone_is_not_told_at_all() -> None:
             world.write(watching, "a", Parcel(1))
             world.remove(watching, Parcel, "a")
             world.run_until_quiet()
-            silent += not told(world)
+            silent += not published_changes(world)
     assert silent
 
 

@@ -42,7 +42,7 @@ def started(world: SimulatedWorld) -> NotingBank:
     return bank
 
 
-def written(world: SimulatedWorld) -> list[bytes]:
+def stored_bytes(world: SimulatedWorld) -> list[bytes]:
     """All that the services have ever written or said."""
     evidence = world.evidence()
     said = [record.value or b"" for record in evidence.log]
@@ -59,7 +59,7 @@ def test_sagas_with_sealed_values_end_as_others_do_and_nothing_of_them_can_be_re
         outcomes = [world.outcome(f"order-{n}") for n in (1, 2, 3)]
         assert outcomes == [OrderConfirmed, OrderCancelled, OrderConfirmed]
         assert bank.shown == {CARD}
-        contents = written(world)
+        contents = stored_bytes(world)
         assert sum(b"sealed:1:" in content for content in contents) >= 3
         assert not can_be_read(CARD.encode(), *contents)
         world.verify(rerun=True)

@@ -90,7 +90,7 @@ TestShop = Shop.TestCase
 TestShop.settings = settings(ALIKE, max_examples=40)
 
 
-def told(machine: type[Choreography], examples: int = 150) -> tuple[Exception, list[str], list[str]]:
+def failure_of(machine: type[Choreography], examples: int = 150) -> tuple[Exception, list[str], list[str]]:
     """Report of Hypothesis: what is raised, the steps of the falsifying example, and all lines of its notes."""
     with pytest.raises(AssertionError) as raised:
         run_state_machine_as_test(machine, settings=settings(ALIKE, max_examples=examples))
@@ -102,7 +102,7 @@ def told(machine: type[Choreography], examples: int = 150) -> tuple[Exception, l
 
 @pytest.fixture(scope="module")
 def careless() -> tuple[Exception, list[str], list[str]]:
-    return told(Careless)
+    return failure_of(Careless)
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_a_broken_invariant_of_the_users_own_has_its_timeline() -> None:
         def nothing_is_dispatched(self) -> None:
             assert not self.carrier.dispatched, "it is on its way"
 
-    failure, steps, notes = told(Suspicious)
+    failure, steps, notes = failure_of(Suspicious)
     assert "it is on its way" in str(failure)
     assert any(line.startswith("timeline") for line in notes)
     assert any("dispatch(OrderConfirmed) handled" in line for line in notes)

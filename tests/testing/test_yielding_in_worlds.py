@@ -11,7 +11,7 @@ from saga.engine.consumer import flow_control
 from saga.engine.consumer.flow_control import LowPriorityBuffer
 from saga.engine.consumer.keyed_executor import WorkItem
 from tests.mutants.party_services import hall
-from tests.mutants.runtime_mutants import Plant, rewritten
+from tests.mutants.runtime_mutants import Plant, rewrite_source
 from tests.mutants.scenarios import SCENARIOS, first_failing
 
 SEEDS, FOUND_WITHIN = 12, 60
@@ -60,12 +60,12 @@ def overtaken(patch: pytest.MonkeyPatch) -> None:
 
 def turned_round(patch: pytest.MonkeyPatch) -> None:
     """The last of a saga that yields goes first."""
-    rewritten(patch, LowPriorityBuffer, "add", "held.append(", "held.appendleft(")
+    rewrite_source(patch, LowPriorityBuffer, "add", "held.append(", "held.appendleft(")
 
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:
     """What has yielded is taken for finished."""
-    rewritten(
+    rewrite_source(
         patch, LowPriorityBuffer, "_release", "self.executor.add(item)", "item.tracker.finish(item.position.offset)"
     )
 

@@ -17,7 +17,7 @@ from saga.support.clock import Clock
 from services.order.events import OrderPlaced
 from tests.servers.damage import WAYS, spoil
 from tests.servers.kafka import KafkaServer
-from tests.servers.plain_clients import begun, created_again
+from tests.servers.plain_clients import recreate_topic, start_client
 from tests.torture.customers import orders
 
 ABORTED, ODD, LARGE_BYTES = 30, 40, 800_000
@@ -91,7 +91,7 @@ class Foreigners:
 
     async def recreate(self) -> None:
         """Delete the topic of the orders and create it again."""
-        await created_again(self._kafka.address, self._topic(), PARTITIONS)
+        await recreate_topic(self._kafka.address, self._topic(), PARTITIONS)
 
     def _any_partition(self) -> int:
         return self._chance.randrange(PARTITIONS)
@@ -104,7 +104,7 @@ class Foreigners:
         producer = AIOKafkaProducer(
             bootstrap_servers=self._kafka.address, transactional_id="elsewhere", max_request_size=1 << 21
         )
-        await begun(producer)
+        await start_client(producer)
         try:
             yield producer
         finally:

@@ -25,7 +25,7 @@ def test_points(world: World) -> None:
 """
 
 
-def told(note: str) -> str:
+def report_of(note: str) -> str:
     """Report of the failure, without how it came to be shrunk."""
     return re.sub(r"shrunk .*\n", "", note)
 
@@ -72,7 +72,7 @@ def test_one_seed_alone_has_the_very_same_failure(runs: Runs) -> None:
     assert seed is not None
     alone = runs(FAILING, f"--saga-seed={seed[1]}")
     alone.assert_outcomes(failed=1)
-    assert told(note_of(alone)) == told(many)
+    assert report_of(note_of(alone)) == report_of(many)
     alone.stdout.fnmatch_lines(["test_it.py::test_charged_once: 1 run; *"])
 
 

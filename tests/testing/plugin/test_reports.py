@@ -34,7 +34,7 @@ def lines_of(done: Run, *sagas: str) -> list[str]:
     return timeline(done.world, sagas)
 
 
-def told(lines: list[str]) -> list[str]:
+def report_of(lines: list[str]) -> list[str]:
     """Report without the times and the numbers of workers."""
     return [re.sub(r"^(?!\*)(\S+?)(-\d)? +", r"\1: ", re.sub(r"^ *[0-9.]+ s  ", "", line)) for line in lines]
 
@@ -43,7 +43,7 @@ def test_a_timeline_has_the_transitions_of_all_services_in_order() -> None:
     lines = lines_of(run(orders(1), Schedule(seed=0), RunOptions()))
     times = [float(line.split()[0]) for line in lines]
     assert times == sorted(times)
-    transitions = [line for line in told(lines) if " handled" in line]
+    transitions = [line for line in report_of(lines) if " handled" in line]
     steps = (
         "application: publishes OrderPlaced of order-0",
         "payment: calls reserve by payment.reserve of order-0",
@@ -51,7 +51,7 @@ def test_a_timeline_has_the_transitions_of_all_services_in_order() -> None:
         "order: order-0: confirm(ShipmentBooked) handled, emits OrderConfirmed",
         "payment: order-0: capture(OrderConfirmed) handled, emits PaymentCaptured",
     )
-    places = [told(lines).index(step) for step in steps]
+    places = [report_of(lines).index(step) for step in steps]
     assert places == sorted(places)
     assert {line.split(":")[0] for line in transitions} == {"order", "payment", "inventory", "shipping"}
 
@@ -63,7 +63,7 @@ def test_a_fault_is_marked_where_it_happens() -> None:
         if isinstance(line, OperationRecord) and line.operation.what == "step"
     )
     planted = PlannedFault(step.process, step.number, "crash", after=True)
-    lines = told(lines_of(run(orders(1), Schedule(seed=0, planted=(planted,)), RunOptions())))
+    lines = report_of(lines_of(run(orders(1), Schedule(seed=0, planted=(planted,)), RunOptions())))
     (at,) = (n for n, line in enumerate(lines) if f"*** {planted} *** (step {step.where})" in line)
     assert lines[at - 1] == f"{step.service}: calls {step.where}"
     assert lines.index(f"{step.service}: begins again") > at
@@ -74,7 +74,7 @@ def test_a_timeline_of_one_saga_leaves_the_others_out_but_no_fault() -> None:
     done = run(orders(3), Schedule(seed=2, drawn=faults.of("delay", "duplicate", rate=0.1)), RunOptions())
     lines = lines_of(done, "order-1")
     assert sum("***" in line for line in lines) == len(done.schedule.planted) > 0
-    rest = "\n".join(told([line for line in lines if "***" not in line]))
+    rest = "\n".join(report_of([line for line in lines if "***" not in line]))
     assert "order-1" in rest
     assert "order-0" not in rest
     assert "order-2" not in rest

@@ -133,7 +133,7 @@ async def passes(seconds: float) -> None:
     await asyncio.sleep(seconds)  # noqa: TID251 - the time of a simulated loop is virtual
 
 
-async def told(asked: Awaitable[object]) -> str:
+async def describe_result(asked: Awaitable[object]) -> str:
     """`done`, or the name of the error."""
     try:
         await asked
@@ -146,7 +146,7 @@ async def until_done(ask: Callable[[], Awaitable[object]], attempts_max: int = 1
     """Ask until it is done; what was said before."""
     said: list[str] = []
     for _ in range(attempts_max):
-        said.append(await told(ask()))
+        said.append(await describe_result(ask()))
         if said[-1] == "done":
             return said[:-1]
     raise AssertionError(f"never done: {said[-3:]}")

@@ -11,11 +11,11 @@ from tests.testing.simulation.planted_faults import (
     SEEDS,
     FaultGround,
     by_seed,
+    describe_result,
     fault,
     joined,
     passes,
     record,
-    told,
 )
 
 each_seed = pytest.mark.parametrize("seed", SEEDS)
@@ -27,7 +27,7 @@ def published(seed: int, kind: FaultKind, count: int = 1) -> tuple[FaultGround, 
 
     async def work() -> str:
         async with ground.broker() as broker:
-            said = await told(broker.publish([record("k", f"{number}") for number in range(count)]))
+            said = await describe_result(broker.publish([record("k", f"{number}") for number in range(count)]))
             await passes(5000)
             return said
 

@@ -15,12 +15,12 @@ from tests.testing.simulation.planted_faults import (
     FaultGround,
     Hears,
     by_seed,
+    describe_result,
     fault,
     joined,
     passes,
     read,
     record,
-    told,
 )
 
 each_seed = pytest.mark.parametrize("seed", SEEDS)
@@ -45,10 +45,10 @@ def test_who_is_cut_off_can_neither_read_nor_publish_nor_commit(seed: int) -> No
 
     async def work() -> None:
         async with ground.broker() as broker, joined(ground, broker) as (member, hears):
-            publishing = ground.loop.create_task(told(broker.publish([record("k")])))
+            publishing = ground.loop.create_task(describe_result(broker.publish([record("k")])))
             await passes(0.0001)
-            assert await told(member.poll(hears.has, records_max=1, timeout_s=1)) == "BrokerUnavailable"
-            assert await told(member.commit(dict.fromkeys(hears.has, 0))) == "BrokerUnavailable"
+            assert await describe_result(member.poll(hears.has, records_max=1, timeout_s=1)) == "BrokerUnavailable"
+            assert await describe_result(member.commit(dict.fromkeys(hears.has, 0))) == "BrokerUnavailable"
             assert await publishing == "BrokerUnavailable"
             assert ground.told == [("silence", SERVICE)]
             await passes(21)
@@ -68,7 +68,7 @@ def test_who_is_not_heard_of_for_ten_seconds_loses_its_partitions_and_is_told(se
         async with ground.broker() as broker, joined(ground, broker) as (member, hears):
             frozen.append((member, hears))
             await passes(10)
-            said = await told(member.commit(dict.fromkeys(hears.has | {Partition(TOPIC, 0)}, 1)))
+            said = await describe_result(member.commit(dict.fromkeys(hears.has | {Partition(TOPIC, 0)}, 1)))
             await passes(10)
             return said
 
@@ -225,7 +225,7 @@ def test_a_commit_that_was_sent_before_the_partition_went_and_came_back_is_fence
                 joined(ground, other) as (_, others),
             ):
                 mine, group = set(hears.has), ground.cluster.group(SERVICE)
-                commit = ground.loop.create_task(told(member.commit(dict.fromkeys(mine, 7))))
+                commit = ground.loop.create_task(describe_result(member.commit(dict.fromkeys(mine, 7))))
                 for _ in range(2):  # away and back
                     await passes(0.05)
                     group.rotation += 1

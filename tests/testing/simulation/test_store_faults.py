@@ -17,9 +17,9 @@ from tests.testing.simulation.planted_faults import (
     SEEDS,
     FaultGround,
     by_seed,
+    describe_result,
     fault,
     passes,
-    told,
     until_done,
 )
 
@@ -107,7 +107,8 @@ def test_a_late_write_whose_version_has_gone_by_changes_nothing(seed: int) -> No
         async with ground.store() as store, ground.store(OTHER) as other:
             cas = await store.insert("saga", "a", b"0")
             late, other_ = await asyncio.gather(
-                told(store.replace("saga", "a", b"late", cas=cas)), told(other.replace("saga", "a", b"1", cas=cas))
+                describe_result(store.replace("saga", "a", b"late", cas=cas)),
+                describe_result(other.replace("saga", "a", b"1", cas=cas)),
             )
             await passes(6)
             assert late == "Ambiguous"
@@ -190,8 +191,8 @@ def test_a_full_disk_refuses_what_is_written_and_nothing_else_until_there_is_roo
             full_s = ground.now_s()
             with pytest.raises(StoreUnavailable, match="no space left"):
                 await store.replace("saga", "a", b"1", cas=cas)
-            assert await told(store.get("saga", "a")) == "done"
-            assert await told(elsewhere.insert("saga", "a", b"0")) == "done"
+            assert await describe_result(store.get("saga", "a")) == "done"
+            assert await describe_result(elsewhere.insert("saga", "a", b"0")) == "done"
             refused = await until_done(lambda: other.replace("saga", "a", b"2", cas=cas))
             assert refused
             assert set(refused) == {"StoreUnavailable"}
@@ -232,9 +233,11 @@ def test_a_service_that_is_cut_off_does_not_reach_its_store_for_a_while(seed: in
 
     async def work() -> None:
         async with ground.store() as store, ground.store(OTHER) as other, ground.store(ELSEWHERE) as elsewhere:
-            first = await sent(told(store.insert("saga", "mine", b"0")))
+            first = await sent(describe_result(store.insert("saga", "mine", b"0")))
             mine, others, elsewheres = await asyncio.gather(
-                *first, told(other.insert("saga", "other", b"0")), told(elsewhere.insert("saga", "a", b"0"))
+                *first,
+                describe_result(other.insert("saga", "other", b"0")),
+                describe_result(elsewhere.insert("saga", "a", b"0")),
             )
             assert (mine, others, elsewheres) == ("StoreUnavailable", "StoreUnavailable", "done")
             assert set(await until_done(lambda: store.insert("saga", "mine", b"1"))) <= {"StoreUnavailable"}
@@ -250,8 +253,8 @@ def test_a_process_that_is_cut_off_is_so_alone(seed: int) -> None:
 
     async def work() -> None:
         async with ground.store() as store, ground.store(OTHER) as other:
-            first = await sent(told(store.get("saga", "a")))
-            mine, others = await asyncio.gather(*first, told(other.get("saga", "a")))
+            first = await sent(describe_result(store.get("saga", "a")))
+            mine, others = await asyncio.gather(*first, describe_result(other.get("saga", "a")))
             assert (mine, others) == ("StoreUnavailable", "done")
 
     ground.runs(work())
@@ -263,8 +266,10 @@ def test_an_answer_that_is_under_way_when_the_process_is_cut_off_is_lost(seed: i
 
     async def work() -> None:
         async with ground.store() as store:
-            under_way = await sent(told(store.insert("saga", "a", b"0")), told(store.get("saga", "b")))
-            written, read, refused = await asyncio.gather(*under_way, told(store.get("saga", "b")))
+            under_way = await sent(
+                describe_result(store.insert("saga", "a", b"0")), describe_result(store.get("saga", "b"))
+            )
+            written, read, refused = await asyncio.gather(*under_way, describe_result(store.get("saga", "b")))
             assert (written, read, refused) == ("Ambiguous", "StoreUnavailable", "StoreUnavailable")
             assert ground.content("a") == b"0"
 
@@ -358,7 +363,7 @@ def test_what_was_planted_is_in_the_trace(seed: int) -> None:
     async def work() -> None:
         async with ground.store() as store:
             for number in range(5):
-                await told(store.insert("saga", f"{number}", b"0"))
+                await describe_result(store.insert("saga", f"{number}", b"0"))
 
     ground.dies(work())
     assert [line.planned for line in ground.network.trace.faults] == planned
