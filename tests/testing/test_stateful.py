@@ -109,7 +109,7 @@ def careless() -> tuple[Exception, list[str], list[str]]:
 def test_a_bank_that_forgets_its_keys_is_found_with_few_faults_and_few_steps(
     careless: tuple[Exception, list[str], list[str]],
 ) -> None:
-    """What Hypothesis tries, and so how far it shrinks, depends on which modules are loaded by then."""
+    """How far Hypothesis shrinks depends on what it draws, and `make explore` draws other values."""
     failure, steps, _ = careless
     assert steps[1].startswith("state.begin(seed=0, event=OrderPlaced(")
     assert len(steps) <= 8  # the machine, its beginning, its end: the least are four
