@@ -70,6 +70,7 @@ COMMANDS: Commands = {
     "manifest": ("saga.cli.manifest:manifest", "Print, write or check the manifest of each service."),
     "graph": ("saga.cli.graph:graph", "Draw which service emits and which consumes each event."),
     "check": ("saga.cli.check:check", "Prove a choreography before it runs, or show what breaks it."),
+    "deploy": ("saga.cli.deploy:deploy", "Compare a release with what is in flight before it is deployed."),
     "docs": ("saga.cli.manifest:docs", "Generate pages and an AsyncAPI document from contracts and manifests."),
     "doctor": ("saga.cli.doctor:doctor", "Check that broker and stores are set up as the services need."),
     "access": ("saga.cli.access:access", "Print the broker and store permissions that services and people need."),

@@ -1,0 +1,162 @@
+"""Compare a release that is about to be deployed with what is in flight: which sagas it would strand, and why.
+
+It reads the progress of every saga in the services' stores, and the services' offsets on the broker. Nothing is
+changed.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from saga.choreography.manifest import Manifest
+from saga.choreography.releases import manifest_folder, read_manifests
+from saga.contracts.library import find_library
+from saga.declarations.values import Declared
+from saga.engine.prepared_service import PreparedService, prepare
+from saga.errors import BrokerError, ConfigurationError, DeclarationError, SagaError
+from saga.ops.histories import decode_progress, read_documents
+from saga.ops.offsets import ServiceOffsets, read_service_offsets
+from saga.ops.selection import Deployment
+from saga.ops.sources import missing_broker_file, open_administration
+from saga.progress.document import PendingMessage, SagaProgress, decode_transition
+from saga.progress.takeover import find_undeclared
+from saga.support.printable import count_noun
+
+
+@dataclass(frozen=True, slots=True)
+class StrandedSaga:
+    """A saga that the release would strand."""
+
+    service: str
+    saga: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedTopic:
+    """A topic with records for the service that the release would not read any more."""
+
+    service: str
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentReport:
+    """What a release would strand."""
+
+    sagas: tuple[StrandedSaga, ...]
+    topics: tuple[AbandonedTopic, ...]
+    checked: int
+    """Number of progresses that were read."""
+
+    @property
+    def is_safe(self) -> bool:
+        """Return whether nothing would be stranded."""
+        return not self.sagas and not self.topics
+
+
+async def check_release(services: Sequence[Declared], deployment: Deployment) -> DeploymentReport:
+    """Compare the releases of these services with their stores and their offsets.
+
+    Raises `SagaError` if a store cannot be read. A broker that cannot be asked is a warning: the backlog is then not
+    compared.
+    """
+    stranded, checked = list[StrandedSaga](), 0
+    prepared = {each.name: prepare(each) for each in services}
+    async with deployment.open_stores(list(prepared)) as sources:
+        for source in sources:
+            async for saga, document in read_documents(source):
+                checked += 1
+                try:
+                    reasons = list(find_reasons(decode_progress(source, saga, document), prepared[source.service]))
+                except SagaError as why:
+                    reasons = [str(why)]
+                if reasons:
+                    stranded.append(StrandedSaga(source.service, saga, tuple(reasons)))
+    topics = [each async for each in _find_abandoned_topics(services, prepared, deployment)]
+    return DeploymentReport(tuple(stranded), tuple(topics), checked)
+
+
+# -------------------------------------------------------------------- one saga
+
+
+def find_reasons(p: SagaProgress, service: PreparedService) -> Iterator[str]:
+    """Yield the reasons why a release could not continue a saga, for people. Pure."""
+    if p.version > service.version:
+        yield f"its state has version {p.version}, which a newer release wrote; this one knows up to {service.version}"
+    for missing in find_undeclared(p, service.roles):
+        yield f"it needs the {missing}, which the release does not declare"
+    runs = [(each.handler, each.handler_version) for each in p.intents if each.kind == "do"]
+    for handler, version in [*runs, *((each.handler, each.handler_version) for each in p.suspended_runs)]:
+        reaction = service.handlers.get(handler)
+        if reaction is not None and version > reaction.version:
+            yield (
+                f"a run of {handler} began under version {version}, and the release has {reaction.version}: it would "
+                "be parked, and be a dead letter after its last attempt"
+            )
+    kept = {(each.handler, each.message.type): each for each in (*p.queue, *p.waiting, *p.deadlines)}
+    for (handler, type_), each in kept.items():
+        yield from _find_refused_message(each, handler, type_, service)
+    yield from _find_unknown_events(p, service)
+
+
+def _find_refused_message(kept: PendingMessage, handler: str, type_: str, service: PreparedService) -> Iterator[str]:
+    """Yield why a message that is kept for a handler would never be handled."""
+    role = service.roles.handlers.get(handler)
+    what = "a dead letter" if kept.dead else "a message"
+    if role is None:
+        yield f"{what} {type_} waits for {handler}, which the release does not declare"
+    elif not any(type_ in types for types in (*role.takes, *role.optional)):
+        yield f"{what} {type_} waits for {handler}, which does not take it in the release"
+
+
+def _find_unknown_events(p: SagaProgress, service: PreparedService) -> Iterator[str]:
+    """Yield the events of the last transition that may be unpublished and that the release does not know."""
+    last = decode_transition(p.transitions[-1]) if p.transitions else None
+    if last is None or p.published >= p.n:
+        return
+    for type_ in sorted({event.type for event in last.events} - service.contracts.keys()):
+        yield f"its event {type_} may not be published yet, and the release does not know it"
+
+
+# -------------------------------------------------------------------- backlog
+
+
+async def _find_abandoned_topics(
+    services: Sequence[Declared], prepared: dict[str, PreparedService], deployment: Deployment
+) -> AsyncIterator[AbandonedTopic]:
+    try:
+        if missing_broker_file(deployment.broker_settings) is not None:
+            return
+        async with open_administration(deployment.broker_settings, deployment.clock) as broker:
+            offsets = {each.name: await read_service_offsets(each.name, broker) for each in services}
+    except (BrokerError, ConfigurationError) as why:
+        deployment.warn(f"the backlog is not compared: {why}")
+        return
+    released: dict[str, Manifest] = {}
+    with suppress(DeclarationError):  # without contracts there are no manifests beside them
+        released = {each.stored: each for each in read_manifests(manifest_folder(find_library())).values()}
+    for name, state in offsets.items():
+        for each in find_abandoned_topics(prepared[name], state, released.get(name)):
+            yield each
+
+
+def find_abandoned_topics(
+    service: PreparedService, offsets: ServiceOffsets, released: Manifest | None
+) -> Iterator[AbandonedTopic]:
+    """Yield the topics with records that are not handled, and which the release does not read, or of which it does not
+    take every event any more. Pure."""
+    behind: dict[str, int] = {}
+    for partition, state in offsets.states.items():
+        behind[partition.topic] = behind.get(partition.topic, 0) + state.lag
+    for topic, count in sorted(behind.items()):
+        if not count or topic.startswith(f"{service.name}."):
+            continue
+        records = count_noun(count, "record")
+        taken = {use.contract for use in released.consumes if use.topic == topic} if released is not None else set()
+        if topic not in service.topics:
+            yield AbandonedTopic(service.name, topic, f"{records} not handled, and the release does not read it")
+        elif gone := sorted(taken - service.consumed):
+            reason = f"{records} not handled, and the release does not take {' and '.join(gone)} any more"
+            yield AbandonedTopic(service.name, topic, reason)
