@@ -293,9 +293,9 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
         others = [m for m in list_moves(choreography, state) if m.kind != "deliver"] if not left else []
         others += _list_due(choreography, state, plan)
         moves = [m for m in (*left, *others) if m.kind != "deadline" or f"{m.service}.{m.name}" in plan]
-        move = min(moves, key=lambda move: _rank(choreography, plan, move), default=None)
-        if move is None:
+        if not moves:
             return
+        move = min(moves, key=lambda each: _rank(choreography, plan, each))
         left = [each for each in left if each != move]
         step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step))
         found.completed |= {run.label for run in step.runs}
