@@ -196,6 +196,9 @@ def _find_parked(here: _Service) -> Iterator[Obstacle]:
         again = "it is checked each minute" if k.put_off else f"the next one is at {status.next}"
         behind = len(p.queue) - 1 if not undo else 0
         queued = f"; {count_noun(behind, 'message')} queued behind it" if behind > 0 else ""
+        ends = _describe_way_out(here, kind, status)
+        if not k.put_off and _is_late(here, k.due_ms):
+            kind, ends = ("overdue" if kind == "retrying" else kind), f"{_describe_late(here, status.next)} {ends}"
         yield Obstacle(
             kind=kind,
             service=here.name,
@@ -203,7 +206,7 @@ def _find_parked(here: _Service) -> Iterator[Obstacle]:
             type=k.message.type,
             awaited=here.emitted_by(k.handler, undo=undo),
             what=f"{_describe_parked(here, kind, status)}; {attempts}{again}{queued}",
-            ends=_describe_way_out(here, kind, status),
+            ends=ends,
             since=status.since,
             until=None if k.put_off else status.next,
         )
@@ -516,6 +519,10 @@ def _find_failure(situation: SagaSituation, service: str, compensation: Declared
     names = {undone, *(() if original is None else (original.name, stored_name(original)))}
     if p is None or not any(result.handler in names for result in p.results):
         return None
+    if any(k.handler in names for k in p.compensating) or any(
+        i.handler in names for i in p.intents if i.kind == "undo"
+    ):
+        return None  # its own progress says what it waits for
     failures = [t for t in compensation.hears if t in situation.happened and situation.result_of(t) == "failure"]
     return next((situation.happened[t] for t in failures), None)
 
@@ -598,9 +605,7 @@ def _find_reported(situation: SagaSituation) -> Iterator[Obstacle]:
 
 
 def _find_missing(situation: SagaSituation, found: Sequence[Obstacle]) -> Iterator[Obstacle]:
-    """Find the events that have to come from outside, or that can come no more, if no other obstacle explains that
-    they are missing.
-    """
+    """Find the events that have to come from outside, or that can come no more."""
     if situation.ended is not None:
         return
     held_up = {(each.service, each.handler) for each in found if each.kind != "deadline"}
@@ -608,8 +613,6 @@ def _find_missing(situation: SagaSituation, found: Sequence[Obstacle]) -> Iterat
     wanted = [*_list_awaited_parts(situation), *((type_,) for type_ in outcomes)]
     trace = _MissingEvents(situation, held_up)
     roots = [root for part in wanted for root in trace.find_roots(part)]
-    if not wanted or trace.is_explained:
-        return
     yield from dict.fromkeys(roots)
 
 
@@ -630,8 +633,6 @@ class _MissingEvents:
     def __init__(self, situation: SagaSituation, held_up: set[tuple[str, str]]) -> None:
         self._situation, self._held_up = situation, held_up
         self._seen: set[tuple[str, ...]] = set()
-        self.is_explained = False
-        """True if a handler on the way is held up by a known obstacle."""
 
     def find_roots(self, part: tuple[str, ...]) -> list[Obstacle]:
         """Return the obstacles on the way to one of these events."""
@@ -653,8 +654,7 @@ class _MissingEvents:
     def _look_at(self, service: str, reaction: DeclaredReaction, part: tuple[str, ...]) -> list[Obstacle]:
         names = {reaction.name, stored_name(reaction)}
         if any((service, name) in self._held_up for name in names):
-            self.is_explained = True
-            return []
+            return []  # another obstacle explains it
         missing = [p for p in reaction.takes if not any(t in self._situation.happened for t in p)]
         if missing:
             return [root for each in missing for root in self.find_roots(each)]

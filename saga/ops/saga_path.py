@@ -32,20 +32,27 @@ def draw_path(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> list[P
     coming = _ComingEvents(situation)
     for type_ in () if situation.ended is not None else list_outcomes(situation, "success"):
         coming.add(type_)
-    main = obstacles[:1]
-    for each in main:
-        if each.awaited and not any(type_ in coming.events for type_ in each.awaited):
-            coming.add(each.awaited[0])
-        if not each.awaited:
-            coming.events[""] = PathEvent(
-                type="", mark="missing", service=each.service, handler=each.handler, causes=(each.type,), time=None
-            )
-    missing = {type_ for each in main for type_ in each.awaited}
-    path += [
-        replace(each, mark="missing") if each.type in missing else each
-        for each in coming.events.values()
-    ]  # fmt: skip
-    return path
+    if not obstacles:
+        return path
+    main = obstacles[0]
+    if main.awaited and not any(type_ in coming.events for type_ in main.awaited):
+        coming.add(main.awaited[0])
+    if not main.awaited:
+        coming.events[""] = PathEvent(
+            type="", mark="missing", service=main.service, handler=main.handler, causes=(main.type,), time=None
+        )
+    return path + [_mark_missing(situation, main, each) for each in coming.events.values()]
+
+
+def _mark_missing(situation: SagaSituation, main: Obstacle, each: PathEvent) -> PathEvent:
+    """Mark an event as missing if the obstacle is about it; then the obstacle's handler has to emit it."""
+    if each.type not in main.awaited:
+        return each
+    reaction = situation.get_reaction(main.service, main.handler)
+    if reaction is None or each.type not in reaction.emits:
+        return replace(each, mark="missing")
+    causes = tuple(_list_causes(situation, main.service, main.handler)) or each.causes
+    return replace(each, mark="missing", service=main.service, handler=main.handler, causes=causes)
 
 
 def _list_happened(situation: SagaSituation) -> dict[str, PathEvent]:

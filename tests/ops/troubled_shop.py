@@ -188,6 +188,10 @@ class TroubledShop:
 
         return await self.until_it(holds, saga)
 
+    async def until_only(self, *obstacles: tuple[str, str], saga: str = SAGA) -> SagaExplanation:
+        """Return the explanation once these are all obstacles, each with its kind and service."""
+        return await self.until_it(lambda found: tuple((o.kind, o.service) for o in found.obstacles) == obstacles, saga)
+
     async def until_finished(self, saga: str = SAGA) -> SagaExplanation:
         return await self.until_it(lambda found: found.state == "finished" and found.outcome is not None, saga)
 
