@@ -8,6 +8,7 @@ direction: what these declarations alone show to be wrong.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from saga.choreography.check.model import (
@@ -295,7 +296,7 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
         moves = [m for m in (*left, *others) if m.kind != "deadline" or f"{m.service}.{m.name}" in plan]
         if not moves:
             return
-        move = min(moves, key=lambda each: _rank(choreography, plan, each))
+        move = min(moves, key=partial(_rank, choreography, plan))
         left = [each for each in left if each != move]
         step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step))
         found.completed |= {run.label for run in step.runs}
