@@ -220,5 +220,5 @@ def test_the_page_shows_what_the_command_prints(saga: Call, broken: Path) -> Non
     page = (ROOT / "docs/check.md").read_text("utf-8")
     assert saga("check").stdout in page
     printed = saga("check", str(broken)).stdout
-    begin, end = printed.index("finding 1:"), printed.index("  a test that fails")
+    begin, end = printed.index("finding 1:"), printed.index("  as a sequence diagram:")
     assert printed[begin:end] in page

@@ -31,8 +31,11 @@ def format_verdict(verdict: ChoreographyVerdict, manifests: str | None) -> list[
         if finding.trace is not None:
             lines += [f"  {line}" for line in format_trace(choreography, finding.trace)]
         lines += [f"  what to do: {finding.advice}; see {DOCUMENT}#{finding.code}"]
+        if finding.trace is not None:
+            lines += ["  as a sequence diagram:", ""]
+            lines += [f"    {line}" for line in format_sequence_diagram(choreography, finding.trace).splitlines()]
         if manifests is not None and finding.trace is not None:
-            lines += ["  a test that fails until it is mended:", ""]
+            lines += ["", "  a test that fails until it is mended:", ""]
             lines += [f"    {line}".rstrip() for line in format_test(finding, manifests)]
     return lines
 
