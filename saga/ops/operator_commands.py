@@ -242,7 +242,7 @@ async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s
         try:
             # Opened each time: the service may just be creating its store.
             async with deployment.open_stores((service,)) as sources:
-                book = await _find_control_log(service, sources)
+                book = await find_control_log(service, sources)
         except NoStore:
             book = None
         for entry in () if book is None else controls.entries_of(book):
@@ -258,13 +258,16 @@ async def read_control_log(service: str, deployment: Deployment) -> ControlLog:
     read.
     """
     async with deployment.open_stores((service,)) as sources:
-        book = await _find_control_log(service, sources)
+        book = await find_control_log(service, sources)
     if book is None:
         raise SagaError(f"there is no store of {service!r}: name it with --store, or see whether the service ever ran")
     return book
 
 
-async def _find_control_log(service: str, sources: Sequence[ServiceStore]) -> ControlLog | None:
+async def find_control_log(service: str, sources: Sequence[ServiceStore]) -> ControlLog | None:
+    """Read the control log of a service from stores that are open; `None` if none of them is the service's. Raises
+    `SagaError` if it cannot be read.
+    """
     source = next((source for source in sources if source.service == service), None)
     if source is None:
         return None

@@ -16,7 +16,7 @@ from saga.errors import NoStore, SagaError
 from saga.messaging.controls import ActiveControls, read_controls
 from saga.ops.attention import find_blocking
 from saga.ops.offsets import ServiceOffsets, read_service_offsets
-from saga.ops.operator_commands import read_control_log
+from saga.ops.operator_commands import find_control_log
 from saga.ops.saga_situation import NO_REPORTS, SagaFacts, SagaReports
 from saga.ops.sagas import SagaDetails, add_reasons, read_saga
 from saga.ops.selection import Deployment, Selection
@@ -87,12 +87,19 @@ async def complete_facts(saga: str, seen: SagaDetails, readings: OffsetReadings,
 
 
 async def _read_controls(services: Collection[str], deployment: Deployment) -> Mapping[str, ActiveControls]:
-    found = {}
-    for service in sorted(services):
-        try:
-            found[service] = read_controls(await read_control_log(service, deployment))
-        except SagaError as why:
-            deployment.warn(why)
+    """Read the active controls of these services. A control log that cannot be read is reported."""
+    found = dict[str, ActiveControls]()
+    if not services:
+        return found
+    async with deployment.open_stores(services) as sources:
+        for service in sorted(services):
+            try:
+                log = await find_control_log(service, sources)
+            except SagaError as why:
+                deployment.warn(f"whether {service} is paused or limited is not known: {why}")
+                continue
+            if log is not None:
+                found[service] = read_controls(log)
     return found
 
 

@@ -1,13 +1,17 @@
 """`saga explain`: sentences, path, JSON and exit codes, and what it does where something cannot be read."""
 
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from saga.cli import explain as explaining
+from saga.messaging.controls import control_log_key
 from saga.monitor.views import SagaRow, SagaWait, Timeline, TimelineRow
-from tests.cli.conftest import Call
+from saga.store.sqlite.documents import checksum
+from tests.cli.conftest import ROOT, Call
 
 
 def test_a_finished_saga_is_exit_code_0(shop: Path, saga: Call) -> None:
@@ -96,3 +100,27 @@ def test_a_monitor_that_does_not_answer_is_left_out(shop: Path, saga: Call, monk
     told = saga("explain", "order-1", "--monitor", "127.0.0.1:1")
     assert told.exit_code == 0
     assert "what the monitor at 127.0.0.1:1 knows is left out: nobody listens" in told.stderr
+
+
+def test_a_control_log_that_cannot_be_read_is_a_note(shop: Path, saga: Call) -> None:
+    key, content = control_log_key("payment"), b"no control log"
+    with sqlite3.connect(shop / ".saga" / "payment.db") as connection:
+        connection.execute(
+            "INSERT INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)",
+            ("saga-archive", key, checksum("saga-archive", key, content), content),
+        )
+    connection.close()
+    told = saga("explain", "order-3")
+    assert told.exit_code == 1
+    assert "whether payment is paused or limited is not known: the control log of payment cannot be read" in told.stderr
+    assert told.stdout.startswith("Saga order-3 waits for PaymentReserved or PaymentDeclined.")
+
+
+def test_manifests_that_cannot_be_used_are_an_error(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "contracts", shop / "contracts")
+    (shop / "manifests").mkdir()
+    (shop / "manifests" / "payment.json").write_text("{}")
+    monkeypatch.setenv("SAGA_CONTRACTS", str(shop / "contracts"))
+    told = saga("explain", "order-3")
+    assert told.exit_code == 2
+    assert "payment.json" in told.stderr
