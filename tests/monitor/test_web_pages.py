@@ -332,6 +332,7 @@ async def test_the_page_of_a_saga_explains_why_it_is_not_finished(shop: Path) ->
         assert "saga dead replay payment --saga order-3 --who NAME --why REASON" in seen.text
         assert "PaymentReserved (missing) payment.reserve after OrderPlaced" in seen.text
         assert "ShipmentBooked (open)" in seen.text
+        assert "whether the services run is not known: there is no file" in seen.text
         [line] = [attrs for tag, attrs in seen.elements if tag == "path" and attrs.get("class") == "missing"]
         assert line["d"]
         finished = await browser.get("/saga?id=order-2")

@@ -204,7 +204,9 @@ class OperatorConsole:
             troubles.append(str(why))
 
         overview = self._read_choreography(warn)
-        readings = await read_offsets_of_all(overview, self._deployment(log.info), seconds_max=OFFSETS_S_MAX)
+        notes: list[str] = []
+        noting = self._deployment(lambda why: notes.append(str(why)))
+        readings = await read_offsets_of_all(overview, noting, seconds_max=OFFSETS_S_MAX)
         seen = await read_saga(saga, self._deployment(warn))
         if seen.undoing:
             seen = await add_reasons(saga, seen, self._deployment(warn))
@@ -214,8 +216,8 @@ class OperatorConsole:
             for what in describe_open_work(history.progress, status, seen.failing)
         ]
         values = {(h.service, n): said for h in seen.histories for n, said in read_event_fields(h).items()}
-        facts = await complete_facts(saga, seen, readings, self._deployment(log.info))
-        explanation = explain(replace(facts, reports=reports))
+        facts = await complete_facts(saga, seen, readings, noting)
+        explanation = explain(replace(facts, reports=reports, notes=tuple(notes)))
         return StoredSaga(saga, seen, tuple(left), values, explanation, tuple(troubles))
 
     def _read_choreography(self, warn: Warn) -> Overview:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from saga.ops.saga_path import PathEvent, describe_emitter
 
-ROW_Y, FIRST_Y, DOT_X, STEP_X, LABEL_X = 34, 20, 20, 12, 24
+ROW_Y, FIRST_Y, DOT_X, STEP_X, LABEL_X = 34, 20, 20, 22, 24
 WIDTH = 760
 
 
@@ -46,9 +46,9 @@ def draw_path_picture(path: Sequence[PathEvent]) -> PathPicture:
     >>> paid = PathEvent(type="Paid", mark="missing", service="bank", handler="pay", causes=("Placed",), time=None)
     >>> picture = draw_path_picture([placed, paid])
     >>> [(row.x, row.y, row.below) for row in picture.rows]
-    [(20, 20, 'client'), (32, 54, 'bank.pay after Placed')]
+    [(20, 20, 'client'), (42, 54, 'bank.pay after Placed')]
     >>> picture.lines
-    (PathLine(data='M 20 20 V 54 H 32', mark='missing'),)
+    (PathLine(data='M 20 20 V 54 H 42', mark='missing'),)
     """
     depth: dict[str, int] = {}
     at: dict[str, tuple[int, int]] = {}
@@ -60,4 +60,5 @@ def draw_path_picture(path: Sequence[PathEvent]) -> PathPicture:
         lines += [PathLine(f"M {at[cause][0]} {at[cause][1]} V {y} H {x}", each.mark) for cause in causes]
         at[each.type] = x, y
         rows.append(PathRow(each, x, y, x + LABEL_X, describe_emitter(each)))
+    lines.sort(key=lambda line: line.mark == "missing")  # drawn last, so that it lies on top of the others
     return PathPicture(WIDTH, FIRST_Y + ROW_Y * len(rows), tuple(rows), tuple(lines))
