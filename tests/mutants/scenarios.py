@@ -302,6 +302,9 @@ def parties_at_closed_doors(world: SimulatedWorld) -> Callable[[], None]:
     def judge() -> None:
         assert not places.contradictions, places.contradictions
         dead = set(dead_letters_of(world))  # each may be said twice
+        if any(fault.planned.kind == "clock" for fault in world.trace.faults):
+            # A clock that is ahead of the retention takes a message for one of a forgotten saga (docs/protocol.md).
+            dead = {(saga, why) for saga, why in dead if not why.startswith("older than the retention")}
         assert [saga for saga, _ in dead] == ["ghosts"], dead
         ends = outcomes_of(world)
         assert ends.keys() == guests.keys(), ends
