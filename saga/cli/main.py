@@ -68,6 +68,7 @@ COMMANDS: Commands = {
     "keys": ("saga.cli.keys:keys", "Create, rotate and forget the keys that encrypt sensitive fields."),
     "contracts": ("saga.cli.contracts:contracts", "Check contracts, write event classes, register schemas."),
     "manifest": ("saga.cli.manifest:manifest", "Print, write or check the manifest of each service."),
+    "describe": ("saga.cli.describe:describe", "Print what a service consumes, emits, compensates and waits for."),
     "graph": ("saga.cli.graph:graph", "Draw which service emits and which consumes each event."),
     "check": ("saga.cli.check:check", "Prove a choreography before it runs, or show what breaks it."),
     "deploy": ("saga.cli.deploy:deploy", "Compare a release with what is in flight before it is deployed."),
