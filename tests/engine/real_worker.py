@@ -85,7 +85,7 @@ class Workplace:
         self.traces: Traces | None = None
         """Listener that makes spans, where a test is about them."""
         self.leaps = True
-        """False to let the time until the next wake pass as it does."""
+        """False to let the time until the next timer pass by itself."""
         dated = Dated(self.clock)
         self.broker = EmbeddedBroker(folder / "broker.db", clock=dated, record_bytes_max=record_bytes_max)
         self.store = SqliteStore(folder / "store.db", clock=self.clock)
@@ -162,7 +162,7 @@ class Workplace:
         return [] if p is None else [decode_transition(raw) for raw in p.transitions]
 
     def reported_dead_letters(self) -> list[DeadLettered]:
-        """The dead letters of which people were told."""
+        """The dead letters that were reported."""
         return self.reported(DeadLettered)
 
     def reported(self, kind: type[M]) -> list[M]:
@@ -227,7 +227,7 @@ def watched(workers: list[Worker]) -> Watch:
 
 
 async def leap(place: Workplace, workers: Sequence[Worker]) -> None:
-    """Put the time forward to the next wake whenever nothing else is in flight."""
+    """Put the time forward to the next timer whenever nothing else is in flight."""
     while True:
         await place.clock.sleep(LOOK_S)
         for worker in workers if place.leaps else ():

@@ -18,7 +18,7 @@ LOST = (
 
 
 class Full(Exception):
-    """Nothing is lost of it, unless `left` is told by keyword."""
+    """Nothing is lost of it, unless `left` is given by keyword."""
 
     def __init__(self, why: str, *, left: int = 0) -> None:
         super().__init__(why)

@@ -153,7 +153,7 @@ async def test_they_stand_in_the_intent_before_the_call_and_in_what_a_person_has
         assert escalated.steps == ('step charge("order-1", "7") may have happened',)
 
 
-async def test_they_stand_in_what_is_told_of_a_compensation_that_fails(tmp_path: Path) -> None:
+async def test_they_are_in_the_report_of_a_compensation_that_fails(tmp_path: Path) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> None: ...
 
     payment, _ = payment_with(body)

@@ -16,7 +16,7 @@ REPLAY = "mend the cause, then have it tried again: saga dead replay"
 
 
 def failing(why: Callable[[int], Exception | None], retry: Retry) -> tuple[Service, list[int]]:
-    """A service whose handler fails as told by the number of the attempt; and the attempts it made."""
+    """A service whose handler fails at the given attempts; and the attempts it made."""
     payment, attempts = Service("payment"), list[int]()
 
     @payment.handler(retry=retry)
@@ -62,7 +62,7 @@ async def test_a_delay_in_place_is_as_long_as_the_rules_say_however_long(tmp_pat
         assert place.clock.pauses == [20, 40, 80, 160]
 
 
-async def test_each_failed_attempt_is_told_with_its_class_the_last_one_too(tmp_path: Path) -> None:
+async def test_each_failed_attempt_is_reported_with_its_class_the_last_one_too(tmp_path: Path) -> None:
     payment, _ = failing(
         lambda n: ConnectionResetError("it hung up") if n < 4 else KeyError("no"), Retry(attempts_max=4)
     )
@@ -175,7 +175,7 @@ async def test_what_comes_later_queues_behind_a_dead_letter_in_order_and_the_out
         assert [headers["dead_what"] for _, headers in await place.dead(payment)] == ["dead letter", "dropped"]
 
 
-async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_told(tmp_path: Path) -> None:
+async def test_a_compensation_that_fails_is_retried_without_end_and_reported(tmp_path: Path) -> None:
     payment, attempts = Service("payment"), list[int]()
 
     @payment.handler
@@ -313,7 +313,7 @@ async def test_a_handler_whose_time_runs_out_while_the_store_is_away_has_not_fai
             assert (entry.outcome, entry.attempt, began) == ("handled", 1, [1, 2])
 
 
-async def test_a_transition_tells_the_last_twenty_attempts_of_however_many(tmp_path: Path) -> None:
+async def test_a_transition_records_the_last_twenty_attempts_of_however_many(tmp_path: Path) -> None:
     payment, attempts = failing(lambda n: OSError(f"for the {n}. time"), Retry(attempts_max=30, delay_s_first=0))
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())

@@ -1,4 +1,4 @@
-"""Batches: what waits for one thing is done together, and nobody is forgotten when the one who acts is stopped."""
+"""Batches: what waits for one thing is done together, and no caller is forgotten when the one who acts is stopped."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from saga.engine.consumer.keyed_executor import BATCH_MAX, Batcher
 
 
 class Acts:
-    """Remembers the batches, and waits inside each until told."""
+    """Remembers the batches, and waits inside each until the gate opens."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -52,7 +52,7 @@ async def test_a_batch_is_bounded() -> None:
     assert [n for batch in acts.batches for n in batch] == list(range(2 * BATCH_MAX + 1))
 
 
-async def test_one_who_is_stopped_while_waiting_is_left_out_and_nobody_is_forgotten() -> None:
+async def test_a_cancelled_caller_is_left_out_of_the_batch_and_no_other_is_forgotten() -> None:
     batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(batches.submit("tea", 1, acts))
@@ -99,7 +99,7 @@ async def test_one_who_is_stopped_on_its_turn_hands_it_on() -> None:
     assert third.result() == 30
 
 
-async def test_a_failure_is_the_one_who_acted_and_nobody_elses() -> None:
+async def test_a_failure_is_raised_only_in_the_caller_whose_batch_failed() -> None:
     batches = Batcher()
 
     async def act(items: Sequence[int]) -> list[int]:

@@ -255,7 +255,7 @@ async def test_after_an_undo_that_was_put_off_the_next_one_waits_for_nothing(tmp
         assert (await worker.outcomes())[-2:] == [("release", "compensated")] * 2
 
 
-async def test_a_deadline_that_is_put_off_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_deadline_that_is_put_off_blocks_no_other_saga(tmp_path: Path) -> None:
     order, bank = Service("order"), Bank()
 
     @order.resource(breaker=RULES, retry=Retry(in_place_s=1e9))
@@ -364,7 +364,7 @@ async def test_pauses_grow_with_the_wait_and_what_a_step_answered_before_is_writ
         assert [call.name for call in intent.calls] == ["look"]
 
 
-async def test_of_two_breakers_that_hold_it_up_in_turn_each_is_told_once(tmp_path: Path) -> None:
+async def test_of_two_breakers_that_hold_it_up_in_turn_each_is_reported_once(tmp_path: Path) -> None:
     payment, bank, away, runs = Service("payment", retry=PARKS), Bank(), Other(), count()
     away.fails = True
 
@@ -426,7 +426,9 @@ async def test_a_lane_waits_in_memory_for_what_is_back_soon(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("looks", [False, True])
-async def test_a_handler_that_is_told_may_go_another_way_which_is_recorded(tmp_path: Path, looks: bool) -> None:
+async def test_a_handler_that_catches_an_open_breaker_may_go_another_way_which_is_recorded(
+    tmp_path: Path, looks: bool
+) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         payment = served(bank, answers=(Blocked, BreakerOpen), catches=True, looks=looks)
@@ -477,7 +479,7 @@ async def test_a_call_that_may_have_happened_is_waited_for_and_no_other_way_is_t
         assert [e.type for e in entry.events] == ["PaymentReserved"]
 
 
-async def test_a_handler_that_lets_it_pass_is_put_off_as_if_it_had_not_been_told(tmp_path: Path) -> None:
+async def test_a_handler_that_lets_an_open_breaker_pass_is_put_off_as_if_it_had_not_declared_it(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(served(bank, answers=(Blocked, BreakerOpen)))
@@ -593,7 +595,7 @@ async def test_an_open_breaker_is_an_answer_of_its_own_resource_alone(tmp_path: 
         assert head((await worker.progress()).queue) == (0, False), "it was caught, and failed all the same"
 
 
-async def test_a_call_that_has_no_turn_for_an_hour_is_told_once_as_well(tmp_path: Path) -> None:
+async def test_a_call_that_has_no_turn_for_an_hour_is_reported_once_as_well(tmp_path: Path) -> None:
     payment, bank = Service("payment"), Bank()
     bank.fails = None
 
@@ -618,7 +620,7 @@ async def test_a_call_that_has_no_turn_for_an_hour_is_told_once_as_well(tmp_path
         )
 
 
-async def test_what_a_step_has_answered_since_it_was_told_that_a_run_waits_is_kept(tmp_path: Path) -> None:
+async def test_answers_of_steps_since_the_report_that_a_run_waits_are_kept(tmp_path: Path) -> None:
     payment, bank = Service("payment", retry=PARKS), Bank()
 
     @payment.resource(breaker=RULES)

@@ -112,7 +112,7 @@ def test_a_partition_with_much_behind_one_that_is_not_finished_is_left_out_and_o
 
 
 class Noted(InFlight):
-    """Bound that notes all that it is told."""
+    """Limit that notes all that is reported to it."""
 
     observed: list[tuple[float, int]]
     failures: int
@@ -150,7 +150,7 @@ async def reserve(order: OrderPlaced) -> PaymentReserved:
     return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 
 
-async def test_each_write_and_each_publishing_tells_the_bound_how_long_it_took(
+async def test_each_write_and_each_publishing_reports_its_latency_to_the_limit(
     tmp_path: Path, noted: list[Noted]
 ) -> None:
     async with workplace(tmp_path) as place:
@@ -197,7 +197,7 @@ async def _given(what: Awaitable[Any]) -> Any:
 @pytest.mark.parametrize(
     ("why", "writes"), [(StoreUnavailable("full"), 1), (Ambiguous("lost"), 1)], ids=["unavailable", "ambiguous"]
 )
-async def test_a_write_that_failed_is_told_and_its_pause_is_not_taken_for_its_latency(
+async def test_a_write_that_failed_is_reported_and_its_pause_is_not_taken_for_its_latency(
     tmp_path: Path, noted: list[Noted], monkeypatch: pytest.MonkeyPatch, why: Exception, writes: int
 ) -> None:
     async with workplace(tmp_path) as place:

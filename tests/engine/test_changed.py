@@ -79,7 +79,7 @@ def test_a_record_of_the_raw_handler_is_a_message_of_the_documents_saga() -> Non
     assert given_change == Insert(key="order-17", document=msgspec.convert(DOCUMENT, OrderDocument, strict=False))
 
 
-def test_the_default_handler_tells_the_same_as_base64_with_and_without_an_envelope() -> None:
+def test_the_default_handler_with_base64_is_read_the_same_with_and_without_an_envelope() -> None:
     default = {**MUTATION, "content": b64encode(msgspec.json.encode(DOCUMENT)).decode()}
     assert read_message(default) == read_message(MUTATION)
     assert read_message({"schema": {"type": "struct"}, "payload": default}) == read_message(MUTATION)
@@ -170,7 +170,7 @@ def test_a_body_that_is_none_of_the_class_is_bad_input() -> None:
         ({**MUTATION, "content": b64encode(b"\xff{").decode()}, "the document 'order-17' is no JSON object"),
     ],
 )
-def test_what_is_no_change_is_a_dead_letter_that_says_why(value: object, told: str) -> None:
+def test_what_is_no_change_is_a_dead_letter_with_the_reason(value: object, told: str) -> None:
     assert re.search(told, refused(value))
 
 

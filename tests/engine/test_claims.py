@@ -96,7 +96,7 @@ async def test_results_that_are_not_large_stay_where_they_were(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("writes", range(1, 7))
-async def test_whoever_goes_on_after_a_write_has_the_same_results_and_asks_for_none_again(
+async def test_a_worker_that_resumes_after_any_write_has_the_same_results_and_repeats_no_step(
     tmp_path: Path, writes: int
 ) -> None:
     archive = an_archive()
@@ -169,7 +169,7 @@ async def test_a_claim_that_is_gone_or_was_changed_holds_up_the_run_until_it_is_
         assert worker.dead == []
 
 
-async def test_a_step_tells_how_long_it_took_whoever_ends_the_run(tmp_path: Path) -> None:
+async def test_a_step_records_how_long_it_took_whichever_worker_ends_the_run(tmp_path: Path) -> None:
     payment, waits_s = Service("payment"), [1.5, 0.25, 7.0]
     async with place(tmp_path) as workers:
 

@@ -105,7 +105,7 @@ async def outcomes(place: Workplace, service: Service[Any]) -> list[tuple[str, s
     return [(entry.handler, entry.outcome) for entry in await place.history(service)]
 
 
-async def test_what_is_replayed_goes_on_where_it_was_and_the_others_follow(place: Workplace, outside: Outside) -> None:
+async def test_a_replayed_run_resumes_where_it_was_and_the_others_follow(place: Workplace, outside: Outside) -> None:
     service = service_of(outside)
     async with at_work(place, service):
         await place.publish(an_order(), OrderConfirmed(order_id=SAGA))
@@ -149,7 +149,7 @@ async def test_what_dies_again_is_another_dead_letter_and_can_be_replayed_again(
         assert "it may have gone before" in (entries[3].reason or "")
 
 
-async def test_the_end_of_each_replay_is_told_once_however_long_it_took(place: Workplace, outside: Outside) -> None:
+async def test_the_end_of_each_replay_is_reported_once_however_long_it_took(place: Workplace, outside: Outside) -> None:
     payment, attempts = Service("payment"), list[str]()
 
     @payment.handler(retry=Retry(attempts_max=3, in_place_s=0, delay_s_first=70, delay_s_max=70))
@@ -230,7 +230,9 @@ async def test_a_message_in_a_command_that_could_not_have_come_by_itself_is_a_de
     assert outside.asked == []
 
 
-async def test_what_is_discarded_is_told_and_what_waits_behind_it_goes_on(place: Workplace, outside: Outside) -> None:
+async def test_a_discarded_message_is_reported_and_what_is_queued_behind_it_runs(
+    place: Workplace, outside: Outside
+) -> None:
     service = service_of(outside)
     async with at_work(place, service):
         await place.publish(an_order(), OrderConfirmed(order_id=SAGA))
@@ -281,7 +283,7 @@ async def test_what_an_outcome_sets_off_is_not_discarded(place: Workplace) -> No
         assert (await outcomes(place, payment))[-2:] == [("capture", "replayed"), ("capture", "handled")]
 
 
-async def test_a_command_for_a_saga_that_nobody_knows_writes_nothing(place: Workplace, outside: Outside) -> None:
+async def test_a_command_for_an_unknown_saga_writes_nothing(place: Workplace, outside: Outside) -> None:
     service = service_of(outside)
     async with at_work(place, service):
         await place.broker.publish([a_command(place, "replay", "dead-1", saga="order-9")])
@@ -290,7 +292,7 @@ async def test_a_command_for_a_saga_that_nobody_knows_writes_nothing(place: Work
         assert await place.dead(service) == []
 
 
-async def test_what_is_no_command_is_a_dead_letter_and_stops_nobody(place: Workplace, outside: Outside) -> None:
+async def test_what_is_no_command_is_a_dead_letter_and_stops_no_worker(place: Workplace, outside: Outside) -> None:
     service, good = service_of(outside), a_command(place, "replay", "dead-1")
     headers = tuple((n, v) for n, v in good.headers if n != "ce_type")
     hostile = [
@@ -313,7 +315,7 @@ async def test_what_is_no_command_is_a_dead_letter_and_stops_nobody(place: Workp
         assert await outcomes(place, service) == [("reserve", "dead")]
 
 
-async def test_a_run_that_failed_behind_its_last_step_goes_on_when_it_is_replayed(
+async def test_a_run_that_failed_after_its_last_step_resumes_when_it_is_replayed(
     place: Workplace, outside: Outside
 ) -> None:
     payment, failing = Service("payment"), [True]
@@ -363,7 +365,7 @@ def changing(outside: Outside, version: list[int]) -> Service[Any]:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-async def test_a_run_whose_code_has_changed_goes_on_with_what_a_person_says_the_outside_did(
+async def test_a_run_whose_code_has_changed_resumes_with_the_answer_that_an_operator_enters(
     place: Workplace, outside: Outside, *, raises: bool
 ) -> None:
     version = [1]
@@ -481,7 +483,7 @@ class Refused(Exception):
         super().__init__(why)
 
 
-async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
+async def test_the_answer_that_an_operator_entered_is_reported_when_the_run_is_discarded(
     place: Workplace, outside: Outside
 ) -> None:
     service = service_of(outside)
@@ -510,7 +512,7 @@ async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
         assert [letter.ends for letter in found if letter is not None][-1] == calls.id
 
 
-async def test_what_is_taken_back_for_a_person_is_tried_in_place_and_at_least_twice_a_minute(place: Workplace) -> None:
+async def test_an_abort_for_an_operator_is_retried_in_place_and_at_least_twice_a_minute(place: Workplace) -> None:
     """A person waits: it is not parked, for no outcome could be kept for it, nor left for an hour."""
     payment, freed = Service("payment"), list[str]()
 

@@ -30,7 +30,7 @@ class Naps(SystemClock):
 
 
 class Group:
-    """A source of one topic and its membership, that commits or fails as it is told."""
+    """A source of one topic and its membership, that commits or fails as scripted."""
 
     def __init__(self, topic: str, *failures: Exception) -> None:
         self.topics = [topic]

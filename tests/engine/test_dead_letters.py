@@ -115,7 +115,7 @@ async def test_a_dead_letter_fits_whatever_the_log_takes(tmp_path: Path, bytes_m
         assert not place.reported(Unavailable)
 
 
-async def test_a_compensation_is_tried_on_while_the_log_refuses_what_is_told_of_it(tmp_path: Path) -> None:
+async def test_a_compensation_is_retried_while_the_broker_refuses_its_escalation(tmp_path: Path) -> None:
     undoing, taken = Service("payment"), asyncio.Event()
     attempts = list[int]()
 
@@ -156,7 +156,7 @@ async def test_a_compensation_is_tried_on_while_the_log_refuses_what_is_told_of_
         )
 
 
-def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
+def test_the_headers_of_a_dead_letter_are_bounded_whatever_a_handler_raised() -> None:
     message = message_of(an_order(), started=None)
     dead = DeadLetterRecord(
         id="dead-1",
@@ -183,7 +183,7 @@ LIMITS = (1000, 5000, 50_000, 500_000, 1_000_000)
 
 
 @pytest.mark.parametrize("what", ["key", "value", "headers", "header", "all"])
-def test_each_form_is_smaller_than_the_one_before_and_says_what_is_left_out(what: str) -> None:
+def test_each_form_is_smaller_than_the_one_before_and_names_what_is_left_out(what: str) -> None:
     for size, limit in product(SIZES, LIMITS):
         check_forms(size, limit, what)
 
@@ -252,7 +252,7 @@ async def test_a_dead_letter_is_durable_before_its_message_counts_as_finished(tm
 
 @pytest.mark.parametrize("error", [BrokerError("the topic is gone"), ValueError("a defect of the driver")])
 @pytest.mark.parametrize("kept", [False, True])
-async def test_a_dead_letter_that_is_refused_in_every_form_waits_and_is_told(
+async def test_a_dead_letter_that_is_refused_in_every_form_waits_and_is_reported(
     tmp_path: Path, error: Exception, *, kept: bool
 ) -> None:
     service = failing if kept else payment
@@ -296,7 +296,7 @@ async def charge(key: str) -> str:
         raise Away("the bank is away") from why
 
 
-async def test_a_dead_letter_says_whose_it_is_what_led_there_and_the_state_before(tmp_path: Path) -> None:
+async def test_a_dead_letter_names_its_owner_what_led_there_and_the_state_before(tmp_path: Path) -> None:
     asking = Service("payment", state=Notes)
 
     @asking.handler
@@ -334,7 +334,7 @@ async def test_a_dead_letter_says_whose_it_is_what_led_there_and_the_state_befor
     assert (told.blame, told.owner) == ("outside", "order")
 
 
-async def test_what_nobody_can_read_is_of_its_sender(tmp_path: Path) -> None:
+async def test_the_sender_owns_an_unreadable_record(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.broker.publish([place.record_of(an_order())._replace(key=b"another")])
         await place.until(lambda: bool(place.reported_dead_letters()))
@@ -342,7 +342,7 @@ async def test_what_nobody_can_read_is_of_its_sender(tmp_path: Path) -> None:
     assert (headers["dead_class"], headers["dead_owner"]) == ("data", "order")
 
 
-def test_what_a_dead_letter_says_of_the_stack_and_the_state_is_bounded() -> None:
+def test_the_stack_and_the_state_in_a_dead_letter_are_bounded() -> None:
     def deep(n: int) -> None:
         if n:
             deep(n - 1)

@@ -37,7 +37,7 @@ def slow_order(clock: TrialClock, takes: timedelta) -> Service:
 
 
 async def test_what_becomes_due_while_a_handler_runs_is_done_at_the_end_of_its_turn(tmp_path: Path) -> None:
-    """Else it would wait for its wake, which may be a minute late, though its saga is in hand."""
+    """Else it would wait for its timer, which may be a minute late, though its saga is being handled."""
     async with place(tmp_path) as at:
         worker = await at.worker(slow_order(at.clock, takes=WITHIN))
         await worker.takes(an_order())

@@ -118,7 +118,7 @@ async def test_the_expiry_of_a_document_is_kept(tmp_path: Path) -> None:
         assert await place.store.get("stock", "tea") is None
 
 
-async def test_a_document_that_is_not_there_is_a_dead_letter_that_says_so(tmp_path: Path) -> None:
+async def test_a_missing_document_is_a_dead_letter_with_the_reason(tmp_path: Path) -> None:
     inventory = inventory_of()
     async with workplace(tmp_path) as place, at_work(place, inventory):
         await place.publish(an_order())
@@ -131,7 +131,7 @@ async def test_a_document_that_is_not_there_is_a_dead_letter_that_says_so(tmp_pa
         assert await place.store.get("stock", "tea") is None
 
 
-async def test_a_document_that_does_not_fit_is_a_dead_letter_that_says_so(tmp_path: Path) -> None:
+async def test_a_document_that_does_not_fit_is_a_dead_letter_with_the_reason(tmp_path: Path) -> None:
     inventory = inventory_of()
     async with workplace(tmp_path) as place, at_work(place, inventory):
         await place.store.insert("stock", "tea", b'{"left":"many"}')
@@ -159,7 +159,7 @@ async def test_an_absent_document_is_created_by_a_function_that_takes_none(tmp_p
         assert (await stored(place, "all", "counts"))["orders"] == 4
 
 
-async def test_an_attempt_that_has_written_nothing_reads_a_document_anew(tmp_path: Path) -> None:
+async def test_an_attempt_that_has_written_nothing_reads_a_document_again(tmp_path: Path) -> None:
     counter, seen = Service("counter"), list[Count | None]()
     counter.document(Count, "counts")
 
@@ -336,7 +336,7 @@ class ContestedStore(CountingStore):
         return await super().replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry)
 
 
-async def test_an_update_that_somebody_else_was_faster_than_is_made_on_what_is_there_then(tmp_path: Path) -> None:
+async def test_an_update_that_lost_a_race_is_made_on_the_newer_document(tmp_path: Path) -> None:
     inventory, place = inventory_of(), Workplace(tmp_path)
     place.store = ContestedStore(tmp_path / "store.db", clock=place.clock)
     async with place.opened(), at_work(place, inventory):
@@ -435,7 +435,7 @@ async def test_of_updates_that_go_together_one_whose_progress_cannot_be_read_fai
         assert document_updates.as_kind(found.content, Stock) == Stock(left=4, aside=1)
 
 
-async def test_markers_that_nobody_needs_are_pruned_when_there_are_many(tmp_path: Path) -> None:
+async def test_markers_that_are_not_needed_are_pruned_when_there_are_many(tmp_path: Path) -> None:
     inventory = inventory_of()
     markers = {f"m{n}": Marker(saga=f"over-{n}", handler="set_aside", kind="do", cause="c") for n in range(PRUNE_FROM)}
     open_ = Marker(saga="open", handler="set_aside", kind="do", cause="c")

@@ -1,4 +1,4 @@
-"""Draining: what runs may end within the limit, nothing new begins, and the next start goes on from there."""
+"""Draining: what runs may end within the limit, nothing new begins, and the next start resumes from there."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def test_what_runs_may_end_and_nothing_new_begins(tmp_path: Path) -> None:
         assert len(await place.records("payments")) == 2
 
 
-async def test_a_step_after_stop_does_not_begin_and_the_next_start_goes_on_behind_the_one_that_ended(
+async def test_a_step_after_stop_does_not_begin_and_the_next_start_resumes_after_the_one_that_ended(
     tmp_path: Path,
 ) -> None:
     payment, gate = gated()

@@ -1,4 +1,4 @@
-"""Records that the log has lost before a service had them are told once, and the service goes on behind them."""
+"""Records that the log has lost before a service had them are reported once, and the service continues after them."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def removed(place: Workplace, below: dict[Partition, int]) -> None:
         execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (offset, row_checksum(log, offset), log))
 
 
-async def test_records_that_expired_are_told_by_partition_and_once(tmp_path: Path) -> None:
+async def test_expired_records_are_reported_by_partition_and_once(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         service = a_service()
         async with at_work(place, service):

@@ -125,7 +125,7 @@ async def test_another_question_has_no_answer_yet_and_an_old_one_none_any_more(t
         assert only((await worker.progress("order-04")).queue).attempts == 0
 
 
-async def test_without_a_result_the_handler_is_told_so_if_that_is_an_answer(tmp_path: Path) -> None:
+async def test_without_a_result_the_handler_gets_the_error_if_it_is_a_declared_answer(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(asking(bank, answers=(BreakerOpen,)))
@@ -135,7 +135,7 @@ async def test_without_a_result_the_handler_is_told_so_if_that_is_an_answer(tmp_
         assert [(call.answer, call.instead) for call in entry.calls] == [("BreakerOpen", "")]
 
 
-async def test_another_function_is_called_in_its_place_with_its_key_under_an_intent_that_says_so(
+async def test_another_function_is_called_in_its_place_with_its_key_under_an_intent_that_names_it(
     tmp_path: Path,
 ) -> None:
     bank = Bank()
@@ -275,7 +275,7 @@ async def test_the_newest_of_several_results_counts(tmp_path: Path) -> None:
         assert bytes((await worker.history())[-1].calls[0].value) == b'"1.2"'
 
 
-async def test_the_module_that_the_page_for_operators_shows_answers_with_what_was_said_last(tmp_path: Path) -> None:
+async def test_the_module_in_the_operator_guide_answers_with_the_last_known_answer(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operating" / "limits.md").read_text("utf-8")
     [body] = [block.body for block in blocks(page) if block.title == "fallbacks.py"]
     names: dict[str, Any] = {"__name__": "shown"}

@@ -59,19 +59,19 @@ def twice(records: list[Record], chance: Random) -> list[Record]:
 
 
 def rewound(records: list[Record], chance: Random) -> list[Record]:
-    """The connector dies, and goes on from a position that it had saved before."""
+    """The connector dies, and resumes from a position that it had saved before."""
     at = chance.randrange(len(records))
     return [*records[: at + 1], *records[chance.randrange(at + 1) :]]
 
 
 def merged(records: list[Record], chance: Random) -> list[Record]:
-    """Of several writes of one document the last alone is told."""
+    """Of several writes of one document the last alone is published."""
     last = {key_of(record): n for n, record in enumerate(records)}
     return [r for n, r in enumerate(records) if last[key_of(r)] == n or chance.random() < 0.6]
 
 
 def gap(records: list[Record], chance: Random) -> list[Record]:
-    """A stretch of the stream is not told, but for what is the last of its document."""
+    """A stretch of the stream is not published, but for what is the last of its document."""
     last = {key_of(record): n for n, record in enumerate(records)}
     begin_, end = sorted((chance.randrange(len(records)), chance.randrange(len(records))))
     return [r for n, r in enumerate(records) if not begin_ <= n < end or last[key_of(r)] == n]

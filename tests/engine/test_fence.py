@@ -111,7 +111,7 @@ async def test_lanes_that_ask_at_once_share_one_question() -> None:
     assert place.member.asked == 1
 
 
-async def test_what_the_log_held_at_the_time_is_waited_for_and_what_comes_later_is_not() -> None:
+async def test_what_was_in_the_log_at_the_time_is_waited_for_and_what_comes_later_is_not() -> None:
     place = a_place()
     place.member.clear_in_progress[BILLS] = 3
     due_ms = place.now_ms
@@ -143,7 +143,7 @@ async def test_the_end_of_a_transaction_is_read_though_no_record_comes_of_it() -
     assert await place.is_handled()
 
 
-async def test_of_a_partition_that_another_worker_has_the_position_of_the_group_tells() -> None:
+async def test_for_a_partition_of_another_worker_the_committed_offset_of_the_group_counts() -> None:
     place = a_place(owned=[p for p in ALL if p != BILLS])
     place.member.clear_in_progress[BILLS] = 2
     place.member.committed[BILLS] = 1
@@ -213,7 +213,7 @@ async def test_a_message_that_yields_goes_before() -> None:
     assert await place.is_handled("order-2")
 
 
-async def test_what_cannot_be_read_holds_up_no_deadline_and_people_are_told_once() -> None:
+async def test_what_cannot_be_read_blocks_no_deadline_and_is_reported_once() -> None:
     place = a_place()
     place.member.clear_in_progress[BILLS] = 5
     place.member.still = [StalledPartition(*BILLS, 0, "it is damaged")]
@@ -224,7 +224,7 @@ async def test_what_cannot_be_read_holds_up_no_deadline_and_people_are_told_once
     assert (told.saga, told.topic, told.partition) == (SAGA, *BILLS)
 
 
-async def test_a_topic_that_is_hidden_and_a_partition_that_nobody_leads_hold_up_none() -> None:
+async def test_a_hidden_topic_and_a_partition_without_a_leader_block_no_deadline() -> None:
     place = a_place()
     place.member.clear_in_progress[BILLS] = 5
     place.member.still = [StalledPartition("bills", None, None, "hidden")]
@@ -266,7 +266,7 @@ async def test_a_position_that_cannot_be_asked_for_is_asked_for_again() -> None:
     assert place.fence.is_handled(SAGA, due_ms)
 
 
-async def test_a_date_that_was_ahead_says_nothing_of_the_time_after() -> None:
+async def test_a_date_that_was_ahead_proves_nothing_about_the_time_after() -> None:
     place = a_place()
     place.clock.wrong_s = 86_400
     assert await place.is_handled()
@@ -276,7 +276,7 @@ async def test_a_date_that_was_ahead_says_nothing_of_the_time_after() -> None:
     assert not await place.is_handled(), "the log was looked at ten seconds ago, whatever the date was then"
 
 
-async def test_a_clock_that_stood_still_says_nothing_of_the_time_that_passed() -> None:
+async def test_a_clock_that_stood_still_proves_nothing_about_the_time_that_passed() -> None:
     place = a_place()
     assert await place.is_handled()
     place.clock.wrong_s = 3600  # the machine has slept
@@ -298,7 +298,7 @@ async def test_ends_that_are_noted_are_bounded_and_the_first_ones_stay() -> None
     assert max(map(len, place.fence._pending.values())) <= PENDING_MAX
 
 
-async def test_people_are_told_once_a_minute_what_deadlines_wait_for() -> None:
+async def test_what_deadlines_wait_for_is_reported_once_a_minute() -> None:
     place = a_place()
     place.member.clear_in_progress[BILLS] = 3
     assert not await place.is_handled()
@@ -325,7 +325,7 @@ def test_a_wake_is_at_home_where_the_partitions_of_its_saga_are() -> None:
     assert place.assignment.is_at_home(SAGA, Position(later, 0, 0))
 
 
-async def test_whoever_reads_no_log_knows_of_nothing_that_is_handled() -> None:
+async def test_a_worker_that_reads_no_log_knows_of_nothing_that_is_handled() -> None:
     assignment = WorkerAssignment(OutageWatch("order", Standing(), lambda moment: None))
     assert await assignment.handled_ms(SAGA, NOW_MS) == 0
     assert assignment.is_at_home(SAGA, Position("order.wake.1m", 0, 0))

@@ -1,4 +1,4 @@
-"""Flags in runs that one release began and another goes on with: each takes the way on which the run began."""
+"""Flags in runs that one release began and another resumes: each takes the way on which the run began."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.engine.real_worker import Workplace, an_order, at_work, workplace
 
 
 class Bank:
-    """The outside: it fails as often as it is told to."""
+    """The external system: it fails as often as it is asked to."""
 
     def __init__(self, fails: int) -> None:
         self.fails, self.asked = fails, list[str]()

@@ -104,7 +104,7 @@ def test_a_structured_event_may_hold_our_bytes() -> None:
     assert read_message(record).value == NATIVE
 
 
-def test_json_that_is_no_event_keeps_its_bytes_and_says_all_that_is_wrong() -> None:
+def test_json_that_is_no_event_keeps_its_bytes_and_names_all_that_is_wrong() -> None:
     message = read_message(recorded(b'{"order_id":"order-1","total":9.8,"more":1}', "application/json"))
     assert message.value == b'{"order_id":"order-1","total":9.8,"more":1}'
     with pytest.raises(BadInput) as told:
@@ -127,7 +127,7 @@ def test_json_that_is_no_event_keeps_its_bytes_and_says_all_that_is_wrong() -> N
         (b"[" + b"0," * 100_001 + b"0]", "at most 100000 values"),
     ],
 )
-def test_json_that_cannot_be_read_says_why(value: bytes, reason: str) -> None:
+def test_json_that_cannot_be_read_gives_the_reason(value: bytes, reason: str) -> None:
     with pytest.raises(BadInput) as told:
         SERVICE.decode("reserve", read_message(recorded(value, "application/json")))
     assert reason in str(told.value)
@@ -232,7 +232,7 @@ def test_a_foreign_schema_that_does_not_fit_waits_as_one_that_is_not_deployed_ye
         SERVICE.decode("reserve", message)
 
 
-def test_a_default_of_somebody_elses_is_of_no_matter_for_what_was_written(tmp_path: Path) -> None:
+def test_a_foreign_default_does_not_matter_for_what_was_written(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     contracts.newer_class("OrderPlaced")
     contracts.deploy()
@@ -245,7 +245,7 @@ def test_a_default_of_somebody_elses_is_of_no_matter_for_what_was_written(tmp_pa
     assert message.value[10:] == NATIVE[10:] + b"\x08gift"
 
 
-def test_json_is_of_the_version_that_it_says(tmp_path: Path) -> None:
+def test_json_has_the_version_that_it_names(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     contracts.newer_class("OrderPlaced")
     contracts.deploy()
@@ -305,7 +305,7 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
         (of_registry(changed(note="string")), "the value is partial: it ends in the middle of OrderPlaced"),
     ],
 )
-def test_what_cannot_be_taken_keeps_its_bytes_and_is_looked_at_anew(record: Record, reason: str) -> None:
+def test_what_cannot_be_converted_keeps_its_bytes_and_is_tried_again(record: Record, reason: str) -> None:
     message = read_message(record)
     assert message.value == record.value
     assert message.foreign == (), "no reason is part of it: a registry may say something else tomorrow"
@@ -333,7 +333,7 @@ def test_json_of_what_is_no_version_is_only_wrong(version: str) -> None:
 
 
 @pytest.mark.parametrize("value", [b"\0", b"\0\0\0\0", b"\0" * 5])
-def test_frames_that_end_too_soon_are_told(value: bytes) -> None:
+def test_frames_that_end_too_soon_are_refused(value: bytes) -> None:
     writer = (
         Writer(0, json.dumps(to_registered_schema(SCHEMA)), "http://registry")
         if schema_id_in(value) is not None
@@ -343,7 +343,7 @@ def test_frames_that_end_too_soon_are_told(value: bytes) -> None:
         SERVICE.decode("reserve", read_message(recorded(value, "application/avro", writer)))
 
 
-def test_a_registered_schema_says_nothing_of_ours() -> None:
+def test_a_registered_schema_has_nothing_of_ours() -> None:
     kept = json.dumps(to_registered_schema(SCHEMA))
     assert '"logicalType": "decimal"' in kept
     for name in ("topic", "key", "owner", "starts", "said", "sensitive"):

@@ -150,7 +150,7 @@ async def test_of_two_senders_with_one_id_and_two_contents_the_second_is_a_dead_
         assert record.value == other.value
 
 
-async def test_what_a_client_says_twice_is_one_event(tmp_path: Path) -> None:
+async def test_what_a_client_publishes_twice_is_one_event(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, counting):
         for _ in range(2):
             await place.broker.publish([place.said_by_client(an_order())])
@@ -160,7 +160,7 @@ async def test_what_a_client_says_twice_is_one_event(tmp_path: Path) -> None:
         assert only[2].startswith("client|OrderPlaced-")
 
 
-async def test_what_a_service_says_that_is_not_the_owner_has_one_name_everywhere(tmp_path: Path) -> None:
+async def test_an_event_of_a_service_that_does_not_own_its_contract_has_one_id_everywhere(tmp_path: Path) -> None:
     shop = Service("shop")
 
     @shop.handler
@@ -243,7 +243,7 @@ async def test_a_dead_letter_of_a_record_that_cannot_be_read_has_all_that_its_se
         assert headers["dead_reason"].startswith("the message's key 'order-1' is not its subject 'another'")
 
 
-async def test_what_a_message_says_goes_on_without_the_headers_of_others(tmp_path: Path) -> None:
+async def test_events_that_a_message_causes_do_not_carry_foreign_headers(tmp_path: Path) -> None:
     event = a_cloud_event()
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.broker.publish([event._replace(headers=(*event.headers[::-1], *OPAQUE))])

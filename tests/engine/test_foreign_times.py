@@ -31,7 +31,7 @@ def read_message(out: Outgoing, service: PreparedService) -> Message:
     return found
 
 
-def test_its_time_is_noted_as_one_that_says_nothing_unless_its_contract_trusts_it() -> None:
+def test_its_time_is_marked_as_foreign_unless_its_contract_trusts_it() -> None:
     service = prepare(order.declared)
     assert read_message(foreign(), service).foreign_time
     assert not read_message(events.to_record(an_order(), BEGINNING_MS), service).foreign_time

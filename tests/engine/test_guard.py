@@ -37,7 +37,7 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def in_hand_at_a_death(place: Workplace, *sagas: str) -> None:
-    """Count the messages of these sagas as a process did that died with them in hand."""
+    """Count the messages of these sagas as a process did that died while they were running."""
     async for record in place.broker.scan("orders"):
         if (record.key or b"").decode() in sagas:
             key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
@@ -45,7 +45,7 @@ async def in_hand_at_a_death(place: Workplace, *sagas: str) -> None:
 
 
 @pytest.mark.parametrize("counted", [("order-1", STUCK), ("order-1",), (STUCK,)], ids=", ".join)
-async def test_a_lane_that_cannot_decide_keeps_nobody_waiting_who_was_in_hand_at_a_death(
+async def test_a_saga_that_cannot_decide_does_not_block_others_that_were_running_at_a_crash(
     place: Workplace, counted: tuple[str, ...]
 ) -> None:
     payment, handled = Service("payment"), list[str]()

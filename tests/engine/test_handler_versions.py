@@ -1,4 +1,4 @@
-"""Versions of handlers at real workers: a run keeps the one under which it began, whichever release goes on with it;
+"""Versions of handlers at real workers: a run keeps the one under which it began, whichever release resumes it;
 and a release that has not got it leaves it alone."""
 
 from collections.abc import AsyncIterator, Mapping
@@ -92,7 +92,7 @@ async def test_a_run_keeps_the_version_under_which_it_began_and_the_next_has_the
         assert (await outcomes(place, new))[-1] == "handled"
 
 
-async def test_a_release_that_has_not_got_the_version_leaves_the_run_alone_and_all_else_goes_on(tmp_path: Path) -> None:
+async def test_a_release_without_the_version_leaves_the_run_alone_and_everything_else_continues(tmp_path: Path) -> None:
     bank, old, new = Bank(), release(1, retry=ONCE), release(2)
     async with workplace(tmp_path) as place:
         p = await begun(place, new, bank)
@@ -124,7 +124,7 @@ def open_lines(p: SagaProgress) -> list[str]:
     return describe_open_work(p, compute_status(p), {})
 
 
-async def test_in_the_end_it_is_a_dead_letter_that_names_both_versions_and_goes_on_under_the_newer_one(
+async def test_in_the_end_it_is_a_dead_letter_that_names_both_versions_and_resumes_under_the_newer_one(
     tmp_path: Path,
 ) -> None:
     bank, old, new = Bank(), release(1), release(2)
@@ -158,7 +158,9 @@ def wish(place: Workplace, wanted: Wanted, dead: Mapping[str, str], answered: St
     )
 
 
-async def test_after_a_roll_back_a_person_says_what_the_outside_did_and_the_older_one_goes_on(tmp_path: Path) -> None:
+async def test_after_a_rollback_an_operator_enters_the_answer_of_the_external_system_and_the_older_release_resumes(
+    tmp_path: Path,
+) -> None:
     bank, old, new = Bank(), release(1), release(2)
     async with workplace(tmp_path) as place:
         await begun(place, new, bank)
@@ -174,7 +176,7 @@ async def test_after_a_roll_back_a_person_says_what_the_outside_did_and_the_olde
         assert (await outcomes(place, old))[-1] == "handled"
 
 
-async def test_a_run_that_cannot_go_on_says_under_which_version_it_began(tmp_path: Path) -> None:
+async def test_a_run_that_cannot_resume_names_the_version_under_which_it_began(tmp_path: Path) -> None:
     bank, old, new = Bank(), release(1), release(2, keeps=False)
     async with workplace(tmp_path) as place:
         await begun(place, old, bank)
@@ -229,7 +231,7 @@ async def turns_of(place: Workplace, service: Service[Any], count: int, *, more:
     return done
 
 
-async def test_all_turns_of_a_run_that_goes_on_later_have_the_version_of_its_first(tmp_path: Path) -> None:
+async def test_all_turns_of_a_suspended_run_have_the_version_of_its_first(tmp_path: Path) -> None:
     bank, old, new = Bank(), going_on(1), going_on(2)
     async with workplace(tmp_path) as place:
         place.leaps = False
@@ -242,7 +244,7 @@ async def test_all_turns_of_a_run_that_goes_on_later_have_the_version_of_its_fir
         assert bank.asked == ["v1", "v1", "v1"]
 
 
-async def test_a_run_that_goes_on_later_waits_for_a_release_that_has_its_version(tmp_path: Path) -> None:
+async def test_a_suspended_run_waits_for_a_release_that_has_its_version(tmp_path: Path) -> None:
     bank, old, new = Bank(), going_on(1), going_on(2)
     async with workplace(tmp_path) as place:
         place.leaps = False
@@ -265,7 +267,7 @@ async def test_a_run_that_goes_on_later_waits_for_a_release_that_has_its_version
         assert (p.suspended_runs, p.format) == ((), PLAIN)
 
 
-async def test_a_run_of_the_first_version_that_goes_on_has_the_format_of_before(tmp_path: Path) -> None:
+async def test_a_suspended_run_of_the_first_version_keeps_the_earlier_format(tmp_path: Path) -> None:
     bank, old = Bank(), going_on(1)
     async with workplace(tmp_path) as place:
         place.leaps = False

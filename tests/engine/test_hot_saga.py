@@ -11,7 +11,7 @@ from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import an_order, at_work, workplace
 
 
-async def test_a_hot_saga_that_is_held_up_holds_up_its_partition_and_no_other(tmp_path: Path) -> None:
+async def test_a_hot_saga_that_is_blocked_blocks_its_partition_and_no_other(tmp_path: Path) -> None:
     payment, opened = Service("payment"), asyncio.Event()
 
     @payment.handler(repeats=OrderPlaced)

@@ -70,12 +70,12 @@ def test_the_copy_of_an_own_event_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("id_", [b"17", b"OrderPlaced", b"OrderPlaced-17", b"OrderPlaced-" + b"x" * 32, b"a|b", b"-"])
-def test_what_only_calls_itself_as_this_service_is_told_and_not_passed_over(id_: bytes) -> None:
+def test_a_record_that_only_claims_to_come_from_this_service_is_reported_and_not_skipped(id_: bytes) -> None:
     assert route_record(with_headers(ce_source=b"payment", ce_id=id_), SERVICE) is FORGED
     assert isinstance(route_record(with_headers(ce_source=b"order", ce_id=id_), SERVICE), Message)
 
 
-def test_an_event_as_this_service_makes_it_is_the_copy_of_an_own_one_whoever_owns_its_contract() -> None:
+def test_an_event_as_this_service_emits_it_is_a_copy_of_its_own_whichever_service_owns_the_contract() -> None:
     made = ids.event_id("OrderPlaced", "payment", SAGA, "reserve", "m-1", 0)
     assert route_record(with_headers(ce_source=b"payment", ce_id=made.encode()), SERVICE) is OWN
     assert could_be_own(own_identity("payment", made, "payment"), "OrderPlaced")
@@ -96,7 +96,7 @@ def test_bad_input_is_a_letter_with_the_reason(record: Record, reason: str) -> N
     assert route_record(record, SERVICE) == BadRecord(reason)
 
 
-def test_bytes_that_nobody_knows_are_a_letter() -> None:
+def test_unknown_bytes_become_a_dead_letter() -> None:
     assert isinstance(route_record(GOOD._replace(headers=(), value=b"\xc3\x01" + bytes(8)), SERVICE), BadRecord)
 
 

@@ -12,7 +12,7 @@ from tests.engine.real_worker import an_order, message_of
 
 
 class Handles:
-    """Goes on when it is let, and remembers what it had in hand."""
+    """Continues when it is let, and remembers what was running."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -57,7 +57,7 @@ async def test_what_is_not_finished_holds_the_prefix_and_is_no_longer_counted() 
     assert (lanes.inflight, prefix.offset_to_commit(), len(prefix)) == (0, None, 2)
 
 
-async def test_draining_waits_for_what_is_in_hand_and_leaves_what_takes_too_long() -> None:
+async def test_draining_waits_for_what_is_running_and_leaves_what_takes_too_long() -> None:
     handles, prefix = Handles(), OffsetTracker(0)
     async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handles, handles) as lanes:
         for item in items("a", prefix, 0, 0):
@@ -93,7 +93,7 @@ async def test_a_message_that_ends_though_it_was_to_be_left_leaves_nothing_behin
 
 
 class Fails:
-    """Fails with some sagas, when it is let; all others stay in hand until they are cancelled."""
+    """Fails with some sagas, when it is let; all others keep running until they are cancelled."""
 
     def __init__(self, *sagas: str) -> None:
         self.sagas, self.gate, self.ending = sagas, asyncio.Event(), asyncio.Event()
@@ -142,7 +142,7 @@ async def test_a_lane_that_fails_ends_the_tasks_of_the_service_and_all_other_lan
     assert (prefix.offset_to_commit(), lanes_left()) == (None, [])
 
 
-async def test_of_lanes_that_fail_together_each_is_told() -> None:
+async def test_of_lanes_that_fail_together_each_error_is_raised() -> None:
     fails, prefix = Fails("a", "c"), OffsetTracker(0)
 
     async def serve() -> None:
@@ -196,7 +196,7 @@ async def test_a_lane_that_begins_while_the_others_are_ended_ends_with_them() ->
     assert not lanes_left()
 
 
-async def test_a_lane_that_is_ended_before_it_begins_holds_up_nobody() -> None:
+async def test_a_lane_that_is_ended_before_it_begins_blocks_no_other() -> None:
     prefix, handled = OffsetTracker(0), list[str]()
 
     async def serve() -> None:
@@ -218,7 +218,7 @@ async def test_a_lane_that_is_ended_before_it_begins_holds_up_nobody() -> None:
     assert (handled, prefix.offset_to_commit()) == (["a", "b"], None)
 
 
-async def test_what_a_lane_raised_is_told_though_the_service_ends_meanwhile_and_nobody_is_cancelled_twice() -> None:
+async def test_an_error_of_a_lane_is_raised_though_the_service_ends_meanwhile_and_no_task_is_cancelled_twice() -> None:
     fails, prefix = Fails("a"), OffsetTracker(0)
 
     async def serve() -> None:

@@ -150,7 +150,7 @@ async def test_not_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("given", [{"at_once_max": 1}, {"rate_per_s": 0.1}])
-async def test_whoever_waits_notices_that_the_worker_stops(
+async def test_a_waiting_call_notices_that_the_worker_stops(
     given: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LOOK_S", 0.01)

@@ -99,7 +99,7 @@ def book_with(*switches: Switch) -> ControlLog:
     return book
 
 
-async def test_a_book_is_read_once_before_the_first_run_and_beginnings_and_ends_are_told(
+async def test_the_control_log_is_read_once_before_the_first_run_and_controls_are_reported_when_they_begin_and_end(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran, reads, get = list[str](), list[str](), place.store.get
@@ -133,7 +133,7 @@ async def test_a_book_is_read_once_before_the_first_run_and_beginnings_and_ends_
 
 
 @pytest.mark.parametrize("how", ["damaged", "away"])
-async def test_nothing_runs_while_nobody_knows_what_is_paused(
+async def test_nothing_runs_while_it_is_unknown_what_is_paused(
     place: Workplace, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     ran, is_there, get = list[str](), False, place.store.get

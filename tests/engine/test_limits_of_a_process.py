@@ -1,4 +1,4 @@
-"""Limits are those of a process: whoever is called sees the process, however many services run in it."""
+"""Limits are those of a process: the system that is called sees the process, however many services run in it."""
 
 import asyncio
 from collections.abc import AsyncIterator

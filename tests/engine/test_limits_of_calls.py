@@ -483,7 +483,7 @@ async def test_each_resource_has_the_limits_of_a_call_that_two_share_for_itself(
     check_empty(worker)
 
 
-async def test_a_function_that_each_run_makes_anew_is_one_call(at: Workers) -> None:
+async def test_a_function_that_each_run_defines_again_is_one_call(at: Workers) -> None:
     payment, asked, goes_on = Service("payment"), list[str](), asyncio.Event()
 
     @payment.handler

@@ -74,7 +74,7 @@ async def test_a_service_notes_the_logs_that_it_publishes_to(tmp_path: Path) -> 
         assert dict(await place.broker.fetch_log_ids(known)) == known
 
 
-async def test_what_was_published_into_a_log_that_is_gone_is_told_and_stays_known(tmp_path: Path) -> None:
+async def test_what_was_published_into_a_log_that_is_gone_is_reported_and_stays_known(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         async with at_work(place, payment):
             await place.at_rest(payment)

@@ -159,7 +159,7 @@ async def with_tiny_pages(tmp_path: Path, bank: Bank, orders: int) -> AsyncItera
 
 
 @pytest.mark.parametrize("steps", [False, True], ids=["plain", "with steps"])
-async def test_whoever_goes_on_after_each_write_undoes_each_result_once(tmp_path: Path, steps: bool) -> None:
+async def test_a_worker_that_resumes_after_any_write_undoes_each_result_once(tmp_path: Path, steps: bool) -> None:
     bank = a_bank(steps=steps)
     async with with_tiny_pages(tmp_path, bank, 20) as workers:
         for _ in range(200):
@@ -175,7 +175,7 @@ async def test_whoever_goes_on_after_each_write_undoes_each_result_once(tmp_path
         assert len(bank.released) == 20 or steps, "a step whose answer was not recorded is asked for again, by its key"
 
 
-async def test_a_page_of_results_that_is_gone_or_was_changed_holds_up_the_undoing_until_it_is_put_back(
+async def test_a_missing_or_changed_segment_of_results_blocks_the_compensation_until_it_is_put_back(
     tmp_path: Path,
 ) -> None:
     bank = a_bank()
@@ -196,7 +196,7 @@ async def test_a_page_of_results_that_is_gone_or_was_changed_holds_up_the_undoin
         assert (await worker.progress()).closed == ("reserve",)
 
 
-async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_how_many_were_before(
+async def test_a_job_of_many_turns_that_is_closed_names_its_last_calls_and_how_many_came_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "CALLS_MAX", 3)
@@ -241,7 +241,7 @@ async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_ho
         ]
 
 
-async def test_tools_see_all_results_whatever_page_lies_below_another(tmp_path: Path) -> None:
+async def test_tools_see_all_results_however_segments_are_nested(tmp_path: Path) -> None:
     async with with_tiny_pages(tmp_path, a_bank(), 20) as workers:
         source = ServiceStore("payment", workers.store, workers.clock)
         found = await read_history(source, SAGA)
@@ -260,7 +260,9 @@ async def test_tools_see_all_results_whatever_page_lies_below_another(tmp_path: 
             await read_history(source, SAGA)
 
 
-async def test_a_version_that_takes_more_own_events_withdraws_those_of_results_in_pages_too(tmp_path: Path) -> None:
+async def test_a_version_that_handles_more_self_consumed_events_withdraws_those_of_results_in_segments_too(
+    tmp_path: Path,
+) -> None:
     def version(*, joins: bool) -> Service[Any]:
         payment = Service("payment")
 

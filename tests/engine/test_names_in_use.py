@@ -72,7 +72,7 @@ def handled(place: Workplace) -> Sequence[Handled]:
     return [each for each in place.reported(Handled) if each.type == "OrderPlaced"]
 
 
-async def test_a_renamed_service_does_nothing_again_and_goes_on_under_its_keys(place: Workplace) -> None:
+async def test_a_renamed_service_repeats_nothing_and_continues_under_its_keys(place: Workplace) -> None:
     mails = Mails()
     async with running(place, a_mailer(mails, "mailer"), place.store):
         await place.publish(an_order("order-1"))
@@ -93,7 +93,7 @@ async def test_a_renamed_service_does_nothing_again_and_goes_on_under_its_keys(p
     assert not {key for _, key in mails.sent[:2]} & {key for _, key in mails.sent[2:]}
 
 
-async def test_a_new_service_begins_where_it_says(place: Workplace) -> None:
+async def test_a_new_service_begins_where_it_declares(place: Workplace) -> None:
     await place.publish(*(an_order(f"order-{n}") for n in range(5)))
     everything, nothing = Mails(), Mails()
     async with (

@@ -1,4 +1,4 @@
-"""A saga with more messages than its progress has room for, at a real worker: pages hold the rest."""
+"""A saga with more messages than its progress has room for, at a real worker: overflow segments have the rest."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ async def progress_of(place: Workplace, payment: Service[Any]) -> SagaProgress:
     return p
 
 
-async def test_an_inbox_goes_to_pages_and_every_duplicate_is_still_known(tmp_path: Path) -> None:
+async def test_an_inbox_moves_to_overflow_segments_and_every_duplicate_is_still_recognized(tmp_path: Path) -> None:
     payment = payment_of()
     orders = [an_order(quantity=n) for n in range(300)]
     async with workplace(tmp_path) as place:
@@ -117,7 +117,7 @@ async def test_the_progress_of_a_hot_saga_stays_small(tmp_path: Path) -> None:
         assert sizes[-1] - sizes[0] < 1500, "a few pages more"
 
 
-async def test_pages_expire_a_day_after_the_memory_has_passed_since_their_newest_entry(tmp_path: Path) -> None:
+async def test_segments_expire_a_day_after_the_retention_of_their_newest_entry(tmp_path: Path) -> None:
     payment = payment_of()
     async with workplace(tmp_path) as place:
         await place.publish(*(an_order(quantity=n) for n in range(60)))
@@ -137,7 +137,7 @@ async def test_pages_expire_a_day_after_the_memory_has_passed_since_their_newest
 
 
 @pytest.mark.parametrize("ahead_from", [1, SMALL.inbox_max], ids=["all but the first", "only the last"])
-async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_from_the_message_on(
+async def test_a_segment_written_under_a_clock_that_is_ahead_lives_for_the_retention_counted_from_its_message(
     tmp_path: Path, ahead_from: int
 ) -> None:
     """The server's clock, and other workers', are not ahead."""
@@ -160,8 +160,8 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z", "9999-12-31T00:00:00.000Z"])
-async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(tmp_path: Path, time: str) -> None:
-    """Senders that have no time say so: a store keeps no page for two thousand years."""
+async def test_messages_with_an_impossible_time_block_no_saga_with_segments(tmp_path: Path, time: str) -> None:
+    """Some senders put in an impossible time: no store keeps a segment for two thousand years."""
     async with place(tmp_path) as at_hand:
         worker = await at_hand.worker(payment_of())
         for n in range(SMALL.inbox_max + 1):
@@ -174,7 +174,7 @@ async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(t
         assert await worker.store.get(ARCHIVES, overflow.segment_key("payment", SAGA, page)) is not None
 
 
-async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: Path) -> None:
+async def test_an_expired_segment_is_not_needed_any_more(tmp_path: Path) -> None:
     payment = payment_of()
     async with workplace(tmp_path) as place:
         await place.publish(*(an_order(quantity=n) for n in range(60)))
@@ -193,7 +193,7 @@ async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: P
         assert (await progress_of(place, payment)).n == 61
 
 
-async def test_a_page_that_somebody_removed_is_told_by_name_and_nothing_is_decided(tmp_path: Path) -> None:
+async def test_a_segment_that_was_removed_is_reported_by_name_and_nothing_is_decided(tmp_path: Path) -> None:
     payment = payment_of()
     async with workplace(tmp_path) as place:
         await place.publish(*(an_order(quantity=n) for n in range(40)))
@@ -213,7 +213,7 @@ async def test_a_page_that_somebody_removed_is_told_by_name_and_nothing_is_decid
         assert (await progress_of(place, payment)).n == 40
 
 
-async def test_an_older_version_refuses_a_progress_with_pages(tmp_path: Path) -> None:
+async def test_an_older_version_refuses_a_progress_with_segments(tmp_path: Path) -> None:
     payment = payment_of()
     async with workplace(tmp_path) as place:
         await place.publish(*(an_order(quantity=n) for n in range(40)))
@@ -225,7 +225,7 @@ async def test_an_older_version_refuses_a_progress_with_pages(tmp_path: Path) ->
         assert decode_progress(document.content).segments
 
 
-def test_what_is_known_of_pages_is_bounded() -> None:
+def test_the_cache_of_segments_is_bounded() -> None:
     known = OverflowCache(bytes_max=10 * (ROOM_BYTES + 12))
     for number in range(100):
         known.learn(f"{number}", b"x" * 12)
@@ -234,7 +234,7 @@ def test_what_is_known_of_pages_is_bounded() -> None:
     assert OverflowCache(bytes_max=0).entries_of("0") is None
 
 
-async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_order(tmp_path: Path) -> None:
+async def test_a_queue_behind_a_dead_letter_moves_to_segments_and_comes_back_in_order(tmp_path: Path) -> None:
     payment, sizes = dying(), list[int]()
     notes = [f"note-{n}" for n in range(120)]
     async with workplace(tmp_path) as place:
@@ -266,8 +266,8 @@ async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_orde
         assert {leaf.kind for leaf in left} == {"inbox"}, "what nobody lists is removed, or expires"
 
 
-async def test_whoever_looks_while_messages_are_taken_out_of_pages_sees_the_saga_whole(tmp_path: Path) -> None:
-    """Between reading the progress and its pages the worker goes on, and removes what it has emptied."""
+async def test_a_reader_sees_the_whole_saga_while_messages_are_taken_out_of_segments(tmp_path: Path) -> None:
+    """Between reading the progress and its segments the worker continues, and removes those that it has emptied."""
     payment = dying()
     async with workplace(tmp_path) as place:
         async with at_work(place, payment):
@@ -312,7 +312,7 @@ async def confirm(place: Workplace, ids: Sequence[str]) -> None:
         await place.publish(OrderConfirmed(order_id=SAGA), id=id_)
 
 
-async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_comes(tmp_path: Path) -> None:
+async def test_pending_messages_move_to_segments_and_run_in_order_when_the_other_event_comes(tmp_path: Path) -> None:
     payment, ids = joining(), [f"note-{n}" for n in range(100)]
     async with workplace(tmp_path) as place:
         async with at_work(place, payment):
@@ -336,8 +336,8 @@ async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_co
         assert history.verify_history(transitions, overflow.restore_all(p, await pages_of(place))) is None
 
 
-async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_read_anew(tmp_path: Path) -> None:
-    """Another worker has put it in a page since: it would be kept twice, and the second copy never go."""
+async def test_segments_are_searched_again_for_a_message_when_the_progress_is_read_again(tmp_path: Path) -> None:
+    """Another worker has moved it to a segment since: it would be kept twice, and the second copy never removed."""
     notes = [OrderConfirmed(order_id=SAGA) for _ in range(21)]
     async with place(tmp_path) as at_hand:
         one, other = await at_hand.worker(joining()), await at_hand.worker(joining())
@@ -363,7 +363,7 @@ async def cached_of(worker: At) -> tuple[SagaProgress, int]:
     return decode_progress(document.content), document.cas
 
 
-async def test_a_compensation_closes_what_waits_in_pages_without_reading_them(tmp_path: Path) -> None:
+async def test_a_compensation_closes_pending_messages_in_segments_without_reading_them(tmp_path: Path) -> None:
     payment, ids = joining(), [f"note-{n}" for n in range(60)]
     async with workplace(tmp_path) as place:
         async with at_work(place, payment):
@@ -408,14 +408,14 @@ def standing(*, undone: bool) -> Service[Any]:
 
 
 def left_s(folder: Path, clock: TrialClock) -> dict[str, float | None]:
-    """For how long each page stays in the store; `None`: without end."""
+    """For how long each segment stays in the store; `None`: without end."""
     with closing(sqlite3.connect(folder / "store.db")) as file:
         rows = file.execute("SELECT key, expires_at_ms FROM documents WHERE collection = ?", (ARCHIVES,)).fetchall()
     return {key: None if at_ms is None else at_ms / 1000 - clock.monotonic_s() for key, at_ms in rows}
 
 
 @pytest.mark.parametrize("undone", [False, True])
-async def test_pages_of_what_waits_never_expire_while_the_saga_may_stand_and_outlive_it_by_a_year_else(
+async def test_segments_of_pending_messages_never_expire_while_the_saga_may_stand_and_outlive_it_by_a_year_else(
     tmp_path: Path, undone: bool
 ) -> None:
     async with place(tmp_path) as at_hand:
@@ -449,7 +449,7 @@ async def test_pages_of_what_waits_never_expire_while_the_saga_may_stand_and_out
         assert (await worker.progress()).n == n, "it is known still"
 
 
-async def test_pages_of_what_waits_are_renewed_when_half_a_year_is_left_of_what_they_have_more(tmp_path: Path) -> None:
+async def test_segments_of_pending_messages_are_renewed_when_half_of_their_extra_year_is_left(tmp_path: Path) -> None:
     async with place(tmp_path) as at_hand:
         worker, clock = await at_hand.worker(joining()), at_hand.clock
         for n in range(20):
@@ -466,7 +466,9 @@ async def test_pages_of_what_waits_are_renewed_when_half_a_year_is_left_of_what_
         assert all(left is not None and left > soon_s for left in left_s(tmp_path, clock).values())
 
 
-async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_asks_for_a_step(tmp_path: Path) -> None:
+async def test_a_missing_or_damaged_segment_does_not_count_as_an_attempt_of_the_handler_whose_step_needs_it(
+    tmp_path: Path,
+) -> None:
     payment, calls = joining(), list[str]()
 
     async def ring() -> None:

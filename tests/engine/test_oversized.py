@@ -1,4 +1,4 @@
-"""A saga that its store cannot take: a permanent failure of that saga, told by name, and nobody else notices."""
+"""A saga that its store cannot take: a permanent failure of that saga, reported by name; others are not affected."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ LARGE = "x" * 50_000
 
 @dataclass(frozen=True)
 class Notes:
-    """A state that grows with each message, by as much as it is told."""
+    """A state that grows with each message, by as much as is asked."""
 
     text: str = ""
 
@@ -71,7 +71,9 @@ def a_large_order(saga: str, number: int, times: int = 1) -> OrderPlaced:
     return replace(an_order(saga, quantity=number), address=LARGE * times)
 
 
-async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobody_else_notices(tmp_path: Path) -> None:
+async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_no_other_saga_is_affected(
+    tmp_path: Path,
+) -> None:
     payment = notes()
     async with workplace(tmp_path) as place:
         narrow(place, 10 * BYTES_MAX)

@@ -81,7 +81,7 @@ def published_timers(worker: At) -> list[SagaTimer]:
 
 
 async def process_timer(worker: At, wake: SagaTimer) -> None:
-    """The worker takes a wake to its end."""
+    """The worker handles a timer to its end."""
     await MessageProcessor(worker.participant).process(
         MessageProcessor(worker.participant).begin(wake, Position("payment.wake.now", 0, 0), None)
     )
@@ -120,7 +120,7 @@ async def test_a_run_that_fails_is_tried_in_place_for_two_seconds_and_then_parke
         assert retrying[-1].delay_s == pytest.approx(1.2), "1.6 seconds, spread"
 
 
-async def test_its_transition_tells_when_why_and_for_how_long_each_attempt_failed(tmp_path: Path) -> None:
+async def test_its_transition_records_when_why_and_for_how_long_each_attempt_failed(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         worker = await at.worker(failing(Bank()), name="payment-7")
         await parked_at(worker)
@@ -146,7 +146,7 @@ async def test_one_wake_is_published_for_the_time_of_the_next_attempt_and_nothin
         assert (wake.id, wake.due_ms, wake.saga) == (p.timer.id, only(p.queue).due_ms, SAGA)
 
 
-async def test_each_wake_makes_one_attempt_and_brings_the_next_whoever_takes_it(tmp_path: Path) -> None:
+async def test_each_timer_makes_one_attempt_and_publishes_the_next_whichever_worker_handles_it(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         workers = [await at.worker(failing(bank), name=f"payment-{number}") for number in range(3)]
@@ -207,7 +207,7 @@ async def test_a_wake_that_comes_early_is_sent_on_and_an_old_one_ends(tmp_path: 
 # -------------------------------------------------------------------- the saga's order
 
 
-async def test_what_comes_meanwhile_queues_behind_it_and_goes_on_after_it_in_order(tmp_path: Path) -> None:
+async def test_messages_that_come_meanwhile_queue_behind_it_and_run_after_it_in_order(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank))
@@ -251,7 +251,7 @@ async def test_any_message_of_the_saga_settles_what_is_overdue(tmp_path: Path) -
 # -------------------------------------------------------------------- crashes
 
 
-async def test_a_worker_that_dies_between_the_write_and_the_wake_leaves_it_to_whoever_reads_first(
+async def test_if_a_worker_dies_between_the_write_and_the_timer_the_next_reader_publishes_the_timer(
     tmp_path: Path,
 ) -> None:
     bank = Bank()
@@ -375,7 +375,7 @@ async def test_a_compensation_is_parked_and_another_outcome_passes_it(tmp_path: 
 # -------------------------------------------------------------------- at a real worker
 
 
-async def test_other_sagas_go_on_at_once_and_the_position_moves_past_what_is_parked(tmp_path: Path) -> None:
+async def test_other_sagas_continue_at_once_and_the_offset_moves_past_what_is_parked(tmp_path: Path) -> None:
     bank = Bank()
     async with workplace(tmp_path) as here:
         here.leaps = False
@@ -395,7 +395,7 @@ async def test_other_sagas_go_on_at_once_and_the_position_moves_past_what_is_par
         assert not here.reported(DeadLettered)
 
 
-async def test_an_outage_of_an_hour_passes_and_nobody_has_to_do_anything(tmp_path: Path) -> None:
+async def test_an_outage_of_an_hour_passes_and_no_operator_has_to_do_anything(tmp_path: Path) -> None:
     bank = Bank()
     async with workplace(tmp_path) as here:
         payment, began = failing(bank), here.clock.monotonic_s()
@@ -438,7 +438,7 @@ def done(here: Workplace) -> set[str | None]:
     return {m.saga for m in here.reported(Handled) if ("reserve", "handled", None) in m.outcomes}
 
 
-async def test_whoever_reads_a_progress_first_publishes_the_wake_of_one_that_died(
+async def test_the_first_worker_that_reads_a_progress_publishes_the_timer_of_one_that_died(
     tmp_path: Path,
 ) -> None:
     payment = Service("payment")

@@ -1,4 +1,4 @@
-"""Messages that can never be handled: each is a dead letter that says why, and its partition goes on."""
+"""Messages that can never be handled: each is a dead letter with the reason, and its partition continues."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ UNREADABLE: Cases = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-async def test_a_record_of_which_the_saga_cannot_be_told_is_a_dead_letter_and_quarantines_nothing(
+async def test_a_record_whose_saga_is_unknown_is_a_dead_letter_and_quarantines_nothing(
     tmp_path: Path, case: str
 ) -> None:
     spoilt, reason = UNREADABLE[case]
@@ -146,7 +146,7 @@ async def test_whatever_goes_wrong_while_a_value_is_decoded_is_a_dead_letter(
         assert not place.reported(Stuck)
 
 
-async def test_more_unreadable_records_than_may_be_in_flight_hold_up_nobody(tmp_path: Path) -> None:
+async def test_more_unreadable_records_than_may_be_in_flight_block_no_saga(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, payment, limits=FlowLimits(inflight_max=5)):
         await place.broker.publish([bare(b"") for _ in range(30)])
         await place.publish(ORDER)
@@ -194,7 +194,7 @@ async def never(member: EmbeddedMember, offsets: object) -> None:
     """Commit nothing, as by a death before it."""
 
 
-async def test_of_a_record_that_cannot_be_read_people_are_told_in_bounded_printable_words(
+async def test_a_record_that_cannot_be_read_is_reported_in_bounded_printable_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reads(record: Record, **given: Any) -> Message:

@@ -92,7 +92,7 @@ async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
     assert (assignment.trackers[OURS].offset_to_commit(), assignment.trackers[LEAVING].offset_to_commit()) == (7, None)
 
 
-async def test_what_is_for_others_is_told_to_whoever_commits_and_holds_up_nothing() -> None:
+async def test_records_for_other_services_are_finished_at_once_and_block_nothing() -> None:
     async def handle(item: WorkItem) -> bool:
         raise AssertionError("it is for others")
 

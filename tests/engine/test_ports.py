@@ -46,7 +46,7 @@ async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> N
     assert len(moments) == 5, "a minute has not passed since people were last told"
 
 
-async def test_what_is_in_hand_goes_on_until_its_partition_is_lost() -> None:
+async def test_what_is_running_continues_until_its_partition_is_lost() -> None:
     assignment = assigned(TrialClock())
     assignment.let_go([Partition("orders", 0)])
     del assignment.trackers[Partition("orders", 0)]

@@ -62,7 +62,7 @@ def test_a_handler_that_may_emit_an_outcome_decides() -> None:
     assert roles.outcomes == {"OrderCancelled", "OrderConfirmed"}
 
 
-def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
+def test_topics_are_those_of_events_that_are_read_and_not_of_those_that_are_emitted() -> None:
     prepared = prepare(order.declared)
     assert {contract.topic for contract in prepared.contracts.values()} == {"orders", "payments", "inventory"}
     assert prepared.topics == {"orders", "payments", "inventory", "order.commands", *tiers_of("order")}
@@ -76,7 +76,7 @@ def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
     assert prepare(payment.declared).topics == {"orders", "payment.commands", *tiers_of("payment")}
 
 
-def test_a_deadline_ends_its_saga_surely_if_it_always_says_an_outcome_and_nothing_else_closes_it() -> None:
+def test_a_deadline_surely_ends_its_saga_if_it_always_returns_an_outcome_and_nothing_else_closes_it() -> None:
     shop = Service("order")
 
     @shop.deadline(within=timedelta(hours=1))

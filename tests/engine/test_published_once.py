@@ -82,7 +82,7 @@ async def test_who_remembers_nothing_of_it_leaves_it_to_the_message_under_which_
         assert turn.is_cacheable
 
 
-async def test_a_release_that_does_not_take_the_message_publishes_what_nobody_else_may(tmp_path: Path) -> None:
+async def test_a_release_that_does_not_handle_the_message_publishes_what_no_other_worker_may(tmp_path: Path) -> None:
     async with place(tmp_path) as workers:
         worker, other = await workers.worker(payment), await workers.worker(without_orders)
         await worker.takes(an_order())
@@ -110,7 +110,9 @@ async def test_a_repair_publishes_what_a_message_may_never_bring(tmp_path: Path)
         assert other.log.messages == worker.log.messages
 
 
-async def test_what_no_message_tells_of_is_published_by_each_who_does_not_remember_it(tmp_path: Path) -> None:
+async def test_what_no_message_shows_as_published_is_published_by_each_worker_that_does_not_remember_it(
+    tmp_path: Path,
+) -> None:
     async with place(tmp_path) as workers:
         worker, other = await workers.worker(hasty), await workers.worker(hasty)
         await worker.takes(an_order())

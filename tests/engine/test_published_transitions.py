@@ -1,4 +1,4 @@
-"""Transitions as a worker tells them: each as it was written, in nobody's way, and none for ever untold."""
+"""Transitions as a worker publishes them: each as it was written, blocking no message, and none left out for ever."""
 
 import asyncio
 import re
@@ -73,7 +73,7 @@ async def told_at(place: Workplace) -> list[TransitionEvent]:
 # ---------------------------------------------------------------- at a worker
 
 
-async def test_a_worker_tells_what_became_of_each_message_and_what_the_saga_waits_for(tmp_path: Path) -> None:
+async def test_a_worker_publishes_what_became_of_each_message_and_what_the_saga_waits_for(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment, tells=TOPIC):
@@ -104,7 +104,7 @@ async def test_a_worker_tells_what_became_of_each_message_and_what_the_saga_wait
     assert (captured.open, captured.kept_s, captured.awaits) == (False, 30 * 86400, ())
 
 
-async def test_of_what_fails_the_class_is_told_and_no_text_and_of_no_event_its_content(tmp_path: Path) -> None:
+async def test_a_failure_is_published_with_its_class_and_no_text_and_no_event_with_its_content(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment, tells=TOPIC):
@@ -122,7 +122,7 @@ async def test_of_what_fails_the_class_is_told_and_no_text_and_of_no_event_its_c
         assert not re.search(secret, raw)
 
 
-async def test_a_worker_that_is_not_to_tell_tells_nothing(tmp_path: Path) -> None:
+async def test_a_worker_that_is_not_to_publish_transitions_publishes_none(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment):
@@ -134,7 +134,7 @@ async def test_a_worker_that_is_not_to_tell_tells_nothing(tmp_path: Path) -> Non
     assert p.transitions_published == 0
 
 
-async def test_what_a_silent_worker_wrote_is_told_by_the_next_one_that_loads_it(tmp_path: Path) -> None:
+async def test_what_a_silent_worker_wrote_is_published_by_the_next_one_that_loads_it(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment):
@@ -150,7 +150,7 @@ async def test_what_a_silent_worker_wrote_is_told_by_the_next_one_that_loads_it(
     assert [t.hash for t in told][-1] == p.hash
 
 
-async def test_messages_are_handled_and_committed_though_nobody_can_be_told(tmp_path: Path) -> None:
+async def test_messages_are_handled_and_committed_though_no_transition_can_be_published(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:  # the topic is not there
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(an_order())
@@ -265,7 +265,7 @@ async def test_a_commit_waits_for_a_log_that_is_away_for_ten_seconds_and_no_long
     assert [t.number for t in desk.log.told()] == [0]
 
 
-async def test_beyond_the_bound_new_ones_are_let_go_and_told_when_their_saga_is_loaded(
+async def test_beyond_the_bound_new_ones_are_dropped_and_published_when_their_saga_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk()
@@ -290,7 +290,7 @@ async def test_beyond_the_bound_new_ones_are_let_go_and_told_when_their_saga_is_
     assert again.published_below(three) == 3
 
 
-async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_deadline(tmp_path: Path) -> None:
+async def test_it_publishes_until_when_the_head_of_a_queue_is_parked_and_the_nearest_deadline(tmp_path: Path) -> None:
     desk = Desk()
     one, *_ = await history_at(tmp_path)
     message = one.results[0].event
@@ -313,7 +313,7 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
     ]
 
 
-async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_has_to_let_it(tmp_path: Path) -> None:
+async def test_a_suspended_run_is_published_with_its_time_unless_an_operator_has_to_release_it(tmp_path: Path) -> None:
     desk = Desk()
     one, *_ = await history_at(tmp_path)
     message = one.results[0].event
@@ -339,7 +339,9 @@ async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_ha
     ]
 
 
-async def test_what_waits_until_it_is_known_when_its_saga_began_is_told_with_what_would_tell(tmp_path: Path) -> None:
+async def test_what_waits_for_the_start_of_its_saga_is_published_with_the_types_that_would_show_it(
+    tmp_path: Path,
+) -> None:
     desk = Desk()
     one, *_ = await history_at(tmp_path)
     outcome = PendingMessage(handler="reserve", message=one.results[0].event, n=0)
@@ -365,7 +367,7 @@ async def test_what_no_log_takes_is_let_go_and_keeps_back_nothing(tmp_path: Path
     assert [t.number for t in desk.log.told()] == [0, 1]
 
 
-async def test_a_saga_that_begins_anew_under_its_id_is_told_from_its_beginning(tmp_path: Path) -> None:
+async def test_a_saga_that_begins_again_under_its_id_is_published_from_its_beginning(tmp_path: Path) -> None:
     desk = Desk()
     one, two, _ = await history_at(tmp_path)
     telling = desk.telling()
@@ -377,7 +379,7 @@ async def test_a_saga_that_begins_anew_under_its_id_is_told_from_its_beginning(t
     assert telling.published_below(two) == 1
 
 
-async def test_a_transition_that_was_damaged_is_a_gap_and_stops_nobody(tmp_path: Path) -> None:
+async def test_a_damaged_transition_is_a_gap_and_stops_no_worker(tmp_path: Path) -> None:
     desk = Desk()
     *_, three = await history_at(tmp_path)
     telling = desk.telling()

@@ -58,7 +58,7 @@ def slow() -> Service:
 
 
 async def placed(place: Workplace, *desks: Desk) -> None:
-    """Have all orders in hand, at one of these."""
+    """Have all orders running, at one of these."""
     await place.publish(*(an_order(f"order-{n}") for n in range(ORDERS)))
     await place.until(lambda: sum(len(desk.begun) for desk in desks) == ORDERS)
 
@@ -94,7 +94,7 @@ async def test_a_member_that_joins_waits_for_no_run_and_each_worker_makes_each_c
         assert not place.reported(Lost)
 
 
-async def test_a_run_whose_partition_comes_back_goes_on_and_is_committed(tmp_path: Path) -> None:
+async def test_a_run_whose_partition_comes_back_continues_and_is_committed(tmp_path: Path) -> None:
     payment, first, second = slow(), Desk(), Desk()
     async with workplace(tmp_path) as place:
         async with at_work(place, payment, use=(first,)):

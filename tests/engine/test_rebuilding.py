@@ -1,4 +1,4 @@
-"""One progress made anew from messages and from what was said: what is known, what is made, and what is refused."""
+"""One progress rebuilt from messages and from emitted events: what is known, what is made, and what is refused."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ def reserved(order: OrderPlaced, charge: str = "c") -> PaymentReserved:
 
 
 class Life:
-    """What a service was given and has said, message by message, and its progress after that."""
+    """What a service was given and has emitted, message by message, and its progress after that."""
 
     def __init__(self, worker: At) -> None:
         self.worker = worker
@@ -86,7 +86,7 @@ class Life:
         said: dict[str, Message] | None = None,
         taken: list[ReceivedMessage] | None = None,
     ) -> RebuiltProgress:
-        """Its progress made anew, by this version of the service. Raises `Unknowable`."""
+        """Its progress rebuilt, by this version of the service. Raises `Unknowable`."""
         made = await rebuild_progress(
             self.worker.participant if service is None else prepare(service.declared),
             SAGA,
@@ -127,7 +127,7 @@ async def test_handlers_that_ask_for_nothing_outside_are_made_again_with_what_th
         ]
 
 
-async def test_what_was_never_published_is_told_and_is_as_it_would_have_been(tmp_path: Path) -> None:
+async def test_events_that_were_never_published_are_listed_as_they_would_have_been(tmp_path: Path) -> None:
     payment = Service("payment")
 
     @payment.handler
@@ -285,7 +285,7 @@ class Seen:
     thousands: int = 1
 
 
-async def test_a_state_in_its_newest_version_is_made_anew_without_a_migration(tmp_path: Path) -> None:
+async def test_a_state_in_its_newest_version_is_rebuilt_without_a_migration(tmp_path: Path) -> None:
     service = Service("payment", state=Seen)
 
     @service.migrate(1)
@@ -359,7 +359,7 @@ def version(charge: str, *, breaks: bool = False) -> Service:
     return payment
 
 
-async def test_a_version_that_says_something_else_is_refused(tmp_path: Path) -> None:
+async def test_a_version_that_emits_something_else_is_refused(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         life = Life(await at.worker(version("1")))
         await life.takes(an_order())
@@ -370,7 +370,7 @@ async def test_a_version_that_says_something_else_is_refused(tmp_path: Path) -> 
             await life.anew(version("1", breaks=True))
 
 
-async def test_what_was_said_because_of_messages_that_are_gone_is_refused(tmp_path: Path) -> None:
+async def test_events_caused_by_messages_that_are_gone_are_refused(tmp_path: Path) -> None:
     payment = Service("payment")
 
     @payment.handler
@@ -389,7 +389,7 @@ async def test_what_was_said_because_of_messages_that_are_gone_is_refused(tmp_pa
             await life.anew(taken=life.taken[:1])
 
 
-async def test_a_run_that_may_go_on_later_is_not_told_by_the_log(tmp_path: Path) -> None:
+async def test_a_run_that_may_be_suspended_cannot_be_rebuilt_from_the_log(tmp_path: Path) -> None:
     service = Service("payment")
 
     @service.handler

@@ -187,7 +187,7 @@ async def counted(moments: Iterable[TelemetryEvent]) -> str:
 
 
 async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetter]]:
-    """All that is told of these sagas, by where it stands; and their letters."""
+    """All that is reported of these sagas, by where it stands; and their dead letters."""
     seen: dict[str, str] = {}
     async with workplace(folder) as place:
         await a_life(place)
@@ -253,7 +253,7 @@ SHOWN = ((), ("--steps", "--values"), ("--json", "--values"), ("--json",))
         lambda: codec.to_json(an_order(card=f"{CARD}\udfff")),
     ],
 )
-def test_what_is_wrong_with_an_event_is_said_without_its_sensitive_values(said: Callable[[], object]) -> None:
+def test_an_error_about_an_event_does_not_show_its_sensitive_values(said: Callable[[], object]) -> None:
     with pytest.raises(BadInput) as refusal:
         said()
     assert "SECRET" not in str(refusal.value)

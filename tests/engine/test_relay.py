@@ -87,7 +87,7 @@ async def test_what_was_not_acknowledged_is_published_again_with_the_same_conten
     assert first == again
 
 
-async def test_it_goes_on_after_each_failure_and_ends_when_told(store: SqliteStore) -> None:
+async def test_it_continues_after_each_failure_and_ends_when_stopped(store: SqliteStore) -> None:
     log = Log(failures=[BrokerUnavailable("away"), StoreUnavailable("full"), Ambiguous("perhaps")])
     moments: list[TelemetryEvent] = []
     relay, stop = relay_of(store, log, moments), asyncio.Event()
@@ -155,7 +155,7 @@ async def test_a_change_too_large_for_the_log_goes_without_what_was_before_then_
         from_record(three)
 
 
-async def test_what_is_no_json_is_passed_on_to_be_told(store: SqliteStore) -> None:
+async def test_what_is_no_json_is_passed_on_to_be_reported(store: SqliteStore) -> None:
     await store.insert("bags", "a", b"\xff no json")
     await store.insert("bags", "b", b'"text"')
     log = Log()
@@ -169,7 +169,7 @@ ODD_KEYS = [("k" * 2_000_000, "its key has 2000000 bytes: from 1 to 1024 can be"
 
 
 @pytest.mark.parametrize(("key", "says"), ODD_KEYS)
-async def test_a_key_that_no_message_can_have_becomes_a_dead_letter_and_the_next_document_goes_on(
+async def test_a_key_that_no_message_can_have_becomes_a_dead_letter_and_the_next_document_is_relayed(
     store: SqliteStore, key: str, says: str
 ) -> None:
     await store.insert("bags", key, b"{}")
@@ -183,7 +183,7 @@ async def test_a_key_that_no_message_can_have_becomes_a_dead_letter_and_the_next
     assert changed.key == "b"
 
 
-async def test_a_key_that_is_no_text_becomes_a_dead_letter_and_the_next_document_goes_on(store: SqliteStore) -> None:
+async def test_a_key_that_is_no_text_becomes_a_dead_letter_and_the_next_document_is_relayed(store: SqliteStore) -> None:
     with closing(sqlite3.connect(store.path, timeout=30)) as connection, connection:
         for key in ("X'ff41'", "CAST(X'ff42' AS TEXT)", "CAST(X'6100ff' AS TEXT)"):
             connection.execute(
@@ -213,7 +213,7 @@ class Refusing(Log):
         await super().publish(messages)
 
 
-async def test_a_change_that_the_topic_refuses_goes_in_the_next_smaller_form_and_the_others_go_on(
+async def test_a_change_that_the_topic_refuses_is_published_in_the_next_smaller_form_and_the_others_are_published_too(
     store: SqliteStore,
 ) -> None:
     text = b"x" * 700

@@ -50,7 +50,7 @@ RELAYED: Headers = (("id", b"uuid-1"), ("eventType", b"Topped"))
 
 
 @pytest.mark.parametrize("where", ["the contract", "the topic"])
-async def test_what_a_relay_says_again_takes_effect_once(tmp_path: Path, where: str) -> None:
+async def test_what_a_relay_publishes_twice_takes_effect_once(tmp_path: Path, where: str) -> None:
     declares: dict[str, Any] = {"id_header": "id"}
     bank = Bank(tmp_path, **declares) if where == "the contract" else Bank(tmp_path, topic=declares)
     async with workplace(tmp_path) as place, at_work(place, bank.service):
@@ -133,7 +133,7 @@ async def test_a_tombstone_is_passed_over_and_counted(tmp_path: Path) -> None:
         assert list(bank.added.values()) == [100]
 
 
-async def test_a_type_that_no_contract_has_is_told_once_and_counted(tmp_path: Path) -> None:
+async def test_a_type_without_a_contract_is_reported_once_and_counted(tmp_path: Path) -> None:
     bank = Bank(tmp_path)
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         await bank.says(place, b"{}", headers=(("ce_type", b"com.bank.Closed\x1b[2J"),))

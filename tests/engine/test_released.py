@@ -86,7 +86,7 @@ async def test_a_wish_that_comes_twice_or_late_is_no_other_attempt(tmp_path: Pat
         )
 
 
-async def test_a_worker_that_dies_behind_the_wish_leaves_it_to_whoever_has_it_next(tmp_path: Path) -> None:
+async def test_if_a_worker_dies_after_the_command_was_written_the_next_worker_carries_it_out(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker, successor = await at.worker(failing(bank)), await at.worker(failing(bank))

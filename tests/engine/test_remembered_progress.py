@@ -1,4 +1,4 @@
-"""Attempts on a progress that a worker remembers: a failure counts if that one is what the store has, and nobody calls
+"""Attempts on a progress that a worker remembers: a failure counts if the store has that one, and no worker calls
 the handler again to find out."""
 
 from pathlib import Path
@@ -17,7 +17,7 @@ IN_PLACE, PARKS = Retry(delay_s_first=0.5), Retry(in_place_s=0)
 
 
 class Shop:
-    """A service whose handler fails on what it is told to, and how often it was called."""
+    """A service whose handler fails on what it is asked to, and how often it was called."""
 
     def __init__(self, retry: Retry) -> None:
         self.fails, self.called = 0, list[str]()

@@ -26,7 +26,7 @@ def work(at: Workers, worker: At, p: SagaProgress) -> StrandedWork:
 
 
 async def lost(worker: At) -> None:
-    """Forget all wakes, have the saga's sent again, and nothing else."""
+    """Forget all timers, have those of the saga published again, and nothing else."""
     worker.log.messages.clear()
     before = await worker.progress()
     await republish_timer(worker.participant, SAGA)
@@ -79,7 +79,7 @@ async def test_the_wake_of_a_parked_compensation_is_sent_again(tmp_path: Path) -
         assert (await worker.outcomes())[-1] == ("release", "compensated")
 
 
-async def test_the_wakes_of_deadlines_and_of_runs_that_go_on_later_are_sent_again(tmp_path: Path) -> None:
+async def test_the_timers_of_deadlines_and_of_suspended_runs_are_published_again(tmp_path: Path) -> None:
     payment = Service("payment")
 
     @payment.handler
@@ -115,7 +115,7 @@ async def test_a_wake_that_a_clock_ahead_has_named_gets_one_that_is_in_time(tmp_
 
 
 async def begun(at: Workers, bank: Bank) -> At:
-    """A worker that died in its step; the message that it had in hand does not come again."""
+    """A worker that died in its step; the message that it was handling does not come again."""
     worker = await at.worker(failing(bank))
     at.watched.before = dying_at(2)
     with pytest.raises(Draining):
@@ -124,7 +124,7 @@ async def begun(at: Workers, bank: Bank) -> At:
     return worker
 
 
-async def test_a_run_that_has_begun_and_comes_again_to_nobody_is_gone_on_with_from_its_stored_bytes(
+async def test_a_begun_run_whose_message_never_comes_again_resumes_from_its_stored_bytes(
     tmp_path: Path,
 ) -> None:
     bank = Bank()
@@ -143,7 +143,7 @@ async def test_a_run_that_has_begun_and_comes_again_to_nobody_is_gone_on_with_fr
         assert entry.position is None, "it is no position of the log"
 
 
-async def test_a_compensation_that_has_begun_and_comes_again_to_nobody_is_gone_on_with(tmp_path: Path) -> None:
+async def test_a_begun_compensation_whose_message_never_comes_again_resumes(tmp_path: Path) -> None:
     ran: list[str] = []
     payment = Service("payment")
 

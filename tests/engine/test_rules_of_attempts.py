@@ -64,7 +64,7 @@ def served(
 
 
 def retrying(worker: At) -> list[tuple[int, int]]:
-    """Attempts and most attempts of which it told."""
+    """Attempts and most attempts that it reported."""
     return [(m.attempt, m.attempts_max) for m in worker.moments if isinstance(m, Retrying)]
 
 
@@ -89,7 +89,7 @@ async def test_what_fails_beside_a_resource_has_the_rules_of_the_service(tmp_pat
     assert (outcome, attempts) == ("dead", 4)
 
 
-async def test_a_handler_that_says_so_itself_is_asked_before_all_others(tmp_path: Path) -> None:
+async def test_the_retry_of_the_handler_itself_goes_before_all_others(tmp_path: Path) -> None:
     on_bank = [OSError("away")] * 9
     outcome, attempts, _ = await ended(tmp_path, on_bank, own=Retry(attempts_max=2), of_bank=LONG, service=LONG)
     assert (outcome, attempts) == ("dead", 2)
@@ -151,7 +151,7 @@ async def test_attempts_under_rules_of_a_kind_are_counted_apart(tmp_path: Path) 
     assert retrying(worker) == [(1, 5), (1, 3), (2, 5), (2, 3), (3, 5), (4, 5)], "the third of the plain ones ends it"
 
 
-async def test_the_counts_outlive_parking_and_whoever_takes_the_wake(tmp_path: Path) -> None:
+async def test_the_counts_outlive_parking_whichever_worker_handles_the_timer(tmp_path: Path) -> None:
     script = [RateLimited(), OSError(), RateLimited(), OSError(), RateLimited(), OSError()]
     parks = Retry(attempts_max=4, in_place_s=0, by={RateLimited: Retry(attempts_max=4, in_place_s=0)})
     async with place(tmp_path) as at:

@@ -194,7 +194,7 @@ async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_
     assert b'"wrapped"' not in content
 
 
-async def test_a_run_that_had_begun_goes_on_after_an_erasure_and_is_not_taken_for_another(tmp_path: Path) -> None:
+async def test_a_begun_run_resumes_after_an_erasure_and_is_not_taken_for_another(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         bank.answers = False
@@ -215,7 +215,7 @@ async def test_a_run_that_had_begun_goes_on_after_an_erasure_and_is_not_taken_fo
         assert "SECRET" not in json.dumps(dead[1])
 
 
-async def test_a_message_that_is_said_again_is_the_same_message(tmp_path: Path) -> None:
+async def test_a_message_that_is_published_again_is_the_same_message(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         for each in (keys, keys_in(tmp_path, place)):  # as two processes
@@ -242,7 +242,7 @@ async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_pa
         assert (entry.outcome, entry.attempt) == ("handled", 1)
 
 
-async def test_without_keys_nobody_takes_a_sealed_text_for_the_value(tmp_path: Path) -> None:
+async def test_without_keys_a_sealed_text_is_not_taken_for_the_value(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         await publish_orders(place, keys, order_of())
@@ -258,10 +258,12 @@ async def test_without_keys_nobody_takes_a_sealed_text_for_the_value(tmp_path: P
 
 
 FORGED = f"sealed:1:{'0' * 32}:AAAA"
-"""Text that says it was encrypted with a key that nobody has."""
+"""Text that claims to be encrypted with a key that does not exist."""
 
 
-async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and_others_go_on(tmp_path: Path) -> None:
+async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and_others_continue(
+    tmp_path: Path,
+) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
@@ -295,7 +297,7 @@ async def test_a_run_whose_state_has_a_key_that_is_missing_is_parked_until_it_is
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
-async def test_what_only_looks_sealed_in_a_field_that_nobody_opens_stays_as_it_is(
+async def test_what_only_looks_sealed_in_a_field_that_is_not_sensitive_stays_as_it_is(
     tmp_path: Path, has_keys: bool
 ) -> None:
     """Anybody can type it into a form."""
@@ -309,7 +311,7 @@ async def test_what_only_looks_sealed_in_a_field_that_nobody_opens_stays_as_it_i
         assert (entry.outcome, entry.attempt) == ("handled", 1)
 
 
-async def test_what_began_without_keys_goes_on_with_them_and_the_other_way_round(tmp_path: Path) -> None:
+async def test_what_began_without_keys_resumes_with_them_and_the_other_way_round(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         bank = Bank()
         bank.answers = False
@@ -378,7 +380,7 @@ async def confirm(confirmed: OrderConfirmed, saga: Saga[Wallet]) -> None:
 seen: list[str] = []
 
 
-async def test_a_sealed_state_is_migrated_and_sealed_anew(tmp_path: Path) -> None:
+async def test_a_sealed_state_is_migrated_and_sealed_again(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         async with at_work(place, later, keys=keys):
@@ -450,7 +452,7 @@ class Silent(Bank):
 
 
 @pytest.mark.parametrize("tool", ["has keys", "has none"])
-async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_on_with_it(
+async def test_the_answer_of_an_operator_is_sealed_as_that_of_a_step_and_its_run_resumes_with_it(
     tool: str, tmp_path: Path
 ) -> None:
     async with workplace(tmp_path) as place:

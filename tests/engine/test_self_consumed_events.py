@@ -1,4 +1,4 @@
-"""Own events that nobody takes yet, events that a handler does not need, and shelves of pages, at a real worker."""
+"""Self-consumed events that wait, events that a handler does not need, and nested segments, at a real worker."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -61,7 +61,9 @@ async def whole_history(place: Workplace, p: SagaProgress) -> list[Raw]:
     return [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
 
 
-async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_at_last(tmp_path: Path) -> None:
+async def test_self_consumed_events_that_wait_in_vain_are_in_segments_and_all_handled_in_order_at_last(
+    tmp_path: Path,
+) -> None:
     taken: list[str] = []
     payment = joining(taken)
     async with workplace(tmp_path) as place:
@@ -96,7 +98,7 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
         ]
 
 
-async def test_what_is_withdrawn_in_pages_is_never_taken(tmp_path: Path) -> None:
+async def test_what_is_withdrawn_in_segments_is_never_handled(tmp_path: Path) -> None:
     taken: list[str] = []
     payment = joining(taken)
     async with workplace(tmp_path) as place, at_work(place, payment):
@@ -116,7 +118,7 @@ async def test_what_is_withdrawn_in_pages_is_never_taken(tmp_path: Path) -> None
         assert taken == []
 
 
-async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_order(tmp_path: Path) -> None:
+async def test_events_that_a_handler_does_not_need_are_in_segments_and_shown_in_order(tmp_path: Path) -> None:
     payment, shown = Service("payment"), list[str]()
 
     @payment.handler
@@ -146,7 +148,7 @@ async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_ord
         assert (p.waiting, {page.kind for page in p.segments}) == ((), {"inbox"})
 
 
-async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order(tmp_path: Path) -> None:
+async def test_thousands_of_queued_messages_are_in_nested_segments_and_run_in_order(tmp_path: Path) -> None:
     payment, noted, mended = Service("payment"), list[int](), list[str]()
 
     @payment.handler(retry=Retry(attempts_max=1))

@@ -1,4 +1,4 @@
-"""Record that a service keeps of itself: made once, whoever else makes it, and whatever the store does meanwhile."""
+"""Record that a service keeps of itself: made once, though others make it too, whatever the store does meanwhile."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def a_service(*, start: Any = None, wider: bool = False, name: str = "mailer", w
 
 
 class Failing:
-    """The store, whose writes and reads fail as told; `after` if what fails has happened."""
+    """The store, whose writes and reads fail as scripted; `after` if what fails has happened."""
 
     def __init__(self, store: SqliteStore, errors: list[tuple[str, Exception, bool]]) -> None:
         self.store, self.errors = store, errors
@@ -102,7 +102,7 @@ async def test_where_it_began_in_a_topic_stays_whatever_a_later_release_declares
     assert await made(a_service(start="now"), store) == later, "one that reads less forgets nothing"
 
 
-async def test_a_service_that_does_all_that_another_one_of_its_store_does_says_that_it_is_not_that_one(
+async def test_a_service_with_all_handlers_of_another_one_of_its_store_has_to_declare_whether_it_was_renamed(
     store: SqliteStore,
 ) -> None:
     await made(a_service(), store)
@@ -148,7 +148,7 @@ async def test_a_write_whose_answer_is_lost_is_read_and_never_made_blindly(
     assert record == await read_record(store, "mailer")
 
 
-async def test_while_the_store_is_away_it_waits_and_people_are_told(store: SqliteStore) -> None:
+async def test_while_the_store_is_away_it_waits_and_reports_that(store: SqliteStore) -> None:
     failing = Failing(store, [("get", StoreUnavailable("gone"), False), ("insert", StoreUnavailable("gone"), False)])
     moments: list[TelemetryEvent] = []
     record = await made(a_service(), failing, moments)
@@ -162,7 +162,7 @@ async def test_one_that_cannot_be_read_is_no_reason_to_make_another(store: Sqlit
         await made(a_service(), store)
 
 
-async def test_reactions_that_cannot_be_read_are_told_with_their_place(store: SqliteStore) -> None:
+async def test_reactions_that_cannot_be_read_are_reported_with_their_place(store: SqliteStore) -> None:
     await store.insert(ARCHIVES, REACTIONS_KEY, b'{"services": 7}')
     with pytest.raises(StoreError, match=r"'\|reactions::saga::record' in 'saga-archive'.*remove it"):
         await made(a_service(), store)

@@ -129,7 +129,7 @@ async def test_a_source_that_cannot_be_joined_ends_the_worker_and_leaves_the_oth
         assert not place.broker.connection.execute("SELECT 1 FROM members").fetchall()
 
 
-def test_what_stands_still_in_any_source_is_told() -> None:
+def test_what_stands_still_in_any_source_is_reported() -> None:
     class Still:
         def __init__(self, topic: str) -> None:
             self.topic = topic

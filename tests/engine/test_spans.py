@@ -1,4 +1,4 @@
-"""Times that do not go together are told at the start, all at once."""
+"""Times that do not go together are reported at the start, all at once."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -27,7 +27,7 @@ def forgetful(memory: timedelta) -> Service[None]:
     return order
 
 
-def test_what_waits_or_is_kept_for_longer_than_the_memory_is_told_all_at_once() -> None:
+def test_all_waits_and_topics_that_are_longer_than_the_retention_are_reported_together() -> None:
     told = find_conflicting_times(forgetful(timedelta(days=1)).declared)
     assert sorted(what.split(",")[0] for what in told) == [
         "the attempts of confirm take up to 2 days",
@@ -35,11 +35,11 @@ def test_what_waits_or_is_kept_for_longer_than_the_memory_is_told_all_at_once() 
     ]
 
 
-def test_a_memory_that_is_longer_than_all_of_it_is_told_of_nothing() -> None:
+def test_a_retention_that_is_longer_than_all_of_them_reports_nothing() -> None:
     assert find_conflicting_times(forgetful(timedelta(days=8)).declared) == ()
 
 
-def test_what_is_just_as_long_as_the_memory_is_told_of_a_wait_alone() -> None:
+def test_what_is_exactly_as_long_as_the_retention_is_reported_for_a_wait_alone() -> None:
     assert find_conflicting_times(forgetful(timedelta(days=7)).declared) == ()
     (told,) = [what for what in find_conflicting_times(forgetful(timedelta(days=2)).declared) if "attempts" in what]
     assert "remembers a saga for 2 days" in told
@@ -54,7 +54,7 @@ class Mail:
 
 
 def spared(own: Retry | None = None, service: Retry | None = None, bank: Retry | None = None) -> list[str]:
-    """What is told of the attempts of a service with a bank, and with mail that takes for ever."""
+    """What is reported about the attempts of a service with a bank, and with mail that takes for ever."""
     order = Service("order", retention=timedelta(days=8), retry=service)
 
     @order.resource(timeout_s=5, retry=bank)
@@ -82,7 +82,7 @@ def test_the_rules_of_a_resource_that_a_handler_takes_hold_for_its_attempts() ->
 
 
 @pytest.mark.parametrize("whose", ["own", "service", "bank"])
-def test_the_rules_for_a_kind_of_failure_are_seen_whoever_has_them(whose: str) -> None:
+def test_the_rules_for_a_kind_of_failure_are_seen_wherever_they_are_set(whose: str) -> None:
     (told,) = spared(**{whose: Retry(attempts_max=1, by={ConnectionError: DAYS})})
     assert told.startswith("10 days")
 
@@ -97,7 +97,7 @@ def test_attempts_take_the_delays_between_them() -> None:
     assert retry_span_s(HASTY) == HASTY.delay_s_first * 3
 
 
-async def test_a_service_tells_it_before_it_has_started(tmp_path: Path) -> None:
+async def test_a_service_reports_it_before_it_has_started(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, forgetful(timedelta(days=1))):
         await place.until(lambda: bool(place.reported(Started)))
         kinds = [type(moment) for moment in place.moments]

@@ -23,7 +23,7 @@ REST_MS = 5000.0
 
 
 def put_forward(clock: Impatient, seconds: float) -> None:
-    """So much time has passed for whoever measures it, and nobody waited."""
+    """So much time has passed on the clock that is read, and nothing waited."""
     clock.ahead_ms += round(seconds * 1000)
 
 
@@ -72,7 +72,7 @@ def near(seconds: float) -> object:
     return pytest.approx(seconds * 1000, abs=REST_MS)
 
 
-async def test_each_stage_of_a_message_is_told_as_long_as_it_was(tmp_path: Path) -> None:
+async def test_each_stage_of_a_message_is_measured(tmp_path: Path) -> None:
     place, payment = SlowPlace(tmp_path), Service("payment")
     tried: list[str] = []
 
@@ -116,7 +116,7 @@ async def test_each_stage_of_a_message_is_told_as_long_as_it_was(tmp_path: Path)
     assert step.ms == near(STEP_S)
 
 
-async def test_the_trace_of_a_message_goes_on_in_all_that_it_causes(tmp_path: Path) -> None:
+async def test_the_trace_of_a_message_continues_in_all_that_it_causes(tmp_path: Path) -> None:
     """In what a handler says, what an own event leads to, a compensation, a dead letter; and in nothing else."""
     place, payment = Workplace(tmp_path), Service("payment")
     one, other = (f"00-{letter * 32}-{letter * 16}-01".encode() for letter in "ab")
@@ -161,7 +161,7 @@ async def test_the_trace_of_a_message_goes_on_in_all_that_it_causes(tmp_path: Pa
     assert (letter.key, dict(letter.headers)["traceparent"]) == (b"order-3", one)
 
 
-async def test_what_was_kept_goes_on_with_its_own_trace(tmp_path: Path) -> None:
+async def test_a_pending_message_runs_with_its_own_trace(tmp_path: Path) -> None:
     """And not with that of the message that set it off."""
     place, payment = Workplace(tmp_path), Service("payment")
     kept, in_hand = (f"00-{letter * 32}-{letter * 16}-01".encode() for letter in "ab")

@@ -202,7 +202,7 @@ async def test_a_saga_that_the_new_release_hears_of_first_has_its_version(tmp_pa
         assert (waits.version, waits.format, waits.state) == (2, VERSIONED, {})
 
 
-async def test_the_release_before_decides_nothing_of_a_newer_state_and_says_so(tmp_path: Path) -> None:
+async def test_the_release_before_decides_nothing_on_a_newer_state_and_reports_that(tmp_path: Path) -> None:
     bank = Bank()
     async with workplace(tmp_path) as place:
         new = await handled(place, after(), bank, an_order())
@@ -227,7 +227,7 @@ async def test_the_release_before_decides_nothing_of_a_newer_state_and_says_so(t
         assert (await known(place)).state == {"cents": 981}
 
 
-async def test_a_run_that_began_on_the_state_of_before_goes_on_with_that_state_migrated(tmp_path: Path) -> None:
+async def test_a_run_that_began_on_the_earlier_state_resumes_with_that_state_migrated(tmp_path: Path) -> None:
     """What it has got is not asked for again, and what it asks for is what it would have asked for."""
     bank = Bank()
     async with workplace(tmp_path) as place:
@@ -316,8 +316,8 @@ after_note.__name__ = "note"
 
 
 def taking_back(service: Service[Any], kind: type[Any], value: object) -> Service[Any]:
-    """A service that charges what it has reserved, never comes to its end with that, and has said how to take it
-    back."""
+    """A service that charges what it has reserved, never comes to its end with that, and has declared how to undo
+    it."""
 
     @service.resource
     async def bank() -> AsyncIterator[Bank]:

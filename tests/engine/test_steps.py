@@ -27,7 +27,7 @@ class NeverHeard(Exception):
 
 @dataclass
 class Bank:
-    """Does as it is told, and remembers each call."""
+    """Answers as scripted, and remembers each call."""
 
     calls: list[tuple[str, ...]] = field(default_factory=list)
     fails: list[BaseException] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Names in stored documents, which somebody else may have written: they are looked up in what the service declares."""
+"""Names in stored documents, which someone else may have written: they are looked up in what the service declares."""
 
 import json
 import sys
@@ -70,7 +70,7 @@ def payment_with_documents() -> Service[Any]:
 
 
 async def rewritten(place: Workplace, old: str, new: str) -> None:
-    """Have somebody write one row of the store anew."""
+    """Overwrite one row of the store by hand."""
     key = progress_key("payment", SAGA)
     there = await place.store.get("saga", key)
     assert there is not None
@@ -80,7 +80,7 @@ async def rewritten(place: Workplace, old: str, new: str) -> None:
 
 
 async def undone(place: Workplace, old: str, new: str) -> list[str]:
-    """Calls that a person is told to put right, when the order is cancelled after a row was written anew."""
+    """Calls that an operator is asked to put right, when the order is cancelled after a row was overwritten."""
     FREED.clear()
     async with at_work(place, payment_with_documents()):
         await place.publish(an_order())
@@ -96,7 +96,7 @@ async def undone(place: Workplace, old: str, new: str) -> list[str]:
 
 @pytest.fixture
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Check that no module is imported that nobody has imported yet, nor its function called."""
+    """Check that no module is imported that was not imported before, nor its function called."""
     mark = tmp_path / "imported"
     code = f"open({str(mark)!r}, 'a').close()"
     (tmp_path / "never_imported.py").write_text(f"{code}\nasync def run(order: str) -> None:\n    {code}\n")

@@ -40,7 +40,7 @@ without_undo.handler(reserve)
 async def close_too(cancelled: OrderCancelled) -> None: ...
 
 
-async def test_what_a_version_does_not_declare_waits_for_one_that_does_and_other_sagas_go_on(tmp_path: Path) -> None:
+async def test_what_a_version_does_not_declare_waits_for_one_that_does_and_other_sagas_continue(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         async with at_work(place, newer):
             await place.publish(an_order())

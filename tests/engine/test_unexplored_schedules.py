@@ -170,7 +170,9 @@ async def test_what_waits_because_nothing_is_known_does_not_make_a_forgotten_sag
         assert (await worker.progress()).started is None
 
 
-async def test_what_a_clock_far_ahead_takes_for_forgotten_is_told_and_runs_when_it_is_said_anew(tmp_path: Path) -> None:
+async def test_what_a_clock_far_ahead_takes_for_forgotten_is_a_dead_letter_and_runs_when_it_is_published_again(
+    tmp_path: Path,
+) -> None:
     ran: list[str] = []
     async with place(tmp_path) as at:
         worker, said_at = await at.worker(undoable(ran)), at.clock
@@ -360,10 +362,10 @@ async def test_versions_that_take_turns_give_each_own_event_once(tmp_path: Path)
         assert ran.count("capture c") == 1
 
 
-async def test_what_a_page_says_of_an_own_event_counts_when_a_version_takes_it_again(
+async def test_what_a_segment_records_of_a_self_consumed_event_counts_when_a_version_handles_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A version between forgot the event, and so many messages came that what it was had by is in a page."""
+    """A version between forgot the event, and so many messages came that its inbox entry is in a segment."""
     monkeypatch.setattr(overflow, "BOUNDS", overflow.OverflowBounds(inbox_max=4, inbox_kept=1))
     ran: list[str] = []
     async with place(tmp_path) as at:
@@ -851,7 +853,7 @@ async def test_a_handler_that_was_not_there_when_its_saga_failed_does_not_run(tm
 
 
 async def test_a_handler_that_was_not_there_when_a_failure_came_that_still_waits_does_not_run(tmp_path: Path) -> None:
-    """The outcome does not come again: what ran now nobody would undo."""
+    """The outcome does not come again: no compensation would undo what ran now."""
     ran: list[str] = []
     async with place(tmp_path) as at:
         older = await at.worker(undoable(ran))

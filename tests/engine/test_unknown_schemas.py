@@ -55,7 +55,7 @@ async def worker_at(at: Workers, contracts: Contracts, service: Service[None] = 
 
 
 async def process_next_timer(at: Workers, worker: At) -> SagaProgress:
-    """Progress after the next wake, at its time."""
+    """Progress after the next timer, at its time."""
     await process_when_due(at, worker, published_timers(worker)[-1])
     return await worker.progress()
 
@@ -144,7 +144,7 @@ def once() -> Service:
 
 
 async def until_ms(at: Workers, worker: At, end_ms: int) -> list[int]:
-    """Take wakes at their times until this time; how long it was from each to the next."""
+    """Handle timers at their times until this time; how long it was from each to the next."""
     between, wake = [], published_timers(worker)[-1]
     while wake.due_ms <= end_ms:
         before_ms = at.clock.now_ms()
@@ -155,7 +155,7 @@ async def until_ms(at: Workers, worker: At, end_ms: int) -> list[int]:
     return between
 
 
-async def test_attempts_never_run_out_and_people_are_told_after_each_ten(tmp_path: Path) -> None:
+async def test_attempts_never_run_out_and_every_tenth_is_reported(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     async with place(tmp_path) as at:
         worker = await worker_at(at, contracts, once())
@@ -373,7 +373,7 @@ async def test_an_outcome_of_an_unknown_schema_undoes_when_its_schema_is_here(tm
 # -------------------------------------------------------------------- reading the contracts
 
 
-async def test_contracts_that_cannot_be_read_are_told_once_and_what_is_known_stays_known(tmp_path: Path) -> None:
+async def test_contracts_that_cannot_be_read_are_reported_once_and_known_ones_stay_known(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     order = newer_order(contracts.newer_class("OrderPlaced"))
     broken = contracts.here / "orders" / "OrderPlaced.v2.avsc"
@@ -400,7 +400,7 @@ def test_schemas_that_are_no_longer_in_the_folder_stay_known(tmp_path: Path) -> 
     assert "OrderConfirmed" not in after.contracts
 
 
-async def test_the_contracts_are_read_seldom_however_many_messages_nobody_knows(tmp_path: Path) -> None:
+async def test_the_contracts_are_read_seldom_however_many_messages_are_unknown(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     made = contracts.newer_class("OrderPlaced")
     async with workplace(tmp_path) as here:
@@ -423,7 +423,7 @@ def parked_now(told: Sequence[Parked]) -> set[str]:
     return {m.saga for m in told}
 
 
-async def test_it_is_parked_before_its_partition_goes_on_and_others_notice_nothing(tmp_path: Path) -> None:
+async def test_it_is_parked_before_its_partition_continues_and_others_are_not_affected(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     made = contracts.newer_class("OrderPlaced")
     async with workplace(tmp_path) as here:

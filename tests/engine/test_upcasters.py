@@ -129,7 +129,7 @@ async def test_an_own_event_of_an_older_release_is_upcast_as_a_part_and_to_be_un
             assert list(book.values()) == [980]
 
 
-async def test_an_own_event_in_an_archive_is_upcast_for_a_release_that_names_it_anew(
+async def test_a_self_consumed_event_in_an_archive_is_upcast_for_a_release_that_handles_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "TRANSITIONS_MAX", 3)
@@ -156,7 +156,9 @@ async def test_an_own_event_in_an_archive_is_upcast_for_a_release_that_names_it_
         assert list(drawer.handed_over.values()) == [980]
 
 
-async def test_a_run_that_has_begun_is_given_the_same_again_by_whoever_goes_on_with_it(tmp_path: Path) -> None:
+async def test_a_run_that_has_begun_is_given_the_same_values_again_by_the_worker_that_resumes_it(
+    tmp_path: Path,
+) -> None:
     away = Drawer(fails=99)
     async with worker_of(tmp_path, till(3), away) as (at, worker):
         await worker.takes(FILLED)
@@ -179,7 +181,7 @@ async def test_the_books_show_what_came_and_not_what_was_made_of_it(tmp_path: Pa
 
 
 def foreign(value: bytes, content_type: str, writer: Writer | None = None) -> Record:
-    """Record of somebody who says that it is of version 1."""
+    """Record of a sender that calls it version 1."""
     attributes = {
         "id": "1",
         "source": "/shops",
@@ -271,7 +273,7 @@ async def replayed(at: Workers, worker: At, dead: str) -> None:
 # -------------------------------------------------------------------- a release that is too old
 
 
-async def test_what_a_newer_version_says_waits_for_the_release_that_reads_it(tmp_path: Path) -> None:
+async def test_an_event_of_a_newer_version_waits_for_the_release_that_reads_it(tmp_path: Path) -> None:
     drawer = Drawer()
     async with worker_of(tmp_path, till(1), drawer) as (at, older):
         await older.takes(BasketFilled(basket_id=ID, amount=9800))

@@ -1,4 +1,4 @@
-"""Wakes that are held: until their tier has passed, in the last minute until they are due; in nobody's way."""
+"""Timers that wait in memory: until their tier has passed, then until they are due; nothing is blocked."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -107,7 +107,7 @@ class Place:
         partition: Partition = P,
         saga: str = "",
     ) -> WorkItem:
-        """A wake due in so many seconds, which was appended so many seconds ago. `saga`: not one of its own."""
+        """A timer due in so many seconds, which was appended so many seconds ago. `saga`: not one of its own."""
         now_ms = NOW_MS + round(self.clock.passed_s * 1000)
         out = timer_to_record("payment", saga or f"order-{offset}", "wake-1", now_ms + round(left_s * 1000), now_ms)
         at = now_ms - round(appended_s * 1000)
@@ -164,7 +164,7 @@ async def test_a_wake_lies_here_until_its_tier_has_passed_since_it_was_appended(
         assert place.held.count(P) == 0
 
 
-async def test_in_its_last_minute_a_wake_is_held_until_it_is_due() -> None:
+async def test_in_its_last_minute_a_timer_stays_in_memory_until_it_is_due() -> None:
     async with a_place() as place:
         place.add(0, 59.9, tier="now")
         place.add(1, 299, tier="4m")
@@ -206,7 +206,7 @@ async def test_the_earliest_is_released_first_whenever_it_came() -> None:
         assert place.offsets == [1, 3, 0, 2]
 
 
-async def test_who_waits_is_woken_for_an_earlier_one_and_for_no_other() -> None:
+async def test_the_waiting_task_is_woken_for_an_earlier_timer_and_for_no_other() -> None:
     async with a_place() as place:
         place.add(0, 30, tier="now")
         await settled()
@@ -267,7 +267,7 @@ async def test_a_date_that_jumps_back_holds_a_wake_for_its_tier_and_then_until_i
         assert place.offsets == [0]
 
 
-async def test_a_wake_that_lies_in_a_longer_tier_than_it_has_time_is_held_until_it_is_due() -> None:
+async def test_a_timer_in_a_tier_longer_than_its_delay_stays_in_memory_until_it_is_due() -> None:
     """Whoever put it there had another date: its copy, put where it belongs, is finished, so it must not be late."""
     async with a_place() as place:
         place.add(0, 30, tier="1d", saga="order-1")
@@ -319,7 +319,7 @@ async def test_a_date_that_jumps_back_and_half_of_it_ahead_again_has_jumped_ahea
 # ---------------------------------------------------------------- partitions that go
 
 
-async def test_what_is_held_of_a_partition_that_goes_is_dropped_and_nothing_else() -> None:
+async def test_waiting_timers_of_a_revoked_partition_are_dropped_and_no_others() -> None:
     async with a_place() as place:
         for offset, (partition, left_s) in enumerate(((P, 1), (P, 2), (Q, 9), (Q, 3), (Q, 4))):
             place.add(offset, left_s, tier="now", partition=partition)
@@ -330,8 +330,8 @@ async def test_what_is_held_of_a_partition_that_goes_is_dropped_and_nothing_else
         assert place.begun == [(3, 3), (4, 4), (9, 2)]
 
 
-async def test_a_wake_of_a_partition_that_goes_and_comes_back_is_held_again_and_is_nobodys_copy() -> None:
-    """Else its offset would be committed, and nobody would hold it."""
+async def test_a_timer_of_a_partition_that_is_revoked_and_comes_back_waits_again_and_is_not_taken_for_a_copy() -> None:
+    """Else its offset would be committed, and no worker would wait for it."""
     async with a_place() as place:
         place.add(0, 30, tier="now", saga="order-1")
         place.held.forget([P])
@@ -354,7 +354,7 @@ async def test_a_full_partition_that_goes_and_comes_back_is_empty(monkeypatch: A
         assert place.held.full == set()
 
 
-async def test_revoked_and_lost_partitions_take_what_is_held_with_them() -> None:
+async def test_revoked_and_lost_partitions_take_their_waiting_timers_with_them() -> None:
     async with a_place() as place:
         watching = place.assignment.outage_watch
         cache: Any = {}
@@ -408,7 +408,7 @@ class _Nothing:
 NOTHING: Any = _Nothing()
 
 
-async def test_no_position_is_committed_behind_a_wake_that_is_held() -> None:
+async def test_no_offset_is_committed_beyond_a_waiting_timer() -> None:
     async with a_place() as place:
         prefix = place.assignment.trackers[P]
         for offset, left_s in enumerate((5, 30, 10)):
@@ -422,7 +422,7 @@ async def test_no_position_is_committed_behind_a_wake_that_is_held() -> None:
         assert (place.offsets, prefix.offset_to_commit()) == ([0, 2, 1], 3)
 
 
-async def test_a_copy_of_a_wake_that_is_held_is_finished_at_once_and_does_not_hold_back_the_position() -> None:
+async def test_a_copy_of_a_waiting_timer_is_finished_at_once_and_does_not_hold_back_the_offset() -> None:
     async with a_place() as place:
         prefix = place.assignment.trackers[P]
         for offset in (0, 1, 2):
@@ -433,7 +433,7 @@ async def test_a_copy_of_a_wake_that_is_held_is_finished_at_once_and_does_not_ho
         assert prefix.offset_to_commit() == 3
 
 
-async def test_a_copy_that_is_due_earlier_is_held_beside_the_first() -> None:
+async def test_a_copy_that_is_due_earlier_waits_beside_the_first() -> None:
     async with a_place() as place:
         place.add(0, 30, tier="now", saga="order-1")
         place.add(1, 10, tier="now", saga="order-1")
@@ -565,7 +565,7 @@ async def test_with_all_partitions_full_nothing_is_polled_until_one_has_room(mon
         await polled(place, look)
 
 
-async def test_what_is_held_takes_no_room_of_what_is_in_flight(monkeypatch: Any) -> None:
+async def test_waiting_timers_take_no_room_of_what_is_in_flight(monkeypatch: Any) -> None:
     async with a_place() as place:
         for offset in range(290):  # more than a partition's share of what may be in flight
             place.add(offset, 30, tier="now")
@@ -625,7 +625,7 @@ def behind(place: Place) -> Log:
 
 
 def item_of(place: Place, offset: int, saga: str = "") -> WorkItem:
-    """A wake that is due, and in hand."""
+    """A timer that is due, and being handled."""
     out = timer_to_record("payment", saga or f"order-{offset}", "wake-1", NOW_MS, NOW_MS)
     prefix = place.assignment.trackers[P]
     prefix.begin(offset)

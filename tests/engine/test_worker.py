@@ -149,7 +149,7 @@ async def test_a_slow_saga_holds_back_the_commit_and_not_the_work(tmp_path: Path
             assert place.committed(payment, partition) == behind[-1].offset + 1
 
 
-async def test_a_progress_of_a_newer_format_is_never_overwritten_and_other_sagas_go_on(tmp_path: Path) -> None:
+async def test_a_progress_of_a_newer_format_is_never_overwritten_and_other_sagas_continue(tmp_path: Path) -> None:
     payment, _ = doored()
     newer = b'{"service":"payment","saga":"order-1","format":99,"marvel":true}'
     async with workplace(tmp_path) as place:
@@ -213,7 +213,7 @@ async def test_a_long_history_is_archived_and_verified_as_a_whole(tmp_path: Path
     assert "unchanged" in told.output
 
 
-async def test_a_message_that_tells_no_start_waits_until_one_does(tmp_path: Path) -> None:
+async def test_a_message_without_the_start_of_its_saga_waits_until_one_has_it(tmp_path: Path) -> None:
     payment = Service("payment")
 
     @payment.handler
@@ -244,8 +244,8 @@ async def test_a_message_that_tells_no_start_waits_until_one_does(tmp_path: Path
         assert started == [b"2026-11-21T10:00:00.000Z"] * 3
 
 
-async def test_what_a_clients_message_causes_tells_when_its_saga_began(tmp_path: Path) -> None:
-    """A Client cannot know it, unless its event starts the saga: whoever takes it knows, and says so."""
+async def test_what_a_message_of_a_client_causes_carries_the_start_of_its_saga(tmp_path: Path) -> None:
+    """A Client cannot know it, unless its event starts the saga: the service that handles it knows, and records it."""
     payment = Service("payment")
     other = Service("inventory")
 

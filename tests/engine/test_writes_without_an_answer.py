@@ -39,7 +39,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make one saga of few messages need archives, pages and claims; its partitions were left by a death."""
+    """Make one saga of few messages need archives, segments and claim checks; its partitions were left by a crash."""
     monkeypatch.setattr(overflow, "BOUNDS", replace(overflow.BOUNDS, inbox_max=2, inbox_kept=1, value_bytes_max=64))
     monkeypatch.setattr(history, "TRANSITIONS_MAX", 3)
     monkeypatch.setattr(history, "TRANSITIONS_KEPT", 1)

@@ -116,7 +116,7 @@ async def test_a_message_of_a_saga_in_flight_does_not_yield() -> None:
         assert here.begun == ["a ShipmentBooked", "a OrderPlaced"]
 
 
-async def test_they_go_on_in_their_order_as_soon_as_there_is_less_to_do() -> None:
+async def test_they_continue_in_their_order_as_soon_as_there_is_less_to_do() -> None:
     async with yields(runs=True) as here:
         for saga in "abc":
             here.add(an_order(saga))

@@ -84,7 +84,7 @@ ATTRIBUTES = {field.encode_name: field.name for field in fields(SagaProgress)}
 """Attribute of a progress for each name in its JSON."""
 
 
-def test_every_field_of_a_snapshot_is_bound_or_it_is_said_why_not() -> None:
+def test_every_field_of_a_snapshot_is_bound_or_has_a_reason_why_not() -> None:
     assert sorted((*DIGESTED_FIELDS, *UNDIGESTED_FIELDS)) == sorted(ATTRIBUTES)
 
 
@@ -227,7 +227,7 @@ def part_of(name: str, value: Any, edited: Any) -> str:
     return name
 
 
-async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_not() -> None:
+async def test_every_change_of_a_snapshot_is_found_or_the_help_names_it_as_not_found() -> None:
     honest = await versions()
     assert len(honest) > 50
     overlooked, tried = set[tuple[str, str]](), dict[tuple[str, str], int]()
@@ -266,7 +266,7 @@ async def test_a_snapshot_whose_last_transitions_were_cut_off_is_found_though_th
     assert cut > 100
 
 
-def test_the_history_of_another_saga_or_service_is_found_whatever_its_snapshot_says() -> None:
+def test_the_history_of_another_saga_or_service_is_found_whatever_its_snapshot_claims() -> None:
     p = written_by("svc", "s")
     assert verify_history(p.transitions, p) is None
     for other in (replace(p, saga="t"), replace(p, service="other")):
@@ -324,7 +324,7 @@ async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_tha
 
 
 def rewritten(p: SagaProgress, anew: Callable[[Transition], Transition]) -> SagaProgress:
-    """The same with its transitions written anew, hashes included."""
+    """The same with its transitions written again, hashes included."""
     previous, made = integrity.get_initial_hash(p.service, p.saga), list[Raw]()
     for raw in p.transitions:
         made.append(Raw(encode(anew(replace(decode_transition(raw), previous=previous)))))
@@ -423,7 +423,7 @@ ONE_MORE = {
 
 
 @pytest.mark.parametrize("name", DIGESTED_FIELDS)
-def test_what_came_into_a_field_and_what_went_from_it_is_told_under_its_name(name: str) -> None:
+def test_what_was_added_to_a_field_and_removed_from_it_is_bound_under_its_name(name: str) -> None:
     p = replace(blank(), n=1)
     more = replace(p, **{ATTRIBUTES[name]: ONE_MORE[name]})
     [(told, came)] = gained(p, more).items()
@@ -434,7 +434,7 @@ def test_what_came_into_a_field_and_what_went_from_it_is_told_under_its_name(nam
 
 
 @pytest.mark.parametrize("name", DIGESTED_FIELDS)
-def test_a_field_that_holds_the_same_in_another_object_is_not_told(name: str) -> None:
+def test_an_equal_field_in_another_object_counts_as_unchanged(name: str) -> None:
     one, other = (
         decode_progress(encode(replace(blank(), n=1, **{ATTRIBUTES[name]: ONE_MORE[name]}))) for _ in range(2)
     )
@@ -454,7 +454,7 @@ def test_a_sum_has_at_most_16_characters_and_nothing_in_front_of_them() -> None:
     assert all(0 < len(sum_) <= 16 and set(sum_) <= set("0123456789abcdef") for sum_ in sums)
 
 
-def test_what_changed_is_the_same_wherever_it_changed_and_however_much_is_held() -> None:
+def test_a_change_is_the_same_wherever_it_happened_and_however_much_is_kept() -> None:
     held = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(4 * integrity.MANY)]
     other = kept("reserve", a_message("A", "other"))
     for many in (held[:6], held):
@@ -515,7 +515,7 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     assert set(gained(p, replace(aside, segments=()))) == {"queue"}
 
 
-def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
+def test_what_is_in_segments_counts_as_if_it_stood_in_the_snapshot() -> None:
     role, roles = a_role("reserve", "A", many=True), roles_of(a_role("reserve", "A", many=True))
     p = blank()
     for i in range(6):
@@ -534,7 +534,7 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
         assert "queue" in found.what
 
 
-def test_a_start_that_becomes_known_later_is_told_by_the_transition_that_brings_it() -> None:
+def test_a_start_that_becomes_known_later_is_recorded_by_the_transition_that_brings_it() -> None:
     p = replace(blank(), n=1, started=None)
     started = "2026-11-21T14:00:00.000Z"
     assert integrity.digest_changes(p, p, None) == {}
@@ -542,7 +542,7 @@ def test_a_start_that_becomes_known_later_is_told_by_the_transition_that_brings_
     assert integrity.digest_changes(replace(p, started=started), p, started) == {}
 
 
-def test_who_began_a_saga_is_told_by_the_transition_that_brings_it() -> None:
+def test_the_principal_that_began_a_saga_is_recorded_by_the_transition_that_brings_it() -> None:
     p = replace(blank(), n=1, started=None)
     assert integrity.digest_changes(p, p, iso(NOW_MS), "user:4711") == {
         "started": iso(NOW_MS),
@@ -555,7 +555,7 @@ def test_who_began_a_saga_is_told_by_the_transition_that_brings_it() -> None:
 
 
 @pytest.mark.parametrize("by_intent", [False, True])
-def test_somebody_else_in_the_place_of_who_began_a_saga_is_found(by_intent: bool) -> None:
+def test_another_principal_in_the_place_of_the_one_that_began_a_saga_is_found(by_intent: bool) -> None:
     message, role = replace(a_message("A"), principal="user:4711"), a_role("reserve", "A")
     p = replace(blank(), started=None)
     if by_intent:
@@ -571,7 +571,7 @@ def test_somebody_else_in_the_place_of_who_began_a_saga_is_found(by_intent: bool
     )
 
 
-def test_somebody_who_is_put_where_nobody_began_a_saga_is_found() -> None:
+def test_a_principal_added_to_a_saga_without_one_is_found() -> None:
     p = replace(blank(), started=None)
     p = journal.ignore_message(p, hand(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because").snapshot
     entries = [decode_transition(raw) for raw in p.transitions]
@@ -596,7 +596,7 @@ def test_a_run_whose_answers_lie_in_claims_is_for_this_version_alone() -> None:
     assert "format" in find_mismatches(replace(begun, format=CLAIMED), ()), "of what is in none no format tells so"
 
 
-def test_the_format_tells_of_a_run_that_a_later_version_of_its_handler_began_as_long_as_it_is_open() -> None:
+def test_the_format_shows_a_run_that_a_later_version_of_its_handler_began_as_long_as_it_is_open() -> None:
     begun = replace(blank(), intents=(replace(an_intent("work", a_message("A")), handler_version=2),))
     p = update_format(begun)
     assert (p.format, update_format(p)) == (RELEASED, p)

@@ -1,4 +1,4 @@
-"""Runs that go on later: when each goes on, with what, and what is written about it."""
+"""Suspended runs: when each resumes, with what, and what is written about it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -92,24 +92,24 @@ def ready(p: SagaProgress, *handlers: HandlerRole, in_hand: str | None = None) -
 # ---------------------------------------------------------------- when it goes on
 
 
-def test_it_goes_on_when_its_time_has_come() -> None:
+def test_it_resumes_when_its_time_has_come() -> None:
     c = going()
     assert ready(with_(c), LOOK) == RunHandler(LOOK, A, (A,), goes_on=c)
     assert ready(with_(going(due_ms=NOW_MS + 1)), LOOK) is None
 
 
-def test_of_several_the_earliest_goes_on_first() -> None:
+def test_of_several_the_earliest_resumes_first() -> None:
     early, late = going(EACH, a_message("A", "early"), due_ms=NOW_MS - 9), going(EACH, A)
     assert ready(with_(late, early), EACH) == RunHandler(EACH, early.parts[0], early.parts, goes_on=early)
 
 
-def test_what_was_put_off_under_a_message_goes_on_under_another() -> None:
+def test_what_was_put_off_under_a_message_resumes_under_another() -> None:
     c = going()
     assert ready(with_(c), LOOK, in_hand="A-1") is None
     assert ready(with_(c), LOOK, in_hand="wake-1") is not None
 
 
-def test_an_event_that_it_waits_for_lets_it_go_on_before_its_time() -> None:
+def test_an_event_that_it_waits_for_lets_it_resume_before_its_time() -> None:
     c = replace(going(due_ms=NOW_MS + 9), awaited_types=("E",))
     p = with_(c, waiting=[kept("look", E, 3)])
     assert ready(p, LOOK, in_hand="A-1") == RunHandler(LOOK, A, (A, E), goes_on=c)
@@ -166,7 +166,7 @@ def test_a_turn_that_has_begun_is_brought_to_its_end_at_any_time_but_not_while_i
     assert ready(dead, LOOK) is None
 
 
-def test_what_never_runs_again_goes_on_no_more() -> None:
+def test_what_never_runs_again_never_resumes() -> None:
     closed = replace(with_(going()), closed=("look",))
     assert ready(closed, LOOK) == Ignore(LOOK, A, "its compensation has closed this handler")
     begun = replace(closed, intents=(an_intent("look", A),))
@@ -200,13 +200,13 @@ def test_an_event_that_comes_after_the_end_or_was_left_over_is_ignored() -> None
     assert ready(replace(blank(), waiting=(kept("look", E),)), LOOK) is None
 
 
-def test_one_that_nobody_can_decode_is_taken_up_at_once() -> None:
+def test_a_message_that_cannot_be_decoded_is_run_at_once() -> None:
     assert decide(blank(), LOOK, E, now=NOW, undecodable="bytes") == RunHandler(LOOK, E, (E,))
     blocked = replace(blank(), intents=(an_intent("other", B),))
     assert isinstance(decide(blocked, LOOK, E, now=NOW, undecodable="bytes"), Enqueue)
 
 
-def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
+def test_a_message_on_which_a_run_resumes_is_not_handled_again() -> None:
     p = with_(going(BOTH, A, B))
     assert is_message_known(p, roles(BOTH), A)
     assert is_message_known(p, roles(BOTH), B)
@@ -222,7 +222,7 @@ def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
     )
 
 
-def test_own_events_on_which_a_run_goes_on_are_no_parts_of_another() -> None:
+def test_self_consumed_events_on_which_a_run_resumes_are_no_parts_of_another() -> None:
     p = replace(
         with_(going(BOTH, A, B)), self_consumed=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1))
     )
@@ -246,7 +246,7 @@ def test_a_dead_turn_that_is_replayed_is_tried_as_a_turn() -> None:
     assert ready(with_intent, LOOK) == RunHandler(LOOK, A, (A,), with_intent.intents[0], c)
 
 
-def test_a_turn_that_failed_moves_its_time_and_holds_up_nobody() -> None:
+def test_a_turn_that_failed_moves_its_time_and_blocks_no_other() -> None:
     c, other = going(), going(EACH, a_message("A", "other"))
     p = with_(c, other)
     failure = RunFailure(reason="why", remedy="", attempts=3, under={"bank": 2})
@@ -337,7 +337,7 @@ def test_the_other_messages_of_a_repeating_handler_stay() -> None:
     assert [k.message for k in turn_of(p, EACH_OF_TWO, A, B).waiting] == [B]
 
 
-def test_the_format_says_whether_a_run_goes_on() -> None:
+def test_the_format_shows_whether_a_run_is_suspended() -> None:
     c, opened = going(), kept("expire", A)
     assert compute_format((), (opened,), (c,), 1) == CONTINUED
     assert compute_format((), (opened,), (), 1) == TIMED
@@ -349,7 +349,7 @@ def test_the_format_says_whether_a_run_goes_on() -> None:
 # ---------------------------------------------------------------- when the saga fails
 
 
-def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> None:
+def test_a_suspended_run_is_closed_and_what_its_turns_did_is_undone() -> None:
     c = going(BOTH, A, B)
     p = with_(c)
     assert decide_compensation(p, BOTH, F) == CloseHandler(BOTH, F)
@@ -373,7 +373,7 @@ def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> N
 BACK = AbortAction(call="bank.give", after=1)
 
 
-def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
+def test_declared_aborts_take_the_place_of_the_calls_that_they_cover() -> None:
     more = replace(STEP, name="more")
     begun = replace(an_intent("both", A, B), calls=(STEP, more), begins=replace(STEP, name="begun"), undo_with=(BACK,))
     p = replace(blank(), intents=(begun,), queue=(kept("both", A, dead="d"),))
@@ -392,7 +392,7 @@ def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
     assert (written.entry.calls, written.entry.letters[0].kind) == ((STEP,), "dropped")
 
 
-def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -> None:
+def test_aborts_declared_in_turns_are_kept_for_the_whole_run_until_a_result_covers_them() -> None:
     said = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
     p = journal.suspend_run(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
@@ -461,7 +461,7 @@ def a_command() -> OperatorCommand:
     )
 
 
-def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did() -> None:
+def test_a_dead_turn_is_discarded_with_its_run_and_what_it_did_is_reported() -> None:
     two = HandlerRole(name="two", takes=(frozenset("A"), frozenset("B")))
     c, head = going(two, A, B), kept("two", A, dead="dead-1")
     p = with_(c, queue=[head])
@@ -484,7 +484,7 @@ def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did(
 # ---------------------------------------------------------------- times
 
 
-def test_a_turn_that_is_new_is_woken_at_its_time_and_an_old_one_with_growing_pauses() -> None:
+def test_a_new_turn_is_checked_at_its_time_and_an_old_one_with_growing_pauses() -> None:
     before, after = with_(), with_(going(due_ms=NOW_MS - 5000))
     assert timers.compute_next_check(after, NOW_MS, before) == NOW_MS
     assert timers.compute_next_check(after, NOW_MS, after) == timers.compute_next_check(after, NOW_MS) == NOW_MS + 5000
@@ -503,7 +503,7 @@ def put_off(p: SagaProgress, c: SuspendedRun, attempts: int = 0) -> SagaProgress
     return failed_attempts.park(p, a_hand(W), action, failure, None, due_ms=NOW_MS + 60_000).snapshot
 
 
-def test_a_turn_that_may_go_on_before_its_time_is_put_at_the_head_and_waits_there() -> None:
+def test_a_turn_that_may_resume_before_its_time_is_put_at_the_head_and_waits_there() -> None:
     c = going()
     has_come = with_(c, waiting=[kept("look", E)])
     awaiting = replace(has_come, suspended_runs=(replace(c, awaited_types=("E",), due_ms=NOW_MS + 9),))
@@ -515,7 +515,7 @@ def test_a_turn_that_may_go_on_before_its_time_is_put_at_the_head_and_waits_ther
         assert ready(after, LOOK) is None
 
 
-def test_a_turn_whose_time_alone_tells_waits_where_it_is_and_holds_up_nobody() -> None:
+def test_a_turn_that_depends_on_its_time_alone_waits_where_it_is_and_blocks_no_other() -> None:
     c = going()
     after = put_off(with_(c), c)
     assert (after.queue, after.suspended_runs) == ((), (replace(c, due_ms=NOW_MS + 60_000, delay_ms=60_000),))

@@ -84,7 +84,7 @@ def test_one_whose_event_is_of_a_sender_that_may_say_any_time_counts_from_now() 
     assert [k.due_ms for k in p.deadlines] == [DUE - 1 + 60_000]
 
 
-def test_what_the_log_held_when_it_was_due_is_handled_first() -> None:
+def test_what_was_in_the_log_when_it_was_due_is_handled_first() -> None:
     p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE), A).snapshot
     assert p.timer is not None
     assert find_next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
@@ -119,7 +119,7 @@ def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
     assert p.timer.due_ms == late
 
 
-def test_it_does_not_pass_what_came_in_time_and_is_held_up() -> None:
+def test_it_does_not_overtake_what_came_in_time_and_is_postponed() -> None:
     tried = PendingMessage(handler="decider", message=C, n=0, attempts=3, due_ms=DUE + 9)
     for held_up in (replace(tried, attempts=0), replace(tried, put_off=True)):
         assert find_next_ready(replace(opened(), queue=(held_up,)), ROLES, DUE) is None
@@ -247,7 +247,7 @@ def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() ->
     assert find_next_ready(replace(opened(), queue=(deciding,), intents=(an_intent("decider", C),)), ROLES, DUE) is None
 
 
-def test_what_it_has_begun_goes_on_at_its_time() -> None:
+def test_what_it_has_begun_resumes_at_its_time() -> None:
     intent = an_intent("expire", A)
     begun = replace(opened(), intents=(intent,))
     assert find_next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent)

@@ -52,7 +52,7 @@ def entered(p: SagaProgress, handler: str, *messages: str) -> SagaProgress:
 
 
 def parts_of(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...]:
-    """Messages that the handler runs on for the message in hand."""
+    """Messages that the handler runs on for the current message."""
     decision = decide(p, role, message, now=NOW)
     assert isinstance(decision, RunHandler)
     return decision.parts
@@ -67,7 +67,7 @@ def test_line_1_what_is_in_the_inbox_is_nothing_whatever_else_holds() -> None:
     assert not isinstance(decide(p, DECIDES, A, now=NOW), AlreadyProcessed), "the inbox is of message and handler"
 
 
-def test_line_1a_what_is_kept_and_in_hand_is_left() -> None:
+def test_line_1a_a_message_that_is_pending_already_is_left_where_it_is() -> None:
     queued = replace(blank(), queue=(kept("other", B), kept("alone", A)))
     waiting = replace(blank(), waiting=(kept("both", A),))
     assert isinstance(decide(queued, ALONE, A, now=NOW), AlreadyPending)
@@ -179,7 +179,7 @@ def test_line_4_many_takes_the_first_parameter_again_and_the_others_once() -> No
 # ---------------------------------------------------------------- lines 5 to 7
 
 
-def test_line_5_a_part_waits_for_the_others_and_says_for_which() -> None:
+def test_line_5_a_part_waits_for_the_others_and_names_them() -> None:
     assert decide(blank(), BOTH, A, now=NOW) == KeepPending(BOTH, A, "for B or C")
     assert decide(blank(), BOTH, C, now=NOW) == KeepPending(BOTH, C, "for A")
 
@@ -342,14 +342,14 @@ def test_where_a_compensation_stands() -> None:
     )
 
 
-def test_the_queue_goes_on_at_its_head() -> None:
+def test_the_queue_continues_at_its_head() -> None:
     p = replace(blank(), queue=(kept("second", B), kept("first", A)))
     ready = find_next_ready(p, ROLES, NOW.ms)
     assert ready is not None
     assert (ready.role, ready.message) == (SECOND, B)
 
 
-def test_waits_that_are_fulfilled_go_on_in_the_order_in_which_they_were() -> None:
+def test_waits_that_are_fulfilled_run_in_their_order() -> None:
     one, other = a_role("one", "A", "B"), a_role("other", "A", "C")
     roles = roles_of(one, other)
     p = replace(
@@ -371,7 +371,7 @@ def test_parts_that_are_all_there_wait_until_it_is_known_when_the_saga_began() -
     assert isinstance(ready, RunHandler)
 
 
-def test_an_open_intent_is_gone_on_with_if_nobody_else_will_bring_its_message() -> None:
+def test_an_open_intent_is_resumed_if_nothing_else_will_bring_its_message() -> None:
     intent = an_intent("both", A, B)
     p = replace(blank(), intents=(intent,))
     assert find_next_ready(p, ROLES, NOW.ms) is None, "its message is redelivered"
@@ -402,7 +402,7 @@ def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
 # ---------------------------------------------------------------- own parts, and what is undone
 
 
-def test_line_4_an_own_part_counts_as_held() -> None:
+def test_line_4_a_self_consumed_part_counts_as_received() -> None:
     p = replace(blank(), self_consumed=(SelfConsumedEvent(event=B, n=0),))
     assert isinstance(decide(p, BOTH, a_message("B", id="B-again"), now=NOW), Ignore)
     assert isinstance(decide(p, BOTH, B2, now=NOW), Reject), "the same type with other content"
@@ -434,7 +434,7 @@ def test_line_6_while_what_a_handler_did_is_undone_its_originals_queue() -> None
     assert isinstance(decide(p, DECIDES, A, now=NOW), RunHandler), "others go on"
 
 
-def test_line_3_a_handler_that_a_failure_found_undone_by_nobody_runs_no_more() -> None:
+def test_line_3_a_handler_without_compensation_runs_no_more_after_a_failure() -> None:
     waits = replace(blank(), compensating=(kept("second", FAILED),))
     told = "the saga has failed, and nobody would undo first"
     assert find_closing_reason(replace(blank(), failed=("Failed",)), FIRST) == told

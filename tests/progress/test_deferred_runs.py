@@ -1,4 +1,4 @@
-"""Runs that are put off: which of them have a wake already, and since when the history says why they wait."""
+"""Runs that are put off: which of them have a timer already, and since when the history records why they wait."""
 
 import pytest
 from msgspec import Raw
@@ -105,6 +105,6 @@ def with_history(*entries: tuple[Outcome, str, int, str | None]) -> SagaProgress
         (with_history(("retrying", A.id, 2, PAUSED), ("retrying", A.id, 1, PAUSED), ("retrying", A.id, 2, PAUSED)), 2),
     ],
 )
-def test_the_history_says_since_when_a_run_waits_for_a_reason(p: SagaProgress, expected_s: int | None) -> None:
+def test_the_history_records_since_when_a_run_waits_for_a_reason(p: SagaProgress, expected_s: int | None) -> None:
     expected_ms = None if expected_s is None else NOW_MS + 1000 * expected_s
     assert failed_attempts.find_postponed_since_ms(p, RUN, 2, PAUSED) == expected_ms

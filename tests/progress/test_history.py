@@ -123,7 +123,7 @@ def test_a_missing_doubled_or_exchanged_transition_is_found(
     assert verify_history(whole[:-1], p) is not None
 
 
-def test_a_break_says_where_and_what() -> None:
+def test_a_break_names_its_place_and_what_is_wrong() -> None:
     p = written([("handled", {"x": n}, 0) for n in range(3)])
     whole = list(p.transitions)
 

@@ -138,7 +138,7 @@ def test_failures_before_are_those_of_the_parked_run() -> None:
 
 
 @pytest.mark.parametrize("undoes", [False, True])
-def test_a_run_is_held_back_for_its_message_alone(undoes: bool) -> None:
+def test_a_run_is_postponed_for_its_message_alone(undoes: bool) -> None:
     messages = [a_message("A", f"A-{n}") for n in (1, 2)]
     waits = tuple(PendingMessage(handler="reserve", message=m, n=n, due_ms=1000) for n, m in enumerate(messages))
     p = replace(blank(), compensating=waits) if undoes else replace(blank(), queue=waits)

@@ -94,11 +94,11 @@ def test_a_command_is_heeded_once() -> None:
     assert ids.inbox_entry(a_command().id, COMMAND) in written.snapshot.inbox
 
 
-def test_of_a_saga_that_nobody_knows_nothing_is_written() -> None:
+def test_nothing_is_written_about_an_unknown_saga() -> None:
     assert operator_commands.decide_command(blank(), ROLES, a_command()) is None
 
 
-def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> None:
+def test_a_dead_letter_that_is_not_there_any_more_is_explained_by_the_history() -> None:
     written = heeded(quarantined(), a_command(dead="dead-2"))
     entry = written.entry
     assert entry is not None
@@ -109,7 +109,7 @@ def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> No
     assert written.snapshot.queue == quarantined().queue
 
 
-def test_what_had_begun_goes_on_when_it_is_replayed() -> None:
+def test_a_begun_run_resumes_when_it_is_replayed() -> None:
     intent = an_intent("on_a", A)
     written = heeded(quarantined(intents=(intent,)), a_command())
     assert decisions.find_next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
@@ -142,7 +142,7 @@ def replace_role(role: HandlerRole, **fields: Any) -> HandlerRole:
     return dataclasses.replace(role, **fields)
 
 
-def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> None:
+def test_a_discarded_message_is_never_handled_and_what_is_queued_behind_it_runs() -> None:
     written = heeded(quarantined(kept("on_b", B, n=3)), a_command("discard"))
     p, entry = written.snapshot, written.entry
     assert entry is not None
@@ -168,7 +168,7 @@ def test_the_other_parts_of_a_fan_in_wait_for_another_message_in_its_place() -> 
     assert decision.parts == (another, B)
 
 
-def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
+def test_a_begun_run_is_sealed_before_it_is_discarded_and_reported() -> None:
     intent = an_intent("on_a", A)
     p = quarantined(intents=(intent,))
     command = a_command("discard")
@@ -242,7 +242,7 @@ def given(calls: tuple[StepRecord, ...]) -> list[tuple[str, bytes, str | None, s
     return [(c.name, bytes(c.value), c.answer, c.by) for c in calls]
 
 
-def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None:
+def test_a_step_of_unknown_result_gets_the_answer_of_an_operator_and_its_run_resumes() -> None:
     written = heeded(begun(begins=CHARGE), answering("charge"))
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'"ch-1"', None, "ada")]
@@ -372,7 +372,7 @@ def escalated() -> SagaProgress:
     ).snapshot
 
 
-def test_an_escalation_is_closed_once_and_the_history_says_by_whom() -> None:
+def test_an_escalation_is_closed_once_and_the_history_names_who_closed_it() -> None:
     p = escalated()
     (escalation,) = [e for e in decode_transition(p.transitions[-1]).letters if e.kind == "escalation"]
     written = heeded(p, a_command("resolve", dead=escalation.id, who="bob"))
@@ -454,7 +454,7 @@ def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> 
     assert "nobody here has anything left to do with Z" in reason(p, renewing(original=a_message("Z")), roles)
 
 
-def test_an_outcome_is_not_said_to_have_undone_what_is_forgotten() -> None:
+def test_an_outcome_does_not_claim_to_have_undone_what_is_forgotten() -> None:
     undo = CompensationRole(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(a_role("on_b", "B", undo=undo))
     nothing = SagaProgress(service="svc", saga="s")
@@ -489,7 +489,7 @@ def test_what_a_handler_took_for_too_old_is_refused_where_it_is_not_declared_any
     assert "no handler on_a" in reason(p, renewing(letter_id(p), original=None), renamed)
 
 
-def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None:
+def test_a_message_with_other_content_than_the_handled_one_is_not_handled() -> None:
     p = refused(f"{decisions.OTHER_CONTENT}: on_a has taken another A")
     assert "what on_a has handled first counts" in reason(p, renewing(letter_id(p), original=None))
     other = refused("of a kind that nobody knows")
@@ -505,7 +505,7 @@ def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
     assert "no dead letter dead-1" in reason(ended, renewing())
 
 
-def test_the_end_of_what_was_replayed_is_told_once() -> None:
+def test_the_end_of_a_replay_is_reported_once() -> None:
     p = heeded(quarantined(), a_command()).snapshot
 
     def then(p: SagaProgress, outcome: Any, handler: str = "on_a") -> SagaProgress:

@@ -98,7 +98,7 @@ def test_deadlines_and_turns_that_failed_are_released_and_their_neighbours_wait(
     assert [c.due_ms for c in released(p, 2).snapshot.suspended_runs] == [NOW_MS, SOON_MS]
 
 
-def test_a_wish_about_a_wait_that_is_over_is_told_so() -> None:
+def test_a_command_about_a_wait_that_is_over_is_rejected_with_that_reason() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A, due_ms=SOON_MS + 1),))
     wish = a_wish(next(run.id for run in find_parked_runs(replace(p, queue=(failed("on_a", A),)))))
     action = operator_commands.decide_command(p, ROLES, wish)

@@ -95,7 +95,7 @@ def aged(p: SagaProgress) -> dict[str, int]:
     return handled(p, ALONE, sent("later", NOW_MS + 10**9), now_ms=NOW_MS + 10**9).inbox
 
 
-def test_entries_of_what_is_still_held_never_go() -> None:
+def test_inbox_entries_of_what_is_still_kept_are_never_removed() -> None:
     for p in (
         replace(blank(), self_consumed=(SelfConsumedEvent(event=B, n=0),)),
         replace(blank(), queue=(kept("both", B),)),
@@ -158,7 +158,7 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
 # ---------------------------------------------------------------- when the saga began
 
 
-def test_a_message_that_could_not_tell_the_start_runs_once_another_has_told() -> None:
+def test_a_message_without_the_start_of_its_saga_runs_once_another_has_brought_it() -> None:
     unknown = replace(A, started=None)
     roles = roles_of(ALONE, a_role("other", "B"))
     p = journal.keep_pending(blank(started=None), a_hand(unknown), ALONE, unknown, "no start").snapshot
@@ -171,7 +171,7 @@ def test_a_message_that_could_not_tell_the_start_runs_once_another_has_told() ->
     assert (ready.role, ready.message) == (ALONE, unknown)
 
 
-def test_the_start_is_what_the_first_message_said() -> None:
+def test_the_start_is_that_of_the_first_message() -> None:
     p = handled(blank(started=None), ALONE, A)
     p = handled(p, BOTH, replace(A, started="2030-01-01T00:00:00.000Z"), B)
     assert p.started == START
@@ -200,7 +200,7 @@ def test_what_dies_in_the_queue_keeps_its_place_before_those_behind_it() -> None
     assert [(k.message.value, k.dead is not None) for k in p.queue] == [(b"1", True), (b"2", False)]
 
 
-def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_goes_on_in_order() -> None:
+def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_runs_in_order() -> None:
     later = [a_message("B", value=b"%d" % n) for n in range(2)]
     other = a_role("other", "B", many=True)
     roles = roles_of(ALONE, other, outcomes="Failed", emitted="R Failed")
@@ -242,7 +242,7 @@ def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() ->
     assert (written.snapshot.n, written.snapshot.published) == (3, 3)
 
 
-def test_an_intent_says_when_the_saga_began_and_never_forgets_it() -> None:
+def test_an_intent_records_when_the_saga_began_and_never_forgets_it() -> None:
     p = journal.open_intent(blank(started=None), a_hand(A), an_intent("alone", A)).snapshot
     assert p.started == A.started == START
     client = replace(B, started=None)
@@ -287,7 +287,7 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
 
 
 def withdrawn(*queue: PendingMessage, intents: tuple[Intent, ...] = (), later: tuple[SuspendedRun, ...] = ()) -> Commit:
-    """What is written when the result is undone with which `OWN` was said, while this is queued."""
+    """What is written when the result is undone with which `OWN` was emitted, while this is queued."""
     did = handled(blank(), ALONE, A, events=[a_message("R"), OWN], roles=TAKERS)
     p = replace(did, queue=queue, intents=intents, suspended_runs=later)
     return compensation.complete_compensation(
@@ -305,7 +305,7 @@ def test_what_failed_on_a_withdrawn_event_never_runs() -> None:
     )  # fmt: skip
 
 
-def test_a_dead_letter_of_a_withdrawn_event_is_dropped_and_that_is_told() -> None:
+def test_a_dead_letter_of_a_withdrawn_event_is_dropped_and_that_is_recorded() -> None:
     written = withdrawn(kept("takes_own", OWN, dead="d"), kept("alone", a_message(value=b"2"), dead="e"))
     assert written.snapshot.queue == ()
     assert written.entry is not None
@@ -324,7 +324,7 @@ def test_a_run_on_a_withdrawn_event_that_has_begun_something_or_is_a_deadlines_s
     assert withdrawn(deadline).snapshot.queue == (deadline,)
 
 
-def test_undoing_the_last_result_tells_that_dead_originals_are_dropped() -> None:
+def test_undoing_the_last_result_records_that_dead_originals_are_dropped() -> None:
     p = handled(blank(), ALONE, A, events=[a_message("R")])
     p = replace(p, queue=(kept("alone", a_message(value=b"2"), dead="d"),))
     written = compensation.complete_compensation(
@@ -348,7 +348,7 @@ def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
     assert handled(p, ALONE, a_message(id="A-3")).self_consumed == ()
 
 
-def test_an_own_event_that_nobody_will_ever_take_is_forgotten() -> None:
+def test_a_self_consumed_event_that_no_handler_will_ever_take_is_forgotten() -> None:
     p = replace(blank(), closed=("many_both",))
     p = handled(p, BOTH, A, a_message("B"), events=[a_message("R")])
     for n in range(3):  # of `both` the first was enough, and it has run
@@ -434,7 +434,7 @@ def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:
     assert written.entry.position is None
 
 
-def test_each_transition_says_that_those_before_are_published() -> None:
+def test_each_transition_marks_those_before_it_as_published() -> None:
     p = handled(blank(), ALONE, A)
     assert (p.n, p.published) == (1, 0)
     p = journal.ignore_message(p, a_hand(B), BOTH, B, "why").snapshot
@@ -459,7 +459,7 @@ def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: SagaProgress
 # ---------------------------------------------------------------- compensations that wait, and pages
 
 
-def test_an_outcome_is_kept_once_for_its_compensation_and_says_for_what_it_waits() -> None:
+def test_an_outcome_is_kept_once_for_its_compensation_and_names_what_it_waits_for() -> None:
     p, told = blank(), []
     for known in (True, False):
         written = compensation.delay_compensation(p, a_hand(FAILED), ALONE, FAILED, known=known)
@@ -473,7 +473,7 @@ def test_an_outcome_is_kept_once_for_its_compensation_and_says_for_what_it_waits
     ]
 
 
-def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() -> None:
+def test_closing_drops_what_waits_in_segments_for_the_handler_as_it_lies_there() -> None:
     def page(of: SegmentKind, *handlers: str) -> OverflowSegment:
         return OverflowSegment(
             kind=of,
@@ -524,7 +524,7 @@ def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_the
         (START, "ada", a_message("A"), "ada"),
     ],
 )
-def test_who_began_a_saga_is_said_with_the_message_that_tells_when_or_never(
+def test_the_principal_that_began_a_saga_comes_with_the_message_that_brings_its_start_or_never(
     started: str | None, principal: str | None, message: Message, known: str | None
 ) -> None:
     p = replace(blank(started), principal=principal)

@@ -60,13 +60,13 @@ def test_a_progress_that_is_not_known_is_read() -> None:
     assert following(None, Trigger(message=A)) == LoadProgress()
 
 
-def test_pages_are_asked_once_before_anything_is_decided() -> None:
+def test_segments_are_searched_once_before_anything_is_decided() -> None:
     p = replace(blank(), segments=(OverflowSegment(kind="inbox", name="p", count=1, newest=0),))
     assert following(p, Trigger(message=A)) == RecallOverflow()
     assert following(p, Trigger(message=A, paged=())) == RunHandler(FIRST, A, (A,))
 
 
-def test_what_pages_keep_for_a_handler_is_left_to_them() -> None:
+def test_a_message_that_a_segment_keeps_for_a_handler_stays_there() -> None:
     p = replace(blank(), segments=(OverflowSegment(kind="queue", name="p", count=1, newest=0),))
     assert following(p, Trigger(message=A, paged=("first",))) == RunHandler(SECOND, A, (A,))
     p = entered(p, "second", A.id)
@@ -115,13 +115,13 @@ def test_an_undoing_that_is_a_dead_letter_is_left_to_a_person() -> None:
 # ---------------------------------------------------------------- what is ready, and the end
 
 
-def test_what_is_ready_is_settled_after_the_message_in_hand_and_before_the_end() -> None:
+def test_what_is_ready_is_settled_after_the_current_message_and_before_the_end() -> None:
     p = replace(blank(), queue=(kept("reserve", B),))
     assert following(after(p, "first", "second"), Trigger(message=A)) == RunHandler(RESERVE, B, (B,))
     assert isinstance(following(after(p, "first"), Trigger(message=A)), Enqueue), "first what is in hand"
 
 
-def test_a_message_of_nobody_sets_off_what_is_ready() -> None:
+def test_a_message_that_no_handler_takes_starts_what_is_ready() -> None:
     nobody = Trigger(message=replace(A, id="", type=""))
     assert following(replace(blank(), queue=(kept("reserve", B),)), nobody) == RunHandler(RESERVE, B, (B,))
     assert following(blank(), nobody) == Complete()
@@ -193,7 +193,7 @@ def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
     assert written.snapshot.n == 1
 
 
-def test_an_outcome_that_waits_says_for_what() -> None:
+def test_an_outcome_that_waits_names_what_it_waits_for() -> None:
     for known, reason in ((True, "reserve has begun and"), (False, "no message has told yet")):
         entry = record_decision(
             blank(), a_hand(FAILED, roles=ROLES), DelayCompensation(RESERVE, FAILED, known=known)

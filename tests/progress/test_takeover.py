@@ -19,7 +19,7 @@ NOW = Now(NOW_MS, retention_s=10**9)
 
 
 def a_run(p: SagaProgress, n: int, *types: str) -> SagaProgress:
-    """`repeats` has run on its n-th message and said these."""
+    """`repeats` has run on its n-th message and emitted these."""
     cause = a_message(id=f"a{n}")
     events = [replace(a_message(type_, id=f"{type_}{n}"), source="svc") for type_ in types]
     ended = TransitionDetails(cause=cause.id, message=cause, parts=(cause,), events=events)
@@ -88,7 +88,7 @@ def replace_role(*, many: bool) -> HandlerRoles:
     return roles_of(REPEATS, a_role("takes", "R T", "Z", many=many), emitted="R T")
 
 
-def test_every_write_says_which_own_events_it_knows_of() -> None:
+def test_every_write_records_the_types_of_self_consumed_events() -> None:
     hand = a_hand(a_message(), roles=NEW)
     assert journal.open_intent(blank(), hand, an_intent("repeats", a_message())).snapshot.self_consumed_types == (
         "R",

@@ -1,4 +1,4 @@
-"""What waits for time: what is parked, the one wake that is named for it, and the end of a turn that finds it there."""
+"""What waits for time: what is parked, its one current timer, and the end of a turn that finds it there."""
 
 import dataclasses
 from itertools import product
@@ -168,7 +168,7 @@ def test_a_timer_of_a_saga_that_has_only_begun_is_known() -> None:
     assert following(replace(blank(), intents=(an_intent("first", A),)), WAKE) == Complete()
 
 
-def test_a_message_of_nobody_sends_the_current_wake_on() -> None:
+def test_a_message_that_no_handler_takes_forwards_the_current_timer() -> None:
     assert following(waiting_for(LATER, timer=CURRENT), NOBODY) == ForwardTimer(LATER)
     assert following(blank(), NOBODY) == Complete()
 
@@ -198,7 +198,7 @@ def test_a_wake_that_leads_to_nothing_ends_on_what_the_store_has() -> None:
         assert following(p, WAKE, certain=False) == LoadProgress()
 
 
-def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
+def test_a_parked_outcome_that_comes_again_waits_for_its_time() -> None:
     p = replace(blank(), results=(RESULT,), timer=CURRENT)
     p = entered(p, compensation_name("other"), FAILED)
     assert following(replace(p, compensating=(parked("reserve", FAILED),)), FAILED) == Complete()
@@ -218,7 +218,7 @@ def test_the_parked_head_is_ready_at_its_time_and_holds_up_those_behind_it() -> 
     assert decisions.is_blocked(p, "second", B)
 
 
-def test_what_had_begun_goes_on_at_its_time() -> None:
+def test_a_begun_run_resumes_at_its_time() -> None:
     intent = an_intent("first", A)
     p = replace(blank(), queue=(parked("first", A), kept("second", B)), intents=(intent,))
     assert decisions.find_next_ready(p, ROLES, LATER - 1) is None
@@ -286,7 +286,7 @@ def park(p: SagaProgress, action: HandlerAction, intent: Intent | None = None, *
     return failed_attempts.park(p, hand, action, FAILURE, intent, due_ms=due_ms)
 
 
-def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_that_failed() -> None:
+def test_what_is_parked_goes_to_the_head_with_its_attempts_and_its_transition_records_all_failures() -> None:
     p = replace(blank(), n=7, queue=(kept("second", B, 3),), waiting=(kept("first", A, 2), kept("second", A, 2)))
     written = park(p, RunHandler(FIRST, A, (A,)))
     assert written.snapshot.queue == (
@@ -398,7 +398,7 @@ def an_entry(n: int, **more: object) -> Transition:
     return replace(whole, **more)
 
 
-def test_a_wake_is_among_what_readers_publish_unless_it_is_in_hand() -> None:
+def test_a_timer_is_among_what_readers_publish_unless_it_is_being_handled() -> None:
     event = EmittedEvent(id="e", type="R", schema="-", value=b"")
     p = replace(entries(an_entry(0, timer=CURRENT), an_entry(1), an_entry(2, events=(event,))), timer=CURRENT)
     assert [entry.n for entry in history.find_unpublished(p, lambda position: False, A.id)] == [0, 2]
@@ -423,7 +423,7 @@ def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
 YEAR_MS = 365 * 86_400_000
 
 
-def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_which_its_time_was_set() -> None:
+def test_nothing_waits_longer_than_its_own_delay_whatever_clock_its_time_was_set_by() -> None:
     ahead = NOW_MS + YEAR_MS
     expire = a_role("expire", "A")
     roles = roles_of(FIRST, dataclasses.replace(expire, within_ms=900_000))
@@ -462,7 +462,7 @@ def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_
     assert written.entry.timer.due_ms == NOW_MS + 5000 == written.snapshot.queue[0].due_ms
 
 
-def test_a_clock_that_is_behind_by_the_message_in_hand_changes_no_time_and_has_the_wake_come_again_soon() -> None:
+def test_a_clock_that_is_behind_the_current_message_changes_no_time_and_has_the_timer_come_again_soon() -> None:
     ahead = NOW_MS + YEAR_MS
     k = PendingMessage(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
     p = replace(blank(), n=1, queue=(k,), timer=CurrentTimer(id="wake-0", due_ms=NOW_MS))

@@ -38,7 +38,7 @@ def test_what_waits_for_time_wants_its_wake_past_or_to_come() -> None:
         assert (there.wakes_at, there.is_any, there.is_wake_alone) == (iso(due_ms), True, True)
 
 
-def test_a_run_that_nothing_keeps_but_its_intent_is_gone_on_with_when_nobody_is_at_it() -> None:
+def test_a_run_kept_by_its_intent_alone_is_resumed_when_no_worker_is_executing_it() -> None:
     p = replace(blank(), n=1, intents=(begun(an_intent("on_a", A)),))
     there = found(p)
     assert ([i.handler for i in there.begun], there.triggers, there.is_wake_alone) == (["on_a"], (A,), False)
@@ -73,7 +73,7 @@ def test_another_release_is_left_alone_with_what_it_declares() -> None:
     assert not found(p).is_any
 
 
-def test_own_events_that_this_release_takes_anew_are_named() -> None:
+def test_self_consumed_events_that_this_release_handles_again_are_named() -> None:
     roles = roles_of(a_role("on_a", "A"), emitted="A")
     p = append_transition(
         blank(), a_hand(B), "handled", "on_b", TransitionDetails(message=B, events=(replace(A, source="svc"),))

@@ -49,7 +49,7 @@ def test_what_waits_for_other_parts_keeps_nothing_open_unless_the_saga_is_not_kn
     assert find_undeclared(replace(open_, started=None), ROLES) == ("handler gone",)
 
 
-def test_pages_count_as_what_they_hold_would() -> None:
+def test_segments_count_as_their_content_would() -> None:
     pages = (a_page("queue", "queued"), a_page("waiting", "waited"), a_page("inbox", "had"))
     p = replace(blank(), queue=(kept("kept", A),), segments=pages)
     assert find_undeclared(p, ROLES) == ("handler queued",)

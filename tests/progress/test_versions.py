@@ -103,7 +103,7 @@ def told(p: SagaProgress, transitions: Sequence[Raw]) -> str:
     return "" if found is None else found.what
 
 
-def test_what_takes_the_place_of_a_run_that_goes_on_later_is_given_the_state_with_its_version() -> None:
+def test_the_abort_of_a_suspended_run_is_given_the_state_with_its_version() -> None:
     message = a_message()
     later = SuspendedRun(handler="a", parts=(message,), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=1)
     intent = compensation.make_abort_intent(replace(a_history(), suspended_runs=(later,)), ROLE)
