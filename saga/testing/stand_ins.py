@@ -222,7 +222,7 @@ class _Builder:
                 await saga.step(self.book.undo, label, key)
             elif has_effects and self._has_effect(reaction, emitted):
                 await saga.step(self.book.do, label, key)
-            return self._make_result(reaction, emitted, later, key)
+            return self._make_result(declared, emitted, later, key)
 
         stand_in.__name__ = stand_in.__qualname__ = declared.name
         stand_in.__annotations__ = {**hints, "return": self._make_return_type(declared, reaction)}
@@ -246,13 +246,16 @@ class _Builder:
             found.append(None if not parts else parts[0] if len(parts) == 1 else GenericAlias(tuple, tuple(parts)))
         return _join_types(found)
 
-    def _make_result(self, reaction: ReactionModel, emitted: Sequence[str], later: bool, key: str) -> object:
+    def _make_result(self, declared: DeclaredReaction, emitted: Sequence[str], later: bool, key: str) -> object:
         """Return what a handler returns to emit these events: a value that fits one of its alternatives."""
+        reaction = self.choreography.services[self.manifest.service].reactions[declared.name]
         each = _find_alternative(reaction, emitted, later)
         kind = self.choreography.kind
         parts: list[object] = [self.events[name](**{kind: key}) for name in each.once]
         parts += [[self.events[name](**{kind: key})] * emitted.count(name) for name in each.many]
-        parts += [Later(after=WAIT)] if later else []
+        if later:
+            until = next((self.events[name] for name in declared.until), None)
+            parts.append(Later(after=WAIT) if until is None else Later(until=until, within=WAIT))
         return None if not parts else parts[0] if len(parts) == 1 else tuple(parts)
 
 

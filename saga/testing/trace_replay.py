@@ -7,13 +7,13 @@ deadlines and suspended runs get their time, until nothing is left to happen.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from saga.choreography.check.model import Move, ReactionModel, ReactionRun
+from saga.choreography.check.model import EventInstance, Move, ReactionModel, ReactionRun
 from saga.choreography.check.search import EventTrace, PropertyViolation
 from saga.choreography.manifest import Manifest
 from saga.choreography.releases import read_manifests
@@ -27,9 +27,10 @@ from saga.errors import SagaError
 from saga.messages import Message, Outgoing, Position, Record, texts_of
 from saga.messaging.names import PROGRESS
 from saga.progress.document import SagaProgress, decode_progress, progress_key
+from saga.progress.journal import find_remaining_consumers
 from saga.store.sqlite.store import SqliteStore
 from saga.support.settings import OPEN_S_MAX
-from saga.testing.stand_ins import StandIns, make_stand_ins
+from saga.testing.stand_ins import Chooser, StandIns, make_stand_ins
 from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
 
 SAGA = "replayed"
@@ -145,7 +146,7 @@ class _Participant:
 
 
 @dataclass(slots=True)
-class _Replay:
+class RuntimeReplay:
     """One saga in all services, with the events that were published and not yet delivered to everybody."""
 
     stand_ins: StandIns
@@ -156,9 +157,31 @@ class _Replay:
     delivered: set[tuple[str, str, int]] = field(default_factory=set)
     count: int = 0
 
+    def publish(self, name: str) -> None:
+        """Publish an event from outside."""
+        self.published[name].append(("", None))
+
+    def list_published(self) -> frozenset[EventInstance]:
+        """Return the events that were published: the contract of each, and which of its events it is."""
+        return frozenset((name, number) for name, records in self.published.items() for number in range(len(records)))
+
+    async def list_moves(self) -> list[Move]:
+        """Return what is left to happen: events, oldest first, then deadlines and suspended runs."""
+        found = [
+            Move("deliver", service, name, number)
+            for name, records in self.published.items()
+            for number in range(len(records))
+            for service in self.participants
+            if (service, name, number) not in self.delivered
+        ]
+        for service, participant in self.participants.items():
+            p = await participant.load()
+            found += [Move("turn", service, handler) for handler, _ in (() if p is None else _list_timed(p))]
+        return found
+
     async def make(self, move: Move) -> None:
         if move.kind == "start":
-            self.published[move.name].append(("", None))
+            self.publish(move.name)
         elif move.kind == "deliver":
             if move.number < len(self.published[move.name]):
                 await self.deliver(move.service, move.name, move.number)
@@ -213,20 +236,11 @@ class _Replay:
     async def drain(self) -> None:
         """Deliver what is left, oldest event first; then let deadlines and suspended runs have their time."""
         for _ in range(DRAIN_MAX):
-            left = [
-                (service, name, number)
-                for name, records in self.published.items()
-                for number in range(len(records))
-                for service in self.participants
-                if (service, name, number) not in self.delivered
-            ]
-            if left:
-                await self.deliver(*left[0])
-                continue
-            for service, participant in self.participants.items():
-                p = await participant.load()
-                waits = [] if p is None else _list_timed(p)
-                if any([await self.wake(service, handler) for handler, _ in waits[:1]]):
+            for move in await self.list_moves():
+                if move.kind == "deliver":
+                    await self.make(move)
+                    break
+                if await self.wake(move.service, move.name):
                     break
             else:
                 return
@@ -237,9 +251,16 @@ class _Replay:
         waiting = set[str]()
         for service, participant in self.participants.items():
             p = await participant.load()
-            waiting |= {f"{service}.{kept.handler}" for kept in (p.waiting if p is not None else ())}
+            waiting |= {f"{service}.{name}" for name in (() if p is None else _list_waiting(p, participant.runtime))}
         outcomes = {name for name, records in self.published.items() if records and name in choreography.outcomes}
         return ReplayedSaga(frozenset(outcomes), self.stand_ins.book.list_standing(SAGA), frozenset(waiting))
+
+
+def _list_waiting(p: SagaProgress, runtime: ServiceRuntime) -> Iterator[str]:
+    """Yield the handlers that have some of their events and not all. Events of the service itself count, too."""
+    yield from (kept.handler for kept in p.waiting)
+    for own in p.self_consumed:
+        yield from (role.name for role in find_remaining_consumers(p, runtime.roles, own))
 
 
 def _list_timed(p: SagaProgress) -> list[tuple[str, int]]:
@@ -254,9 +275,20 @@ async def _replay(
     script = _Script()
     for run in runs:
         script.choices[run.label].append((run.emitted, run.later))
+    async with open_replay(manifests, script) as replay:
+        replay.publish(start)
+        for move in moves:
+            await replay.make(move)
+        await replay.drain()
+        return await replay.describe(), replay.stand_ins.choreography.failures
+
+
+@asynccontextmanager
+async def open_replay(manifests: Iterable[Manifest], choose: Chooser) -> AsyncGenerator[RuntimeReplay]:
+    """Start the runtimes of stand-ins for these services, in which nothing has happened yet."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-replay-")))
-        stand_ins = make_stand_ins(manifests, folder, script)
+        stand_ins = make_stand_ins(manifests, folder, choose)
         participants = {}
         for name, service in stand_ins.services.items():
             clock, log = TrialClock(), RecordingPublisher()
@@ -266,9 +298,4 @@ async def _replay(
             prepared = retry_at_once(prepare(service.declared))
             runtime = make_service_runtime(prepared, resources, trial_ports(name, store, clock, log))
             participants[name] = _Participant(runtime, log, clock)
-        replay = _Replay(stand_ins, participants)
-        replay.published[start].append(("", None))
-        for move in moves:
-            await replay.make(move)
-        await replay.drain()
-        return await replay.describe(), stand_ins.choreography.failures
+        yield RuntimeReplay(stand_ins, participants)

@@ -58,6 +58,8 @@ class ReactionModel:
     parameters: tuple[frozenset[str], ...]
     """The contracts of each event parameter that is waited for."""
     alternatives: tuple[Alternative, ...]
+    optional: frozenset[str] = frozenset()
+    """The contracts of event parameters that are not waited for."""
     repeats: frozenset[str] = frozenset()
     unless: frozenset[str] = frozenset()
     undoes: str | None = None
@@ -104,7 +106,7 @@ class ServiceModel:
     @cached_property
     def consumed(self) -> frozenset[str]:
         """Return the contracts whose events make a difference to the service."""
-        return frozenset().union(*(each.takes | each.unless for each in self.reactions.values()))
+        return frozenset().union(*(each.takes | each.optional | each.unless for each in self.reactions.values()))
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,7 @@ def _build_reaction(service: str, declared: DeclaredReaction) -> ReactionModel:
         kind=declared.kind,
         parameters=tuple(map(frozenset, declared.takes)),
         alternatives=tuple(map(_build_alternative, declared.returns)),
+        optional=frozenset(declared.optional),
         repeats=frozenset(declared.repeats),
         unless=frozenset(declared.unless),
         undoes=declared.undoes,
@@ -295,8 +298,8 @@ class ServiceSnapshot(NamedTuple):
     """Status of the handlers that are not idle, sorted."""
     deadlines: tuple[tuple[str, DeadlineStatus], ...] = ()
     """Status of the deadlines that are not unopened, sorted."""
-    results: frozenset[str] = frozenset()
-    """Handlers with results that their compensation would undo."""
+    results: frozenset[tuple[str, int]] = frozenset()
+    """The results that compensations would undo: the handler of each, and which of its results it is: 0 or 1."""
     effects: frozenset[str] = frozenset()
     """Reactions whose effects stand: they ran, and are not undone."""
     outcome: str = ""
@@ -370,15 +373,19 @@ def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
 
 def list_external_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
     """Return the events from outside that may come, or never come."""
-    there = {name for name, _ in state.published}
-    others = sorted(choreography.external - set(choreography.starts) - there)
-    return [Move("start", "", name) for name in others]
+    repeated = frozenset().union(*(each.repeats for each in choreography.reactions))
+    found: list[Move] = []
+    for name in sorted(choreography.external):
+        number = sum(instance[0] == name for instance in state.published)
+        if number < (INSTANCES if name in repeated else 1):
+            found.append(Move("start", "", name, number))
+    return found
 
 
 def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) -> Iterator[Step]:
     """Yield a step for each way in which the reactions that run because of a move may end."""
     if move.kind == "start":
-        yield Step(move, (), state._replace(published=state.published | {(move.name, 0)}))
+        yield Step(move, (), state._replace(published=state.published | {(move.name, move.number)}))
         return
     service = choreography.services[move.service]
     for release in choreography.releases.get(move.service, (service,)):
@@ -393,7 +400,7 @@ def _has_undeclared_work(release: ServiceModel, known: ServiceSnapshot, move: Mo
     """Return whether something is open, or could be undone, of a handler that a release does not declare."""
     names = {name for name, status in known.handlers if status == "suspended"}
     names |= {name for name, status in known.deadlines if status == "open"}
-    names |= {*known.results} | ({move.name} if move.kind in ("deadline", "turn") else set())
+    names |= {name for name, _ in known.results} | ({move.name} if move.kind in ("deadline", "turn") else set())
     return not names <= release.reactions.keys()
 
 
@@ -419,7 +426,7 @@ class _Working:
     parts: frozenset[tuple[str, EventInstance]]
     handlers: dict[str, HandlerStatus]
     deadlines: dict[str, DeadlineStatus]
-    results: frozenset[str]
+    results: frozenset[tuple[str, int]]
     effects: frozenset[str]
     outcome: str
     heard: frozenset[str]
@@ -514,9 +521,10 @@ class _Working:
         if self.handlers.get(handler) == "closed":
             return
         self.parts = frozenset(part for part in self.parts if part[0] != handler)
-        if handler in self.results:
-            self.results -= {handler}
-            self.agenda.append(("undo", compensation.name, 0))
+        undone = [each for each in self.results if each[0] == handler]
+        if undone:  # each in a run of its own
+            self.results -= {*undone}
+            self.agenda += [("undo", compensation.name, 0)] * len(undone)
             self._withdraw(self.service.reactions[handler])
         self.effects -= {handler}
         self.handlers[handler] = "closed"
@@ -601,6 +609,8 @@ class _Working:
         if compensation is None:
             if reaction.has_effects or reaction.irreversible:
                 self.effects |= {reaction.name}
-        elif self.choreography.results_of(compensation) & {*emitted}:
-            self.results |= {reaction.name}
+            return
+        undoable = self.choreography.results_of(compensation)
+        for _ in range(sum(name in undoable for name in emitted)):
+            self.results |= {(reaction.name, int((reaction.name, 0) in self.results))}
             self.effects |= {reaction.name}

@@ -289,7 +289,7 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
         return
     state = begin(choreography, start)
     left = [Move("deliver", s.name, start) for s in choreography.consumers[start]]
-    left += [Move("start", "", name) for name in sorted(choreography.external - set(choreography.starts))]
+    left += [Move("start", "", name) for name in sorted(choreography.external - {start})]
     for _ in range(RUN_MOVES_MAX):
         others = [m for m in list_moves(choreography, state) if m.kind != "deliver"] if not left else []
         others += _list_due(choreography, state, plan)

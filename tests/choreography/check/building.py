@@ -81,9 +81,10 @@ def handler(  # one parameter for each option of a declaration
     effects: bool = False,
     irreversible: bool = False,
     repeats: str = "",
+    maybe: str = "",
 ) -> DeclaredReaction:
     """A handler: `handler("reserve", "Placed", "Reserved | Declined", effects=True)`. `A + B` is a fan-in, `A / B` a
-    parameter that takes either."""
+    parameter that takes either. `maybe`: events for which it may wait with `@later`."""
     found = alternatives(returns)
     parameters = tuple(tuple(part.replace("/", " ").split()) for part in takes.split("+"))
     return DeclaredReaction(
@@ -97,13 +98,17 @@ def handler(  # one parameter for each option of a declaration
         steps=("do",) if effects else (),
         irreversible=irreversible,
         repeats=tuple(repeats.split()),
+        optional=tuple(maybe.split()),
+        until=tuple(maybe.split()),
     )
 
 
-def compensation(name: str, undoes: str, takes: str, returns: str = "-") -> DeclaredReaction:
-    """A compensation: `compensation("release", "reserve", "Cancelled + Reserved")`."""
+def compensation(name: str, undoes: str, takes: str, returns: str = "-", *, took: str = "") -> DeclaredReaction:
+    """A compensation: `compensation("release", "reserve", "Cancelled + Reserved")`. `took`: an event that its handler
+    took."""
     made = handler(name, takes, returns)
-    return _changed(made, kind="compensation", undoes=undoes, steps=("undo",))
+    taken = (tuple(took.split()),) if took else ()
+    return _changed(made, kind="compensation", undoes=undoes, steps=("undo",), took=taken)
 
 
 def deadline(name: str, takes: str, returns: str, *, unless: str = "", within_s: float = 900) -> DeclaredReaction:
@@ -211,13 +216,9 @@ class _Random:
         declined = " / ".join(f"Declined{name}" for name in self.names)
         yield handler("cancel", declined, "Cancelled" if self.chance(0.9) else "Cancelled | -")
         if self.chance(0.75):
-            unless = self.random.choice(["", "", "", done[0]])
-            yield deadline(
-                "expire",
-                self.random.choice([START, START, START, done[0]]),
-                self.failures[-1],
-                unless=unless if self.chance(0.5) else "",
-            )
+            opener = self.random.choice([START, START, START, done[0]])
+            unless = done[0] if opener == START and self.chance(0.12) else ""
+            yield deadline("expire", opener, self.failures[-1], unless=unless)
 
 
 __all__ = ["Choreo", "compensation", "deadline", "handler", "random_choreography", "usual"]

@@ -1,0 +1,218 @@
+"""The model has every behaviour of the runtime: wherever a real saga comes to rest, the model can come to rest, too."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from random import Random  # noqa: TID251 - seeds are given: the same seed makes the same run
+from typing import NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from saga.choreography.check.model import (
+    ChoreographyModel,
+    SagaState,
+    begin,
+    build_choreography,
+    list_external_moves,
+    list_moves,
+    take_steps,
+)
+from saga.choreography.check.verdicts import check_manifests
+from saga.choreography.manifest import Manifest
+from saga.testing.stand_ins import choose_by_digest
+from saga.testing.trace_replay import RuntimeReplay, open_replay, replay_trace
+from tests.choreography.check.building import KIND, START, Choreo, compensation, deadline, handler, random_choreography
+
+MOVES_MAX = 300
+STATES_MAX = 200_000
+
+
+class RestingPoint(NamedTuple):
+    """What can be seen of a saga in which nothing is left to happen."""
+
+    published: frozenset[str]
+    standing: frozenset[str]
+    waiting: frozenset[str]
+
+
+def undoing(returns: str) -> Choreo:
+    """A worker whose handler returns this, and whose compensation says one of two things for each result."""
+    return (
+        Choreo()
+        .service(
+            "w", handler("work", START, returns, effects=True), compensation("undo", "work", "Cancelled + R", "U | V")
+        )
+        .service("d", handler("decide", START, "Cancelled | Confirmed"))
+        .service("m", handler("both", "U + V"), handler("note", "Confirmed / R"))
+    )
+
+
+CASES: Mapping[str, Callable[[], Choreo]] = {
+    "two events start the saga, and a handler waits for both": lambda: (
+        Choreo(starts=("A", "B"))
+        .service("w", handler("work", "A + B", "Done | No"))
+        .service(
+            "d",
+            handler("confirm", "Done", "Confirmed"),
+            handler("cancel", "No", "Cancelled"),
+            deadline("expire_a", "A", "Cancelled"),
+            deadline("expire_b", "B", "Cancelled"),
+        )
+        .service("m", handler("note", "Confirmed / Cancelled"))
+    ),
+    "an outcome that is only waited for in a suspended run closes the deadlines of its service": lambda: (
+        Choreo()
+        .service("d", handler("confirm", START, "Confirmed"))
+        .service("r", handler("see", START, "Seen | @later", maybe="Confirmed"), deadline("remind", START, "Reminded"))
+        .service("m", handler("both", "Confirmed + Reminded"), handler("note", "Seen"))
+    ),
+    "one run has two results, and each is undone": lambda: undoing("R R"),
+    "one run has any number of results, and each is undone": lambda: undoing("R*"),
+    "an event from outside comes twice, and each result is undone": lambda: (
+        Choreo(external=("Asked",))
+        .service(
+            "w",
+            handler("work", "Asked", "R", effects=True, repeats="Asked"),
+            compensation("undo", "work", "Cancelled + R", "U | V"),
+        )
+        .service("d", handler("decide", START, "Cancelled | Confirmed"))
+        .service("m", handler("both", "U + V"), handler("note", "Confirmed / R"))
+    ),
+    "a handler takes the outcome or another event": lambda: (
+        Choreo()
+        .service("w", handler("work", f"{START} + Confirmed / Go", "Done", effects=True))
+        .service("g", handler("go", START, "Go"))
+        .service("d", handler("decide", START, "Confirmed | Cancelled"))
+        .service("m", handler("note", "Done / Cancelled"))
+    ),
+    "a compensation takes an event that its handler took": lambda: (
+        Choreo()
+        .service(
+            "w",
+            handler("work", f"{START} + Go", "Done", effects=True),
+            compensation("undo", "work", "Cancelled + Done", took="Go"),
+        )
+        .service("g", handler("go", START, "Go"))
+        .service("d", handler("confirm", "Done", "Confirmed"), deadline("expire", START, "Cancelled"))
+        .service("m", handler("note", "Confirmed / Cancelled"))
+    ),
+    "two failure outcomes, of which a compensation takes one": lambda: (
+        Choreo(failure=("Cancelled", "Expired"))
+        .service("w", handler("work", START, "Done", effects=True), compensation("undo", "work", "Cancelled + Done"))
+        .service("d", handler("cancel", START, "Cancelled | -"), deadline("expire", START, "Expired"))
+        .service("m", handler("note", "Expired / Cancelled"), handler("count", "Done"))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_has_every_behaviour_of_the_runtime(name: str) -> None:
+    compare(CASES[name]().manifests, range(25))
+
+
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 90), marks=pytest.mark.slow)])
+def test_the_model_has_every_behaviour_of_random_choreographies(seeds: range) -> None:
+    for seed in seeds:
+        compare(random_choreography(seed, 2 + seed % 3).manifests, range(seed, seed + 3))
+
+
+def compare(manifests: list[Manifest], seeds: range) -> None:
+    possible = list_resting_points(build_choreography(KIND, manifests))
+    for seed in seeds:
+        seen = asyncio.run(run_at_random(manifests, seed))
+        assert seen is None or seen in possible, (seed, seen)
+
+
+def list_resting_points(choreography: ChoreographyModel) -> set[RestingPoint]:
+    seen = {begin(choreography, event) for event in choreography.starts}
+    left, found = deque(seen), set[RestingPoint]()
+    while left:
+        assert len(seen) < STATES_MAX
+        state = left.popleft()
+        moves = list_moves(choreography, state)
+        if not moves:
+            found.add(summarize(choreography, state))
+        for move in [*moves, *list_external_moves(choreography, state)]:
+            new = {step.state for step in take_steps(choreography, state, move)} - seen
+            seen |= new
+            left.extend(new)
+    return found
+
+
+def summarize(choreography: ChoreographyModel, state: SagaState) -> RestingPoint:
+    services = list(zip(choreography.services.values(), state.services, strict=True))
+    return RestingPoint(
+        frozenset(name for name, _ in state.published),
+        frozenset(f"{s.name}.{r}" for s, k in services for r in k.effects if s.reactions[r].kind != "compensation"),
+        frozenset(f"{s.name}.{handler}" for s, k in services for handler, _ in k.parts),
+    )
+
+
+async def run_at_random(manifests: list[Manifest], seed: int) -> RestingPoint | None:
+    """Run one saga on the real runtime, with reactions declared and messages delivered in random order. Return `None`
+    if it goes on and on."""
+    random = Random(seed)
+    shuffled = [replace(m, reactions=tuple(random.sample(m.reactions, len(m.reactions)))) for m in manifests]
+    weights: dict[tuple[str, str, str], float] = {}
+    async with open_replay(shuffled, choose_by_digest(seed)) as replay:
+        choreography = replay.stand_ins.choreography
+        replay.publish(random.choice(choreography.starts))
+        for _ in range(MOVES_MAX):
+            left = await replay.list_moves()
+            if not left:
+                saga = await replay.describe()
+                assert not list_dead_letters(replay)
+                published = frozenset(name for name, records in replay.published.items() if records)
+                return RestingPoint(published, saga.standing, saga.waiting)
+            left += list_external_moves(choreography, SagaState(replay.list_published(), ()))
+            chances = [weights.setdefault(move[:3], random.random() ** 4 + 1e-6) for move in left]
+            (move,) = random.choices(left, chances)
+            await replay.make(move)
+    return None
+
+
+def list_dead_letters(replay: RuntimeReplay) -> list[str]:
+    """Return the services that gave a message up: a stand-in does nothing that the runtime refuses."""
+    return [
+        service
+        for service, participant in replay.participants.items()
+        for record in participant.log.messages
+        if any(name == "dead_id" for name, _ in record.headers)
+    ]
+
+
+# -------------------------------------------------------------------- findings that came of it
+
+
+def test_an_event_that_only_a_suspended_run_waits_for_has_a_consumer() -> None:
+    made = (
+        Choreo(to_outside=("Confirmed", "Cancelled"))
+        .service("w", handler("work", START, "Done"))
+        .service("v", handler("extra", START, "Extra"))
+        .service("d", handler("ok", "Done", "Confirmed | @later", maybe="Extra"), deadline("end", START, "Cancelled"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    assert (verdict.status, verdict.findings) == ("proved", ())
+
+
+def test_a_handler_that_has_only_its_own_services_outcome_waits_for_ever_in_the_replay_too() -> None:
+    made = (
+        Choreo(to_outside=("No", "Cancelled"))
+        .service("w", handler("work", START, "Done | No"))
+        .service("d", handler("ok", START, "Confirmed"), handler("finish", "Confirmed + Done"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = (each for each in verdict.findings if each.code == "waits-for-ever")
+    assert finding.subject == "d.finish"
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
+
+
+def test_what_two_starts_and_two_results_make_possible_is_found_to_be_possible() -> None:
+    for name in (
+        "two events start the saga, and a handler waits for both",
+        "one run has two results, and each is undone",
+    ):
+        (verdict,) = check_manifests(CASES[name]().manifests)
+        assert {each.code for each in verdict.findings}.isdisjoint({"never-runs", "no-success"})
