@@ -1,11 +1,12 @@
 """The abstract choreography of one kind of saga: what its services may do, in any order of messages. Pure.
 
-The abstraction covers every behaviour of the runtime, and some that it does not have. Per service there is a bag of
+The abstraction covers every behaviour of the runtime in which no handler fails, and some that it does not have. Per service there is a bag of
 undelivered messages: no order is assumed, and any message may be late. A handler runs at once when it has all its
 parts, chooses any of its alternatives, and its effects happen then. A deadline may be due at any time while it is open.
 What the runtime guarantees is assumed: a message is handled once, a handler without `repeats` runs once in a saga, an
 outcome is decided once by a service, a failure outcome undoes what has a compensation and closes its handler
 (docs/protocol.md). What people guarantee is assumed, too: a handler that fails is mended and replayed in the end.
+Not modelled: a deadline or a failure outcome that comes first while a handler of the same event is tried again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,9 @@ from saga.choreography.manifest import LATER, DeclaredReaction, EmittedContract,
 
 INSTANCES = 2
 """Number of events of one contract that are told apart in a saga. More behave like the second one."""
+
+MANY_MAX = 6
+"""Maximum number of contracts in `Alternative.many` of which all choices are listed."""
 
 EventInstance: TypeAlias = tuple[str, int]
 """A contract, and which event of it in the saga: 0 or 1."""
@@ -40,8 +44,17 @@ class Alternative:
         """Return the contracts of which an event may be emitted."""
         return (*self.once, *self.many)
 
+    @property
+    def has_too_many_choices(self) -> bool:
+        """Return whether `list_choices` leaves some out: they are 3 to the power of the contracts in `many`."""
+        return len(self.many) > MANY_MAX
+
     def list_choices(self) -> list[tuple[str, ...]]:
-        """Return the events that may be emitted together, with none, one or two of each contract in `many`."""
+        """Return the events that may be emitted together, with none, one or two of each contract in `many`; of too many
+        contracts all together, none, and one or two of each alone."""
+        if self.has_too_many_choices:
+            alone = [(name,) * count for name in self.many for count in (1, 2)]
+            return [(*self.once, *chosen) for chosen in (self.many, (), *alone)]
         found = [self.once]
         for name in self.many:
             found = [(*before, *(name,) * count) for before in found for count in (1, 0, 2)]
@@ -124,6 +137,11 @@ class ChoreographyModel:
     @cached_property
     def reactions(self) -> tuple[ReactionModel, ...]:
         return tuple(each for service in self.services.values() for each in service.reactions.values())
+
+    @cached_property
+    def leaves_choices_out(self) -> bool:
+        """Return whether some reaction has more choices than are listed, so that no search sees everything."""
+        return any(each.has_too_many_choices for reaction in self.reactions for each in reaction.alternatives)
 
     @cached_property
     def successes(self) -> frozenset[str]:
@@ -509,9 +527,11 @@ class _Working:
 
     def _each_order(self, name: str, number: int) -> Iterator["_Working"]:
         takers = [h for h in self.service.handlers if name in h.takes]
-        for order in permutations(takers):
+        deciding = [h for h in takers if h.emits & self.choreography.outcomes]
+        others = [h for h in takers if h not in deciding]
+        for order in permutations(deciding):
             copy = self.copy()
-            for handler in order:
+            for handler in (*order, *others):
                 copy.take_part(handler, (name, number))
             yield from copy.settle()
 

@@ -185,7 +185,8 @@ def explore(choreography: ChoreographyModel, states_max: int, *, is_naive: bool 
                 if step.state not in seen:
                     seen[step.state] = (state, step)
                     left.append(step.state)
-    return Exploration(len(seen), not left, tuple(found.values()), frozenset(completed), frozenset(outcomes))
+    is_complete = not left and not choreography.leaves_choices_out
+    return Exploration(len(seen), is_complete, tuple(found.values()), frozenset(completed), frozenset(outcomes))
 
 
 def _make_trace(

@@ -18,6 +18,7 @@ from saga.choreography.check.model import (
     list_moves,
     take_steps,
 )
+from saga.choreography.check.search import explore
 from saga.choreography.check.verdicts import check_manifests
 from saga.choreography.manifest import Manifest
 from saga.testing.stand_ins import choose_by_digest
@@ -216,3 +217,49 @@ def test_what_two_starts_and_two_results_make_possible_is_found_to_be_possible()
     ):
         (verdict,) = check_manifests(CASES[name]().manifests)
         assert {each.code for each in verdict.findings}.isdisjoint({"never-runs", "no-success"})
+
+
+def test_a_handler_with_very_many_choices_is_checked_and_not_called_proved() -> None:
+    names = [f"E{number}" for number in range(65)]
+    made = (
+        Choreo(to_outside=("Confirmed", "Cancelled", *names))
+        .service("w", handler("work", START, " ".join(f"{name}*" for name in names)))
+        .service("d", handler("confirm", "E0", "Confirmed"), handler("cancel", "E1", "Cancelled"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    assert "no-outcome" in {each.code for each in verdict.findings}
+    judged = {each.property: each.status for each in verdict.properties}
+    assert judged["success can be reached"] == "proved"
+    made.service("n", handler("late", "E2"), handler("both", "Confirmed + E2"))
+    (verdict,) = check_manifests(made.manifests)
+    assert ("waits-for-ever", "n.both") in {each.key for each in verdict.findings}
+
+
+def test_a_search_that_leaves_choices_out_proves_nothing() -> None:
+    many = " ".join(f"E{number}*" for number in range(7))
+    made = (
+        Choreo(to_outside=("Confirmed", "Cancelled", *(f"E{number}" for number in range(7))))
+        .service("w", handler("work", START, many))
+        .service("d", handler("confirm", START, "Confirmed | Cancelled"))
+        .service("n", handler("three", "E1 + E2 + E3"), handler("some", "E1 + E4 + Confirmed / E6"))
+    )
+    choreography = build_choreography(KIND, made.manifests)
+    assert choreography.leaves_choices_out
+    assert not explore(choreography, STATES_MAX).is_complete
+
+
+def test_many_handlers_of_one_event_are_not_ordered_in_every_way() -> None:
+    others = [handler(f"h{number}", f"{START} + Go", "-") for number in range(12)]
+    made = (
+        Choreo(to_outside=("Confirmed", "Cancelled"))
+        .service("g", handler("go", START, "Go"))
+        .service(
+            "d",
+            handler("confirm", f"{START} + Go", "Confirmed"),
+            handler("cancel", f"Go + {START}", "Cancelled"),
+            *others,
+        )
+    )
+    explored = explore(build_choreography(KIND, made.manifests), STATES_MAX)
+    assert explored.is_complete
+    assert explored.outcomes == {"Confirmed", "Cancelled"}
