@@ -1,12 +1,13 @@
 """The abstract choreography of one kind of saga: what its services may do, in any order of messages. Pure.
 
-The abstraction covers every behaviour of the runtime in which no handler fails, and some that it does not have. Per service there is a bag of
-undelivered messages: no order is assumed, and any message may be late. A handler runs at once when it has all its
-parts, chooses any of its alternatives, and its effects happen then. A deadline may be due at any time while it is open.
-What the runtime guarantees is assumed: a message is handled once, a handler without `repeats` runs once in a saga, an
-outcome is decided once by a service, a failure outcome undoes what has a compensation and closes its handler
-(docs/protocol.md). What people guarantee is assumed, too: a handler that fails is mended and replayed in the end.
-Not modelled: a deadline or a failure outcome that comes first while a handler of the same event is tried again.
+The abstraction covers every behaviour of the runtime in which no handler fails, and some that it does not have. Per
+service there is a bag of undelivered messages: no order is assumed, and any message may be late. A handler runs at once
+when it has all its parts, chooses any of its alternatives, and its effects happen then. A deadline may be due at any
+time while it is open. What the runtime guarantees is assumed: a message is handled once, a handler without `repeats`
+runs once in a saga, an outcome is decided once by a service, a failure outcome undoes what has a compensation and
+closes its handler (docs/protocol.md). What people guarantee is assumed, too: a handler that fails is mended and
+replayed in the end. Not modelled: a deadline or a failure outcome that comes first while a handler of the same event is
+tried again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
