@@ -95,7 +95,7 @@ async def until_known(broker: Tools, names: set[str]) -> None:
         await CLOCK.sleep(0.05)
 
 
-async def test_topics_are_told_as_they_were_made(broker: Tools, name: str) -> None:
+async def test_topics_are_described_as_they_were_made(broker: Tools, name: str) -> None:
     await broker.ensure_topics([Topic(name, 3, 2), Topic(f"{name}.dead", 2, None)])
     found = await broker.describe_topics([name, f"{name}.dead", f"{name}.missing"])
     assert set(found) == {name, f"{name}.dead"}
@@ -103,7 +103,7 @@ async def test_topics_are_told_as_they_were_made(broker: Tools, name: str) -> No
     assert (found[f"{name}.dead"].partitions, found[f"{name}.dead"].retention_ms) == (2, None)
 
 
-async def test_kafka_tells_replicas_settings_and_rights(kafka_settings: KafkaSettings, name: str) -> None:
+async def test_kafka_describes_replicas_settings_and_rights(kafka_settings: KafkaSettings, name: str) -> None:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(name, 3, 2)])
         found = (await broker.describe_topics([name]))[name]
@@ -201,7 +201,7 @@ async def test_embedded_topics_keep_their_partitions(tmp_path: Path) -> None:
 # -------------------------------------------------------------------- groups and positions
 
 
-async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: Tools, name: str) -> None:
+async def test_a_group_is_described_with_members_offsets_and_what_it_reads(broker: Tools, name: str) -> None:
     await broker.ensure_topics([Topic(name, 2), Topic(f"{name}.other", 2)])
     await publish_everywhere(broker, name, 2, 3)
     assert await broker.describe_group(name) == GroupDescription()
@@ -238,7 +238,7 @@ async def test_a_time_is_found_in_each_partition(broker: Tools, name: str) -> No
     assert set((await broker.find_offsets(name, CLOCK.now_ms() + 60_000)).values()) == {3}
 
 
-async def test_positions_move_when_nobody_is_there_and_are_read_from_then_on(broker: Tools, name: str) -> None:
+async def test_offsets_move_when_the_group_has_no_member_and_are_read_from_then_on(broker: Tools, name: str) -> None:
     await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
     async with a_member(broker, name, name, 2):
@@ -258,7 +258,7 @@ async def test_positions_of_a_group_that_never_was_can_be_set(broker: Tools, nam
     assert (await broker.describe_group(name)).positions == {Partition(name, 0): 2}
 
 
-async def test_positions_stay_while_somebody_is_there(broker: Tools, name: str) -> None:
+async def test_offsets_stay_while_the_group_has_a_member(broker: Tools, name: str) -> None:
     await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
     async with a_member(broker, name, name, 2):
@@ -288,7 +288,7 @@ async def test_the_embedded_broker_has_our_own_clock(tmp_path: Path) -> None:
         assert await broker.describe_topics([PROBE.name]) == {}
 
 
-async def test_kafka_says_what_time_it_has(kafka_settings: KafkaSettings) -> None:
+async def test_kafka_has_a_time_that_can_be_read(kafka_settings: KafkaSettings) -> None:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
         before = CLOCK.now_ms()
         told = await broker.append_probe()

@@ -17,7 +17,7 @@ from tests.broker.removal import removal_from
 class TestEmbeddedBroker(BrokerConformance):
     @pytest.fixture(params=[b"\xff" * 8, b"\x91\x92\xa1\xff\xc4\x00", b"\x93", "text"])
     def damage(self, tmp_path: Path, request: pytest.FixtureRequest) -> Damage:
-        """By another hand: headers that cannot be decoded. A page of the file that is damaged is an error of SQLite."""
+        """By another hand: headers that cannot be decoded. A damaged page of the file is an error of SQLite."""
 
         def damage(record: Record) -> Callable[[], None]:
             with sqlite3.connect(tmp_path / "broker.db", isolation_level=None) as shell:

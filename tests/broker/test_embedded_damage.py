@@ -30,7 +30,7 @@ COUNT = 20
 
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests are faster than whoever removes files by hand."""
+    """Tests are faster than a person who removes files by hand."""
     monkeypatch.setattr(integrity, "CHECK_EVERY_S", 0.0)
 
 
@@ -110,7 +110,7 @@ async def test_a_file_that_lost_its_name_takes_no_record_and_nothing_acknowledge
     assert await held_in(path) == acknowledged
 
 
-async def test_a_member_that_only_waits_is_told_within_moments(path: Path) -> None:
+async def test_a_member_that_only_waits_notices_it_within_moments(path: Path) -> None:
     broker = await opened(path)
     async with broker.join(Subscription("payment", ["orders"]), RecordingListener()) as member:
         await member.poll([], records_max=1, timeout_s=0.2)
@@ -120,7 +120,7 @@ async def test_a_member_that_only_waits_is_told_within_moments(path: Path) -> No
     await broker.__aexit__(None, None, None)
 
 
-async def test_a_member_that_only_waits_is_told_of_damage_that_another_process_has_found(path: Path) -> None:
+async def test_a_member_that_only_waits_gets_the_error_that_another_process_has_found(path: Path) -> None:
     """It writes nothing, and its reads are of pages that it knows: alone it would not see that the file is another."""
     broker, other = await opened(path), await opened(path)
     async with broker.join(Subscription("payment", ["orders"]), RecordingListener()) as member:
@@ -135,7 +135,7 @@ async def test_a_member_that_only_waits_is_told_of_damage_that_another_process_h
         await each.__aexit__(None, None, None)
 
 
-async def test_a_broker_that_is_closed_after_its_file_was_removed_saves_it_and_says_so(path: Path) -> None:
+async def test_a_broker_that_is_closed_after_its_file_was_removed_saves_it_and_reports_that(path: Path) -> None:
     broker = await opened(path)
     acknowledged = await filled(broker)
     removed(path, "")
@@ -145,7 +145,7 @@ async def test_a_broker_that_is_closed_after_its_file_was_removed_saves_it_and_s
     assert await held_in(path) == acknowledged
 
 
-async def test_an_older_copy_over_the_open_file_is_told(path: Path) -> None:
+async def test_an_older_copy_over_the_open_file_is_detected(path: Path) -> None:
     broker = await opened(path)
     for n in range(3):
         for size in [900_000] * 5:  # more than SQLite's log holds before it is copied into the file
@@ -161,7 +161,7 @@ async def test_an_older_copy_over_the_open_file_is_told(path: Path) -> None:
         await EmbeddedBroker(path, clock=CLOCK).__aenter__()
 
 
-async def test_an_older_content_that_sqlite_itself_put_back_is_told(path: Path) -> None:
+async def test_an_older_content_that_sqlite_itself_put_back_is_detected(path: Path) -> None:
     broker = await opened(path)
     with closing(sqlite3.connect(":memory:")) as copy:
         with closing(sqlite3.connect(path)) as live:
@@ -174,7 +174,7 @@ async def test_an_older_content_that_sqlite_itself_put_back_is_told(path: Path) 
     await broker.__aexit__(None, None, None)
 
 
-async def test_a_log_that_is_cut_short_is_told(path: Path) -> None:
+async def test_a_log_that_is_cut_short_is_detected(path: Path) -> None:
     broker = await opened(path)
     await filled(broker)
     os.truncate(beside(path, "-wal"), 5000)
@@ -183,7 +183,9 @@ async def test_a_log_that_is_cut_short_is_told(path: Path) -> None:
     await broker.__aexit__(None, None, None)
 
 
-async def test_a_log_that_was_lost_after_a_crash_is_told_until_a_person_decides(path: Path, tmp_path: Path) -> None:
+async def test_a_log_that_was_lost_after_a_crash_is_reported_until_an_operator_decides(
+    path: Path, tmp_path: Path
+) -> None:
     broker = await opened(path)
     await filled(broker)
     noted = beside(path, ".lock").read_bytes()
@@ -201,7 +203,7 @@ async def test_a_log_that_was_lost_after_a_crash_is_told_until_a_person_decides(
 # -------------------------------------------------------------------- damaged
 
 
-async def test_a_record_that_is_not_what_was_written_stands_its_partition_and_says_where(path: Path) -> None:
+async def test_a_record_that_is_not_what_was_written_stalls_its_partition_and_its_place_is_named(path: Path) -> None:
     broker = await opened(path)
     await broker.publish([event("orders", "k", "one")])
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
@@ -228,7 +230,7 @@ async def test_a_record_without_a_value_is_not_one_with_an_empty_value(path: Pat
 
 @pytest.mark.parametrize("column", ["key", "value", "headers", "time_ms", "sum"])
 @pytest.mark.parametrize("into", ["CAST({} AS TEXT)", "CAST(x'ff' AS TEXT)", "NULL", "x'ff'", "7", "1e300", "-1", "''"])
-async def test_whatever_a_row_has_become_it_is_told_or_what_it_was_and_holds_up_nobody(
+async def test_a_changed_row_stalls_its_partition_or_reads_as_written_and_blocks_no_other(
     path: Path, column: str, into: str
 ) -> None:
     broker = await opened(path)
@@ -287,7 +289,7 @@ async def asks_for(broker: EmbeddedBroker, table: str, column: str) -> None:
 
 @pytest.mark.parametrize(("table", "column", "what"), ROWS, ids=[f"{table}.{column}" for table, column, _ in ROWS])
 @pytest.mark.parametrize("into", ["coalesce({}, 0) + 1", "CAST({} AS TEXT) || 'x'", "x'ff'"])
-async def test_rows_that_say_where_records_lie_are_what_was_written_or_nobody_goes_by_them(
+async def test_rows_that_locate_records_are_as_written_or_are_not_used(
     path: Path, table: str, column: str, what: str, into: str
 ) -> None:
     broker, other = await opened(path), await opened(path)
@@ -332,7 +334,7 @@ ODD = [errno.EIO, errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ESTALE]
 
 
 @pytest.mark.parametrize("number", ODD)
-async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
+async def test_a_lock_that_fails_in_any_way_is_reported_and_hangs_no_caller(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def fails(*_: object) -> None:
@@ -351,7 +353,7 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
 
 
 @pytest.mark.parametrize("number", ODD)
-async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
+async def test_a_lock_that_fails_while_it_is_waited_for_is_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     broker = await opened(path)
@@ -374,7 +376,7 @@ async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
     assert await held_in(path) == ["kept"]
 
 
-async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
+async def test_a_committed_write_succeeds_even_if_the_lock_cannot_be_released(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flock = fcntl.flock
@@ -394,7 +396,7 @@ async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
     assert await held_in(path) == ["1", "2"]
 
 
-async def test_who_is_locked_out_is_told_by_whom(path: Path) -> None:
+async def test_an_error_about_a_taken_lock_names_the_process_that_has_it(path: Path) -> None:
     broker = await opened(path)
     held = WriteLock(beside(path, ".lock"))
     assert held.try_acquire()
@@ -416,10 +418,10 @@ def test_where_the_system_does_not_say_who_holds_a_lock_people_learn_how_to_see(
 
 
 @pytest.mark.parametrize("moment", ["before it is locked", "before it is removed"])
-def test_whoever_sweeps_never_removes_the_seat_of_the_living(
+def test_sweeping_never_removes_the_seat_of_a_living_member(
     path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Another one sweeps meanwhile, and somebody sits down, under the very name that is being swept."""
+    """Another one sweeps meanwhile, and a new member takes a seat, under the very name that is being swept."""
     path.parent.mkdir()
     dead = beside(path, ".member-1-dead")
     seated: list[int] = []
@@ -499,7 +501,7 @@ def test_no_two_seats_ever_have_one_name(path: Path) -> None:
     assert len(names) == 50
 
 
-async def test_a_member_whose_seat_is_removed_by_hand_takes_another_and_goes_on(path: Path) -> None:
+async def test_a_member_whose_seat_is_removed_by_hand_takes_another_and_continues(path: Path) -> None:
     broker = await opened(path)
     async with (
         broker.join(Subscription("payment", ["orders"]), first := RecordingListener()) as member,
@@ -532,7 +534,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
     await broker.__aexit__(None, None, None)
 
 
-def test_a_seat_that_nobody_holds_is_vacant(path: Path) -> None:
+def test_a_seat_without_a_member_is_vacant(path: Path) -> None:
     path.parent.mkdir()
     seat = MemberLock(path)
     assert not is_dead(seat.path)

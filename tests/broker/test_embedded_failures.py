@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_made_is_refused(path: Path) -> None:
     assert "make the folder writable, or point SAGA_BROKER elsewhere" in asyncio.run(refusal(path / "below.db"))
 
 
-async def test_opening_gives_up_when_the_lock_is_held(path: Path) -> None:
+async def test_opening_gives_up_when_the_lock_is_taken(path: Path) -> None:
     lock = WriteLock(path.with_name(f"{path.name}.lock"))
     assert lock.try_acquire()
     assert "another process has held its lock" in await refusal(path)

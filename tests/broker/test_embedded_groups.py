@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Freezing(SystemClock):
-    """A clock on which all that sleeps goes on sleeping while it is frozen, as in a stopped process."""
+    """A clock on which all that sleeps keeps sleeping while it is frozen, as in a stopped process."""
 
     def __init__(self) -> None:
         self.running = asyncio.Event()
@@ -199,7 +199,7 @@ async def test_what_others_write_is_learnt_of_what_is_followed_alone(tmp_path: P
             assert len(values([record async for record in other.scan(topic.name)])) == 2
 
 
-async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> None:
+async def test_a_member_that_was_frozen_takes_no_other_for_dead(tmp_path: Path) -> None:
     clocks, timing = (Freezing(), Freezing()), Timing(silence_s=1)
     async with (
         EmbeddedBroker(tmp_path / "broker.db", clock=clocks[0], timing=timing) as broker,
@@ -361,7 +361,7 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
 async def test_records_past_their_retention_go_a_bounded_number_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that nobody waits long for the file meanwhile."""
+    """So that no process waits long for the file meanwhile."""
     clock = Later()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
         await broker.ensure_topics([Topic("orders", 1, retention_days=7)])

@@ -1,4 +1,4 @@
-"""Members that are taken for dead: by an empty seat or by silence, and never by somebody who was silent himself."""
+"""Members that are taken for dead: by an empty seat or by silence, and never by one that was silent itself."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def group(tmp_path: Path) -> Group:
     return Group(tmp_path)
 
 
-def test_an_empty_seat_tells_at_once_but_nobody_goes_by_his_own(group: Group) -> None:
+def test_an_empty_seat_shows_a_dead_member_at_once_but_none_judges_by_its_own_seat(group: Group) -> None:
     assert group.gone() == []
     for seat in group.seats.values():
         seat.release()
@@ -53,7 +53,7 @@ def test_silence_is_counted_from_the_last_sign_of_life(group: Group) -> None:
     assert group.gone_after(2) == [THEIRS]
 
 
-def test_who_was_late_himself_begins_to_count_anew(group: Group) -> None:
+def test_a_member_that_was_late_itself_begins_to_count_again(group: Group) -> None:
     assert group.gone() == []
     group.clock.at_s += 2 * SILENCE_S
     assert group.gone() == []

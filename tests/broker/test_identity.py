@@ -48,7 +48,7 @@ def test_an_identity_is_read_as_it_was_stated(identity: MemberIdentity) -> None:
 
 
 @pytest.mark.parametrize("stated", [None, b"", b"\xff", b"{}", b"[]", b'{"service": 1, "store": "x"}', b"[" * 9999])
-def test_what_another_program_states_is_nobody_that_we_know(stated: bytes | None) -> None:
+def test_what_another_program_states_is_not_taken_for_an_identity(stated: bytes | None) -> None:
     assert decode_identity(stated) is None
     assert consumers._decode_members(stated) == []
 
@@ -59,7 +59,7 @@ def test_whatever_is_stated_raises_nothing(stated: bytes) -> None:
     consumers._decode_members(stated)
 
 
-def test_a_leader_tells_one_member_of_each_service_and_store_and_not_too_many() -> None:
+def test_a_leader_shares_one_member_of_each_service_and_store_and_not_too_many() -> None:
     many = [replace(OURS, worker=f"here:{n}") for n in range(100)]
     assert len(consumers._decode_members(consumers._encode_members([*many, None]))) == 1
     assert consumers._encode_members([None, None]) == b""

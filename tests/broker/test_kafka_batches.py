@@ -1,4 +1,4 @@
-"""Whatever bytes come: what is read is what was written, in order, up to where it stands, and that is told."""
+"""Whatever bytes come: what is read is what was written, in order, up to where reading stalls, and that is reported."""
 
 import random  # noqa: TID251 - with fixed seeds
 import struct
@@ -28,7 +28,7 @@ def batch(begin: int, count: int, codec: int = 0, name: str = "ce_id") -> bytes:
 
 
 def read(data: bytes, offset: int = 0, end: int = 9) -> tuple[list[Record], list[tuple[int, bool]]]:
-    """The records, and where it was told to end, and whether that was the end."""
+    """The records, and the given end, and whether that was the end."""
     told: list[tuple[int, bool]] = []
     batches = RecordBatches(PLACE, data, offset, (), end, lambda at, why: told.append((at, why is None)))
     return list(batches), told
@@ -55,7 +55,7 @@ def test_one_damaged_place_never_hides_a_record_nor_gives_another_one() -> None:
     assert stood > len(WHOLE)
 
 
-def test_garbage_of_any_kind_is_told_and_what_is_before_it_is_read() -> None:
+def test_garbage_of_any_kind_is_reported_and_what_is_before_it_is_read() -> None:
     chance, stood = random.Random(2), 0
     for _ in range(TRIALS):
         spoilt = bytearray(WHOLE)
@@ -87,7 +87,7 @@ def _holds(data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_records_that_are_garbage_under_a_good_checksum_are_told(seed: int) -> None:
+def test_records_that_are_garbage_under_a_good_checksum_are_reported(seed: int) -> None:
     chance = random.Random(seed)
     spoilt = bytearray(batch(3, 3))
     at = chance.randrange(HEADER.size, len(spoilt))
@@ -119,14 +119,14 @@ def test_our_own_reading_of_records_gives_what_that_of_aiokafka_gives(codec: str
     ]
 
 
-def test_a_batch_that_lies_where_another_one_has_to_be_is_told() -> None:
+def test_a_batch_that_lies_where_another_one_has_to_be_is_reported() -> None:
     for begin in (0, 2, 4, 5, 100):
         records, told = read(batch(0, 3) + struct.pack(">q", begin) + batch(3, 3)[8:] + batch(6, 3))
         assert (records, told) == (RECORDS[:3], [(3, False)])
 
 
 @pytest.mark.parametrize("bytes_left", [1, 11, 60, len(batch(0, 3)) - 1])
-def test_a_first_batch_that_is_not_whole_is_told(bytes_left: int) -> None:
+def test_an_incomplete_first_batch_is_reported(bytes_left: int) -> None:
     """Brokers send it whole, however large it is: to ask again would give the same, for ever and without a word."""
     assert read(WHOLE[:bytes_left]) == ([], [(0, False)])
 

@@ -1,4 +1,4 @@
-"""A broker that asks for certificates: who has a good one works, and who has not is told what to do."""
+"""A broker that asks for certificates: a client with a good one works, and another one learns what to do."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ async def test_who_shows_a_good_certificate_is_let_in(asking: Asking, tls: str) 
     await everything_works(asking.settings(asking.good, tls), f"tls-{tls}")
 
 
-async def test_a_key_that_is_encrypted_is_opened_with_its_password_and_asks_nobody_at_the_terminal(
+async def test_an_encrypted_key_is_opened_with_its_password_without_a_prompt_at_the_terminal(
     asking: Asking,
 ) -> None:
     settings = asking.settings(asking.good.encrypted("alohomora"))
@@ -84,7 +84,7 @@ async def test_a_key_that_is_encrypted_is_opened_with_its_password_and_asks_nobo
 
 
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])
-async def test_who_shows_none_is_told_to_give_one(asking: Asking, tls: str) -> None:
+async def test_a_client_without_a_certificate_is_asked_to_give_one(asking: Asking, tls: str) -> None:
     why = await refusal(asking.settings(None, tls))
     assert isinstance(why, BrokerError)
     assert "certificate of ours" in str(why)
@@ -92,7 +92,9 @@ async def test_who_shows_none_is_told_to_give_one(asking: Asking, tls: str) -> N
 
 
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])
-async def test_who_shows_that_of_another_authority_is_told_whose_is_wanted(asking: Asking, tls: str) -> None:
+async def test_a_client_with_a_certificate_of_another_authority_learns_whose_is_wanted(
+    asking: Asking, tls: str
+) -> None:
     why = await refusal(asking.settings(asking.of_another, tls))
     assert isinstance(why, BrokerError)
     assert str(asking.of_another.cert_file) in str(why)

@@ -78,7 +78,7 @@ async def test_a_consumer_that_is_cancelled_inside_while_it_ends_does_not_end_it
             assert membership._consumer is not first
 
 
-async def test_a_group_that_takes_no_such_member_is_told_to_one_without_partitions(
+async def test_a_member_without_partitions_gets_the_error_that_its_group_refuses_it(
     settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(replace(settings, session_s=4000), clock=CLOCK) as broker:
@@ -121,7 +121,7 @@ async def test_a_producer_that_breaks_is_replaced(settings: KafkaSettings, topic
         assert values([record async for record in broker.scan(topic)])[-1] == "after"
 
 
-async def test_what_aiokafka_cancels_is_no_cancellation_of_whoever_waits(
+async def test_what_aiokafka_cancels_is_no_cancellation_of_the_waiting_caller(
     settings: KafkaSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cancelled(*_: object) -> None:
@@ -149,7 +149,7 @@ async def test_what_aiokafka_cancels_is_no_cancellation_of_whoever_waits(
             await membership.commit({Partition(topic, 0): 1})
 
 
-async def test_whoever_publishes_can_be_cancelled(
+async def test_a_publishing_caller_can_be_cancelled(
     settings: KafkaSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
@@ -167,7 +167,9 @@ async def test_whoever_publishes_can_be_cancelled(
 # -------------------------------------------------------------------- topics
 
 
-async def test_records_that_were_removed_before_they_were_read_are_told(settings: KafkaSettings, topic: str) -> None:
+async def test_records_that_were_removed_before_they_were_read_are_reported(
+    settings: KafkaSettings, topic: str
+) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
@@ -201,7 +203,7 @@ async def test_a_topic_is_made_as_it_has_to_be(settings: KafkaSettings, topic: s
         assert config["unclean.leader.election.enable"] == "false"
 
 
-async def test_more_replicas_than_brokers_are_told(settings: KafkaSettings, topic: str) -> None:
+async def test_more_replicas_than_brokers_are_refused(settings: KafkaSettings, topic: str) -> None:
     safe = KafkaSettings(servers=settings.servers)
     async with KafkaBroker(safe, clock=CLOCK) as broker:
         with pytest.raises(BrokerError, match=f"{topic}.*fewer brokers than replication_factor"):

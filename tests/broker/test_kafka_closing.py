@@ -28,7 +28,7 @@ VERSIONS = [(1, 0, 1), (3, 0, 1), (18, 0, 0)]
 async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
     monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
-    """Whoever published has been told long ago; the brokers do not say which topics they have."""
+    """All publishing callers have their answer; the brokers do not list their topics."""
     asked = list[asyncio.Task[Any] | None]()
 
     async def silent(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Three brokers: one of them may be killed at any time; without two of them nothing is said to be published."""
+"""Three brokers: one of them may be killed at any time; without two of them nothing counts as published."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 CLOCK = SystemClock()
 LANES = 8
 FURTHER = 20
-"""So many values of each lane show that it goes on."""
+"""So many values of each lane show that it continues."""
 GOES_ON_S_MAX = 25.0
 """Generous: a broker is taken for dead after three seconds, and a controller has to be elected."""
 
@@ -185,7 +185,7 @@ def found_in(told: Result) -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.timeout(180)
-async def test_without_two_of_three_nothing_is_acknowledged_and_it_goes_on_once_one_is_back(
+async def test_without_two_of_three_nothing_is_acknowledged_and_it_resumes_once_one_is_back(
     cluster: KafkaCluster, settings: KafkaSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     gc.collect()
@@ -211,9 +211,7 @@ async def test_without_two_of_three_nothing_is_acknowledged_and_it_goes_on_once_
     assert not [record for record in caplog.records if record.name == "asyncio"]  # nothing fails in the background
 
 
-async def test_of_brokers_that_are_away_it_is_told_which_and_why(
-    cluster: KafkaCluster, settings: KafkaSettings
-) -> None:
+async def test_brokers_that_are_away_are_named_with_the_reason(cluster: KafkaCluster, settings: KafkaSettings) -> None:
     _, *others = NODES
     await everywhere(settings, Topic("away", 3))
     for node in others:

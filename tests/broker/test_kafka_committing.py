@@ -68,7 +68,7 @@ async def test_topics_without_rights_do_not_hold_up_the_others() -> None:
     assert {partition: owned.committed for partition, (owned, _) in both.items()} == {ORDERS: 3, PAYMENTS: 5}
 
 
-async def test_a_commit_of_which_nothing_counts_is_told() -> None:
+async def test_a_commit_that_is_refused_for_all_partitions_raises() -> None:
     both = moved(ORDERS, PAYMENTS)
     with pytest.raises(BrokerUnavailable, match=r"^here: TopicAuthorizationFailedError"):
         await commit(Committing("orders", "payments"), both, "here", LONG_S)

@@ -1,4 +1,4 @@
-"""Connecting: who is let in, and what is said to who is not; within 15 s, and what to do about it."""
+"""Connecting: who is let in, and the error of who is not; within 15 s, and what to do about it."""
 
 import asyncio
 import base64
@@ -89,7 +89,7 @@ def at(port: int, **settings: object) -> KafkaSettings:
 
 
 def a_token() -> str:
-    """One that nobody signed: the test's broker takes them."""
+    """One without a signature: the test's broker accepts them."""
     now_s = CLOCK.now_ms() // 1000
     parts = ({"alg": "none"}, {"sub": USER, "iat": now_s, "exp": now_s + 600})
     return ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts) + "."
@@ -108,7 +108,7 @@ async def everything_works(settings: KafkaSettings, topic: str) -> None:
 
 
 async def refusal(settings: KafkaSettings) -> SagaError:
-    """Error that is told, soon, instead of letting us in."""
+    """Error that is raised, soon, instead of letting us in."""
     began_s = CLOCK.monotonic_s()
     with pytest.raises(SagaError) as refused:
         async with KafkaBroker(settings, clock=CLOCK):
@@ -162,7 +162,7 @@ class Trouble(Exception):
         ("token", None),
     ],
 )
-async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_again(
+async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_reported_and_retried(
     secured: Secured, secret: str, raises: Exception | None
 ) -> None:
     """`None`: the function gives what is no text."""
@@ -305,18 +305,18 @@ async def test_a_fetcher_that_has_become_another_one_is_an_error_when_a_group_is
         assert not isinstance(why.value, BrokerUnavailable)
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_called_so(secured: Secured) -> None:
+async def test_an_untrusted_certificate_is_named_as_such(secured: Secured) -> None:
     why = await refusal(at(secured.tls, tls=True))
     assert not isinstance(why, BrokerUnavailable)
     assert "ca_file" in str(why)
 
 
-async def test_tls_where_there_is_none_and_none_where_there_is_are_told(secured: Secured) -> None:
+async def test_tls_where_there_is_none_and_none_where_there_is_are_reported(secured: Secured) -> None:
     assert "TLS" in str(await refusal(at(secured.kafka.port, tls=True)))
     assert "TLS" in str(await refusal(at(secured.tls)))
 
 
-async def test_a_password_where_none_is_wanted_is_told(secured: Secured) -> None:
+async def test_a_password_where_none_is_wanted_is_reported(secured: Secured) -> None:
     why = await refusal(at(secured.kafka.port, sasl="PLAIN", username=USER, password=lambda: PASSWORD))
     assert f"127.0.0.1:{secured.kafka.port}" in str(why)
     assert "SASL" in str(why) or "mechanism" in str(why)
@@ -330,7 +330,7 @@ async def test_no_broker_there_is_called_so() -> None:
     assert "that it runs" in str(why)
 
 
-async def test_a_port_that_says_nothing_is_given_up() -> None:
+async def test_a_port_that_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         why = await refusal(at(silent.getsockname()[1]))
     assert isinstance(why, BrokerUnavailable)

@@ -1,4 +1,4 @@
-"""Kafka, or a member, is killed or frozen in the middle: nothing is lost, and it goes on by itself."""
+"""Kafka, or a member, is killed or frozen in the middle: nothing is lost, and it resumes by itself."""
 
 import asyncio
 import gc

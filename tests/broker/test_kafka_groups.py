@@ -293,7 +293,7 @@ async def test_how_far_behind_a_member_is(settings: KafkaSettings, topic: str) -
             assert membership.lag() == {place: 6}
 
 
-async def test_partitions_that_a_topic_gets_are_told_read_and_written_by_who_is_running(
+async def test_partitions_added_to_a_topic_are_reported_read_and_written_by_running_members(
     settings: KafkaSettings, topic: str
 ) -> None:
     quick = replace(settings, metadata_s=1)

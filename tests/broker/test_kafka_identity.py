@@ -17,7 +17,7 @@ OURS = MemberIdentity(service="payment", store="1", worker="here:1")
 THEIRS = replace(OURS, store="2", worker="there:2")
 
 
-async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_told(
+async def test_a_member_that_joined_unseen_is_refused_before_it_reads_and_the_other_reports_it(
     kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if both had looked before either of them joined."""

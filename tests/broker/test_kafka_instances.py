@@ -184,7 +184,7 @@ async def test_who_comes_back_to_read_another_topic_too_is_given_of_it(settings:
 # -------------------------------------------------------------------- one id twice
 
 
-async def test_two_processes_with_one_id_are_told_of_and_lose_nothing(
+async def test_two_processes_with_one_id_are_reported_and_lose_nothing(
     settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     published = {f"{n}" for n in range(60)}

@@ -70,7 +70,7 @@ class Outside:
 
 
 def an_order(number: int) -> Outgoing:
-    """A third goes well, a third has a declined card, a third lives where nobody delivers."""
+    """A third goes well, a third has a declined card, a third lives where no carrier delivers."""
     placed = OrderPlaced(
         order_id=f"o-{number:04}",
         customer_id="c-1",
@@ -95,7 +95,7 @@ async def place(broker: Broker, numbers: range) -> None:
 
 
 async def outcomes(broker: Broker) -> dict[str, set[str]]:
-    """Outcome of each order that has ended. As a tool reads it, so also when a service said it twice."""
+    """Outcome of each order that has ended. As a tool reads it, so also when a service published it twice."""
     found: dict[str, set[str]] = {}
     async for record in broker.scan("orders"):
         type_ = envelope.type_of(record)

@@ -32,7 +32,7 @@ async def begins(broker: KafkaAdministration, topic: str) -> tuple[int, list[int
 
 
 async def committed(settings: KafkaSettings, topic: str, offset: int, metadata: str) -> None:
-    """Commit a position as somebody does who has the partition and was slow."""
+    """Commit an offset like a slow member that still believes to have the partition."""
     consumer = AIOKafkaConsumer(bootstrap_servers=list(settings.servers), group_id=topic, enable_auto_commit=False)
     await consumer.start()
     try:

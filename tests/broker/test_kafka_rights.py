@@ -1,4 +1,4 @@
-"""Rights that are taken away while somebody publishes and reads: it is said which, waited for, and nothing is lost."""
+"""Rights that are revoked while a client publishes and reads: they are named, waited for, and nothing is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -39,7 +39,7 @@ async def guarded(running: Guarded) -> AsyncIterator[Guarded]:
 
 @pytest.fixture
 def anybody(guarded: Guarded) -> KafkaSettings:
-    """Settings of somebody who may do everything."""
+    """Settings of a user with all rights."""
     return KafkaSettings(
         servers=(guarded.kafka.address,),
         replication_factor=1,
@@ -61,7 +61,7 @@ def settings(guarded: Guarded, anybody: KafkaSettings) -> KafkaSettings:
 
 @pytest.fixture
 async def other(anybody: KafkaSettings, kafka_name: str) -> AsyncIterator[Broker]:
-    """The same broker as somebody sees it who may everything; the test's topics are there."""
+    """The same broker for a user with all rights; the test's topics are there."""
     async with KafkaBroker(anybody, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(kafka_name, 1), Topic(f"{kafka_name}.free", 1)])
         yield broker
@@ -75,7 +75,7 @@ def kafka_name(request: pytest.FixtureRequest) -> str:
 
 
 async def refusal(membership: Membership, place: Partition) -> str:
-    """Error that a member hears which goes on polling."""
+    """Error that a member gets which continues to poll."""
 
     async def refused() -> str:
         while True:
@@ -88,7 +88,7 @@ async def refusal(membership: Membership, place: Partition) -> str:
 
 
 async def standstill(membership: Membership, place: Partition, says: str = "") -> str:
-    """Standstill of a topic that a member hears of which goes on polling, once it `says` this: what stops first is told
+    """Stalled topic that a polling member gets, once its text has `says`: what stops first is reported
     first."""
 
     async def told() -> str:
@@ -121,7 +121,7 @@ async def read(membership: Membership, place: Partition, wanted: list[str]) -> N
 
 
 @pytest.mark.parametrize("left", ["Describe", "nothing"])
-async def test_what_may_not_be_written_any_more_is_waited_for_and_all_else_goes_on(
+async def test_a_topic_that_may_not_be_written_any_more_is_waited_for_and_all_else_continues(
     guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, left: str
 ) -> None:
     free, write = f"{kafka_name}.free", Right(TOPIC, kafka_name, WRITE)
@@ -156,7 +156,7 @@ async def test_many_who_wait_for_a_right_do_not_cost_a_producer_each(
     assert len(producers) <= 4  # 20, without a pause between two trials
 
 
-async def test_who_may_write_nothing_at_all_any_more_is_told_so_and_goes_on_with_the_right(
+async def test_a_client_that_may_write_nothing_any_more_gets_that_error_and_continues_with_the_right(
     guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
 ) -> None:
     write = Right(TOPIC, kafka_name, WRITE)
@@ -282,7 +282,7 @@ async def test_a_group_that_may_not_be_joined_any_more_is_waited_for(
         await read(membership, place, ["meanwhile"])
 
 
-async def test_who_may_not_join_the_group_from_the_beginning_is_told_so_and_does_not_wait(
+async def test_a_member_that_may_not_join_the_group_from_the_beginning_gets_that_error_and_does_not_wait(
     guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
 ) -> None:
     await guarded.allow(Right(TOPIC, kafka_name, READ), some_write(kafka_name))
@@ -296,5 +296,5 @@ async def test_who_may_not_join_the_group_from_the_beginning_is_told_so_and_does
 
 
 def some_write(name: str) -> Right:
-    """Without any, nobody gets a producer."""
+    """Without any, no client gets a producer."""
     return Right(TOPIC, f"{name}.free", WRITE)

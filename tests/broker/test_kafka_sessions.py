@@ -1,4 +1,4 @@
-"""Sessions that brokers end: who signs in again in time is not cut off, and nobody reads of an error."""
+"""Sessions that brokers end: a client that signs in again in time is not cut off, and no error is reported."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ def short(server_jars: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
     kafka.stop()
 
 
-async def test_a_session_that_ends_is_renewed_before_and_nobody_is_told_of_an_error(
+async def test_a_session_that_ends_is_renewed_before_and_no_error_is_reported(
     short: KafkaSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("aiokafka"), "level", logging.INFO)

@@ -1,4 +1,4 @@
-"""Slow handlers on Kafka while members come and go: nobody waits for them, and they end.
+"""Slow handlers on Kafka while members come and go: no member waits for them, and they end.
 
 `SAGA_TEST_SLOW_HANDLERS_S=60` has them take so long, and prints the longest time without a handled message.
 """
@@ -136,7 +136,7 @@ class Group:
 
 
 @pytest.mark.slow
-async def test_slow_handlers_hold_up_nobody_while_members_come_and_go_and_end(
+async def test_slow_handlers_block_no_member_while_members_come_and_go_and_end(
     server_jars: Path, tmp_path: Path
 ) -> None:
     kafka = KafkaServer.start(tmp_path / "kafka")

@@ -1,4 +1,4 @@
-"""Records that cannot be read: they are told anew under another assignment; for all of this no broker is needed."""
+"""Records that cannot be read: they are reported again under another assignment; no broker is needed for this."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def consumer() -> AsyncIterator[AIOKafkaConsumer]:
     await consumer.stop()
 
 
-async def test_what_stands_is_told_to_be_over_when_the_assignment_is_and_told_again_under_the_next_one(
+async def test_a_stalled_partition_is_reported_as_over_when_the_assignment_ends_and_again_under_the_next_one(
     consumer: AIOKafkaConsumer,
 ) -> None:
     told, stands = Told(consumer), [StalledPartition("orders", 0, 5, "damaged")]
@@ -90,7 +90,7 @@ class Giving(Raising):
 
 
 async def test_what_came_while_nothing_was_ours_is_not_of_the_assignment_that_begins_then() -> None:
-    """The partition may have been somebody else's meanwhile, and what came be had already."""
+    """Another member may have had the partition meanwhile, and these records be handled already."""
     place, giving = Partition(*PLACE), Giving(5)
     taken = Prefetch("payment", CLOCK, lambda: None)
     taken.begin(giving)
@@ -106,7 +106,7 @@ async def test_what_came_while_nothing_was_ours_is_not_of_the_assignment_that_be
     await taken.end()
 
 
-async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_is_over(
+async def test_a_partition_that_only_raises_is_reported_as_stalled_at_once_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetching, "REST_S", 0.001)
@@ -132,10 +132,10 @@ async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_i
 
 
 @pytest.mark.parametrize(("begin", "end"), [(9, 20), (0, 3)], ids=["expired", "lost"])
-async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_fetch_fails(
+async def test_a_member_with_a_new_offset_to_read_from_does_not_go_back_when_a_fetch_fails(
     consumer: AIOKafkaConsumer, monkeypatch: pytest.MonkeyPatch, begin: int, end: int
 ) -> None:
-    """Or the partition would be out of range again, and people be told of the same records twice."""
+    """Or the partition would be out of range again, and the same records be reported twice."""
 
     async def bounds(*_: object) -> dict[TopicPartition, tuple[int, int]]:
         return {PLACE: (begin, end)}

@@ -31,7 +31,7 @@ async def broker(kafka_settings: KafkaSettings, place: Partition) -> AsyncIterat
 
 @asynccontextmanager
 async def foreign(settings: KafkaSettings, name: str) -> AsyncIterator[AIOKafkaProducer]:
-    """A producer with transactions: somebody else's, for ours has none."""
+    """A producer with transactions: of another program, for ours has none."""
     producer = AIOKafkaProducer(bootstrap_servers=list(settings.servers), transactional_id=name)
     await start_client(producer)
     try:
@@ -79,7 +79,7 @@ async def test_aborted_transactions_are_not_read_by_anybody(
 async def test_who_has_handled_everything_is_at_the_end_also_behind_a_transaction(
     broker: KafkaAdministration, kafka_settings: KafkaSettings, place: Partition, last: str
 ) -> None:
-    """Else nobody would ever look drained."""
+    """Else no worker would ever look drained."""
     await broker.publish([event(place.topic, "k", "before")])
     async with broker.join(Subscription(place.topic, [place.topic]), listening := RecordingListener()) as membership:
         await until(lambda: listening.has)

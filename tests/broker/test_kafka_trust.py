@@ -1,4 +1,4 @@
-"""Trust of a client of Kafka: with an authority of one's own in that one, and in nobody whom the system trusts."""
+"""Trust of a client of Kafka: with an authority of one's own in that one, and in none that the system trusts."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -30,7 +30,7 @@ async def read(broker: KafkaBroker, topic: str, count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("way", HARMLESS)
-async def test_a_batch_that_says_something_else_of_itself_loses_nothing(
+async def test_a_batch_with_a_damaged_header_loses_nothing(
     kafka_settings: KafkaSettings, kafka_topic: str, kafka_data: Path, way: str
 ) -> None:
     async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:

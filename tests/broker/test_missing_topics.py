@@ -1,4 +1,4 @@
-"""A broker that makes no topics for services: what they lack is told together, and in time."""
+"""A broker that makes no topics for services: what they lack is reported together, and in time."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -55,7 +55,7 @@ async def started(broker: EmbeddedBroker) -> None:
         )
 
 
-async def test_what_several_services_lack_is_told_at_once_and_each_topic_once(tmp_path: Path) -> None:
+async def test_topics_that_several_services_lack_are_reported_together_and_each_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         await started(Strict(tmp_path / "broker.db", clock=CLOCK))
     wanted = {topic.name for declared in SERVICES for topic in topics_of(declared)}
@@ -77,6 +77,6 @@ async def test_topics_that_are_as_wanted_are_no_problem(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_broker_that_says_nothing_once_it_is_open_is_given_up(tmp_path: Path) -> None:
+async def test_a_broker_that_never_answers_once_it_is_open_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(BrokerUnavailable, match="see whether it runs"):
         await CLOCK.within(5, started(Silent(tmp_path / "broker.db", clock=CLOCK)))

@@ -1,4 +1,4 @@
-"""Records that somebody else put into other partitions than our partitioner: reported once, and found by what looks for
+"""Records that another program put into other partitions than our partitioner: reported once, and found by what reads
 one saga."""
 
 import zlib

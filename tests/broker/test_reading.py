@@ -82,9 +82,7 @@ async def test_all_is_read_in_the_order_of_its_partition_and_what_comes_later(
     assert await broker.find_readers(topic) == {}, "no group came into being"
 
 
-async def test_only_the_partitions_that_are_named_are_read_from_where_it_is_said(
-    broker: Administration, topic: str
-) -> None:
+async def test_only_the_named_partitions_are_read_from_the_given_offset(broker: Administration, topic: str) -> None:
     await broker.ensure_topics([Topic(topic, PARTITIONS)])
     await broker.publish([a_record(topic, n) for n in range(30)])
     number = partition_of(b"key-0", PARTITIONS)
@@ -94,7 +92,7 @@ async def test_only_the_partitions_that_are_named_are_read_from_where_it_is_said
     assert [record.value for record in records] == [f"value-{n}".encode() for n in there[2:]]
 
 
-async def test_where_nothing_is_left_it_goes_on_at_the_oldest_record(tmp_path: Path, topic: str) -> None:
+async def test_where_nothing_is_left_it_continues_at_the_oldest_record(tmp_path: Path, topic: str) -> None:
     now_ms = [CLOCK.now_ms() - 20 * 86_400_000]
 
     class Calendar(type(CLOCK)):  # type: ignore[misc]  # a clock whose days can be turned
@@ -112,7 +110,7 @@ async def test_where_nothing_is_left_it_goes_on_at_the_oldest_record(tmp_path: P
             assert reading.positions() == {Partition(topic, 0): 7}
 
 
-async def test_kafka_goes_on_at_the_oldest_record_where_nothing_is_left(
+async def test_kafka_continues_at_the_oldest_record_where_nothing_is_left(
     kafka_settings: KafkaSettings, topic: str
 ) -> None:
     """An offset behind the end is one that the log has lost."""
@@ -147,7 +145,7 @@ async def test_what_another_process_writes_is_read(tmp_path: Path, topic: str) -
             assert len(await taken(reading, 1)) == 1
 
 
-async def test_a_file_that_goes_is_told_to_who_reads(tmp_path: Path, topic: str) -> None:
+async def test_a_reader_gets_an_error_when_its_file_is_removed(tmp_path: Path, topic: str) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         async with broker.open_reader({Partition(topic, 0): 0}) as reading:

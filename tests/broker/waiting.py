@@ -1,4 +1,4 @@
-"""Waiting for what members are told."""
+"""Waiting for what members are notified of."""
 
 from collections.abc import Callable
 

@@ -120,7 +120,7 @@ def test_a_saga_with_very_many_transitions_keeps_the_newest_and_counts_each_once
         assert monitor.folds.taken == count
 
 
-def test_a_gap_is_counted_until_what_is_missing_is_told() -> None:
+def test_a_gap_is_counted_until_what_is_missing_is_published() -> None:
     monitor = Monitor().take(
         make_transition("order", 0, 0), make_transition("order", 3, 3 * S), make_transition("payment", 1, S)
     )
@@ -134,7 +134,7 @@ def test_a_gap_is_counted_until_what_is_missing_is_told() -> None:
     assert filled.missing == 1
 
 
-def test_of_a_history_that_was_made_anew_counts_what_was_told_since() -> None:
+def test_of_a_rebuilt_history_only_transitions_since_then_count() -> None:
     parked = make_transition("payment", 3, 3 * S, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError")
     monitor = Monitor().take(
         make_transition("order", 0, 0), make_transition("payment", 0, S), make_transition("payment", 1, 2 * S), parked
@@ -150,7 +150,7 @@ def test_of_a_history_that_was_made_anew_counts_what_was_told_since() -> None:
     assert len(alone.answers.sagas(SagaFilter(), PageRequest()).rows) == 1
 
 
-def test_of_a_long_history_that_was_made_anew_the_others_stay() -> None:
+def test_of_a_long_rebuilt_history_the_others_stay() -> None:
     count = saga_index.LINES_MAX + 2 * saga_index.SPARE
     long = (make_transition("order", number, number * S) for number in range(count))
     anew = replace(make_transition("order", 0, 0), rebuilt_at=iso(BEGIN_MS))
@@ -230,7 +230,7 @@ def test_a_page_shows_the_sagas_for_which_all_holds_that_is_asked_and_no_others(
     assert found == whole, "one after another"
 
 
-def test_of_more_stuck_sagas_than_fit_it_is_said_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_more_stuck_sagas_than_fit_it_is_shown_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "PAGE_MAX", 2)
     monitor = Monitor().take(*(make_transition("order", 0, 0, "dead", saga=f"s{n}", open_=True) for n in range(2)))
     assert (len(monitor.stuck(S)), monitor.answers.stuck(BEGIN_MS + S).more) == (2, False)
@@ -251,7 +251,7 @@ def test_pages_follow_one_another_and_miss_nothing() -> None:
         assert sorted(seen) == sorted({f"s{n}" for n in range(25)})
 
 
-def test_a_page_ends_after_so_many_sagas_and_the_next_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_ends_after_so_many_sagas_and_the_next_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "LOOK_MAX", 10)
     monitor = Monitor().take(
         *(make_transition("order", 0, n // 5 * saga_index.BUCKET_MS, saga=f"s{n:02}") for n in range(30))
@@ -268,7 +268,7 @@ def test_a_page_ends_after_so_many_sagas_and_the_next_goes_on_there(monkeypatch:
     assert (behind.rows, behind.looked) == ((), 10)
 
 
-def test_sagas_are_found_by_the_services_that_told_of_them_though_their_lines_are_kept_no_more() -> None:
+def test_sagas_are_found_by_the_services_that_reported_them_though_their_lines_are_kept_no_more() -> None:
     long = (make_transition("payment", n, n) for n in range(saga_index.LINES_MAX + 2 * saga_index.SPARE))
     monitor = Monitor().take(make_transition("order", 0, 0), *long, make_transition("order", 0, 0, saga="other"))
 
@@ -324,7 +324,7 @@ def test_what_is_older_than_the_window_is_counted_no_more() -> None:
     assert monitor.answers.errors() == ()
 
 
-def test_errors_are_told_by_class_with_the_saga_of_the_last_one() -> None:
+def test_errors_are_listed_by_class_with_the_saga_of_the_last_one() -> None:
     monitor = Monitor().take(
         make_transition("payment", 0, 0, "retrying", saga="a", error="Declined"),
         make_transition("payment", 0, 2 * S, "retrying", saga="b", error="Declined"),

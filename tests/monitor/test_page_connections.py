@@ -64,7 +64,7 @@ async def asked(port: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", SILENT)
-async def test_connections_that_keep_us_waiting_lock_nobody_out(kind: str, folder: object) -> None:
+async def test_slow_connections_lock_no_other_out(kind: str, folder: object) -> None:
     async with page(folder) as port, AsyncExitStack() as stack:
         for _ in range(2 * CONNECTIONS_MAX + 10):
             reader = await stack.enter_async_context(sent(port, SILENT[kind]))
@@ -83,7 +83,7 @@ async def test_a_request_has_its_time(kind: str, folder: object, monkeypatch: py
     assert server.HttpConnection._open == {}
 
 
-async def test_an_answer_that_nobody_takes_has_its_time(folder: object, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_takes_too_long_is_given_up(folder: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ANSWER_S_MAX", 0.3)
 
     async def never(scope: object, receive: object, send: object) -> None:
@@ -110,7 +110,7 @@ async def test_requests_one_after_another_on_one_connection_are_answered(folder:
         writer.transport.abort()
 
 
-async def test_whoever_goes_away_in_the_middle_is_no_error_in_the_log(
+async def test_a_browser_that_goes_away_in_the_middle_is_no_error_in_the_log(
     folder: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -27,7 +27,7 @@ WITHIN_S = 60.0
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings with a log in a file that nobody has made yet."""
+    """Settings with a log in a file that does not exist yet."""
     return Settings(broker=f"embedded:///{tmp_path}/broker.db")
 
 
@@ -96,7 +96,7 @@ async def test_it_folds_what_is_there_and_what_comes(either: Settings) -> None:
         await until(lambda: "comes-3" in reader.folds.sagas)
 
 
-async def test_it_begins_anew_at_each_start_and_knows_the_same(either: Settings) -> None:
+async def test_it_reads_everything_again_at_each_start_and_knows_the_same(either: Settings) -> None:
     history = some("anew-")
     await publish(either, *history, *history[:3])
 
@@ -134,7 +134,7 @@ async def test_it_reads_partitions_that_the_topic_gets_while_it_reads(
             await until(lambda: len(reader.folds.sagas) == 51)
 
 
-async def test_it_begins_at_a_time_if_it_is_told_to(either: Settings) -> None:
+async def test_it_begins_at_a_time_if_one_is_given(either: Settings) -> None:
     await publish(either, *some("early-"))
     await CLOCK.sleep(0.05)
     since_ms = CLOCK.now_ms()
@@ -145,7 +145,7 @@ async def test_it_begins_at_a_time_if_it_is_told_to(either: Settings) -> None:
         assert sagas(reader, "early-") == []
 
 
-async def test_what_is_no_transition_is_counted_and_keeps_nobody_out(either: Settings) -> None:
+async def test_what_is_no_transition_is_counted_and_blocks_nothing(either: Settings) -> None:
     strangers = [Outgoing(TRANSITIONS, b"strange-0", value, ()) for value in (None, b"", b"{}", b"\xff", b"[" * 5000)]
     other = record_of(make_transition("order", 0, 0, saga="strange-0"))._replace(key=b"other")
     await publish(either, *strangers, other, *some("strange-"))
@@ -153,7 +153,7 @@ async def test_what_is_no_transition_is_counted_and_keeps_nobody_out(either: Set
         await until(lambda: len(sagas(reader, "strange-")) == 3 and reader.refused >= 6)
 
 
-async def test_it_waits_for_a_log_and_a_topic_and_says_so_once(settings: Settings) -> None:
+async def test_it_waits_for_a_log_and_a_topic_and_reports_that_once(settings: Settings) -> None:
     async with following(settings) as (reader, said):
         await until(lambda: len(said) == 1)
         assert "no service has published a transition yet: there is no " in said[0]

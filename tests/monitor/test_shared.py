@@ -36,7 +36,7 @@ from tests.servers.server import free_ports
 CLOCK = SystemClock()
 WITHIN_S = 90.0
 ROUNDS = int(os.environ.get("SAGA_TEST_SHARED", "1"))
-"""Rounds in which a worker is killed while transitions are told."""
+"""Rounds in which a worker is killed while transitions are published."""
 SAGAS = tuple(f"order-{n}" for n in range(60))
 
 
@@ -112,7 +112,7 @@ def ground(
 
 
 def some(numbers: Sequence[int]) -> list[TransitionEvent]:
-    """Transitions of all sagas: each with a wait and its end, failures, and some dead letters; some are told twice."""
+    """Transitions of all sagas: each with a wait and its end, failures, some dead letters; some are published twice."""
     found = []
     for n, saga in enumerate(SAGAS):
         for number in numbers:
@@ -169,7 +169,7 @@ def told_missing(stderr: str, ground: Ground, dead: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_answer_as_one_monitor_that_reads_everything_whoever_of_them_is_killed(
+def test_two_workers_answer_as_one_monitor_that_reads_everything_whichever_of_them_is_killed(
     ground: Ground, saga: Call
 ) -> None:
     ground.tell(some(range(3)))

@@ -1,4 +1,4 @@
-"""Answers of a shared monitor: what is missing is said; and refusals of `saga monitor run --shared`."""
+"""Answers of a shared monitor: what is missing is named; and refusals of `saga monitor run --shared`."""
 
 import asyncio
 import socket
@@ -34,7 +34,7 @@ async def _no_log_ids(topics: Collection[str]) -> Mapping[str, str]:
 
 
 class Known(MonitorWorker):
-    """Worker without Faust: it has one part of four, and others have what they are said to have."""
+    """Worker without Faust: it has one part of four, and others have what the test gives them."""
 
     def __init__(self, others: dict[str, set[int]]) -> None:
         super().__init__("shop", "127.0.0.1:1", 4, 100, CLOCK, _no_log_ids)
@@ -106,7 +106,7 @@ def test_where_all_is_there_an_answer_is_whole() -> None:
     assert asked(worker, "/api/rates").status_code == 206
 
 
-def test_a_worker_tells_others_what_its_parts_hold_and_refuses_what_is_no_question() -> None:
+def test_a_worker_answers_others_from_its_partitions_and_refuses_what_is_no_question() -> None:
     worker = Known({})
     answer = asked(worker, ASKS, "POST", msgspec.msgpack.encode(WorkerQuestion("sums")))
     assert decode_reply(answer.content).sums[0].taken == 2
@@ -114,7 +114,7 @@ def test_a_worker_tells_others_what_its_parts_hold_and_refuses_what_is_no_questi
     assert asked(worker, ASKS, "POST", b"a" * (QUESTION_BYTES_MAX + 1)).status_code == 413
 
 
-def test_it_has_no_page_and_says_where_there_is_one() -> None:
+def test_it_has_no_page_and_names_the_command_that_serves_one() -> None:
     assert "The page is served by a monitor that is not shared: saga monitor run." in asked(Known({}), "/").text
 
 

@@ -164,7 +164,7 @@ def test_tables_are_read_in_any_order_with_entries_of_two_owners(
     assert answers(one.restarted(entries)) == answers(one)
 
 
-def test_a_transition_that_is_told_again_is_kept_again_only_if_it_says_more() -> None:
+def test_a_transition_that_is_published_again_is_kept_again_only_if_it_has_more() -> None:
     part = PartitionModel(0)
     unseen = make_transition("order", 0, 0, "waiting", handler_ms=None, queued_ms=None, open_=True)
     assert len([*part.apply(record(unseen))]) == 1
@@ -282,7 +282,7 @@ def test_rates_are_written_for_the_minutes_in_which_something_was_counted_and_th
     assert {rate.minute for rate in part.take_changed_rates()} == {(BEGIN_MS + 100 * MINUTE) // MINUTE}
 
 
-def test_of_what_is_stuck_in_all_parts_the_longest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_stuck_sagas_in_all_partitions_the_longest_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Shared().take([make_transition("order", 0, n * S, "dead", saga=f"s{n}", open_=True) for n in range(9)])
     everything = shared.stuck(AFTER_MS)
     assert [each.saga for each in everything.sagas] == [f"s{n}" for n in range(9)]
@@ -292,7 +292,7 @@ def test_of_what_is_stuck_in_all_parts_the_longest_are_told(monkeypatch: pytest.
     assert ([each.saga for each in some.sagas], some.more) == ([f"s{n}" for n in range(4)], True)
 
 
-def test_a_history_that_was_made_anew_is_the_new_one_after_a_restart_too() -> None:
+def test_a_history_that_was_rebuilt_is_the_new_one_after_a_restart_too() -> None:
     old = [make_transition("order", n, n * S, "dead" if n else "handled", saga="a", open_=True) for n in range(4)]
     new = [
         replace(make_transition("order", 0, 9 * S, saga="a"), rebuilt_at=old[3].time),

@@ -55,7 +55,7 @@ class Log:
 
 
 class HandClock(SystemClock):
-    """Clock that stands still until it is told to go on."""
+    """Clock that stands still until the test moves it."""
 
     now_s = 1000.0
 
@@ -109,7 +109,7 @@ def test_what_was_read_before_it_was_asked_again_is_no_sign_that_it_is_gone() ->
     assert log.positions()[-1] == b"3"
 
 
-def test_what_is_asked_for_again_and_never_comes_was_removed_and_holds_nobody() -> None:
+def test_what_is_asked_for_again_and_never_comes_counts_as_removed_and_blocks_nothing() -> None:
     clock = HandClock()
     worker, log = working(clock)
     fold(worker, 0)
@@ -123,7 +123,7 @@ def test_what_is_asked_for_again_and_never_comes_was_removed_and_holds_nobody() 
     assert len(worker.parts[0].read_model.sagas) == 3, "what is here again is known"
 
 
-def test_a_partition_that_moves_while_it_is_asked_for_again_is_left_to_whoever_has_it_then() -> None:
+def test_a_partition_that_moves_while_it_is_asked_for_again_is_left_to_its_new_worker() -> None:
     worker, log = working()
     log.moves = True
     fold(worker, 0, 2, 3)

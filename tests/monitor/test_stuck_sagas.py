@@ -51,7 +51,7 @@ def test_a_run_that_the_outside_fails_is_not_stuck_while_it_is_tried_again() -> 
     assert Monitor().take(failed(0, 5 * S), failed(1, 9 * S, "outside")).stuck(MINUTE) == [], "by its last failure"
 
 
-def test_a_dead_letter_is_told_before_a_run_that_fails() -> None:
+def test_a_dead_letter_is_reported_before_a_run_that_fails() -> None:
     monitor = Monitor().take(
         failed(0, 5 * S), make_transition("payment", 1, 6 * S, "dead", handler="capture", open_=True)
     )
@@ -77,7 +77,7 @@ def test_a_next_attempt_that_does_not_come_is_overdue() -> None:
     assert "next attempt" in monitor.ends(2 * MINUTE)
 
 
-def test_what_a_breaker_or_a_pause_holds_up_is_never_overdue_and_told_as_held_up() -> None:
+def test_what_a_breaker_or_a_pause_holds_up_is_never_overdue_and_reported_as_held_up() -> None:
     monitor = Monitor().take(make_transition("payment", 0, 0, "retrying", parked_ms=LATEST_MS - BEGIN_MS, open_=True))
     assert monitor.stuck(1000 * MINUTE) == []
     timeline = monitor.answers.saga("order-1", BEGIN_MS + 1000 * MINUTE)
@@ -118,7 +118,7 @@ def test_a_wait_is_measured_by_what_is_usual_for_its_handler(usual_ms: int, allo
     assert monitor.stuck(allowed_ms) == [("order-1", "waiting", allowed_ms)]
 
 
-def test_a_wait_goes_on_by_itself_while_a_time_is_set_in_any_service() -> None:
+def test_a_wait_ends_by_itself_while_a_time_is_set_in_any_service() -> None:
     monitor = Monitor().take(
         make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
         make_transition("order", 0, 0, due_ms=120 * MINUTE, open_=True),
@@ -137,7 +137,7 @@ def test_what_waits_until_a_deadline_is_awaited_once() -> None:
     ]
 
 
-def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> None:
+def test_a_saga_without_transitions_for_longer_than_sagas_take_is_silent() -> None:
     monitor = Monitor().take(make_transition("order", 0, 0, emitted=("OrderPlaced",)))
     assert monitor.stuck(stuck_detection.UNKNOWN_MS) == [("order-1", "silent", stuck_detection.UNKNOWN_MS)]
     assert "those that take OrderPlaced run" in monitor.ends(stuck_detection.UNKNOWN_MS)
@@ -149,7 +149,7 @@ def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> No
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backwards: bool) -> None:
+def test_how_long_sagas_of_another_kind_take_has_no_effect_on_silence(backwards: bool) -> None:
     history = list[TransitionEvent]()
     for kind, takes_ms in (("Refunded", S), ("Rented", 100 * MINUTE)):
         for n in range(stuck_detection.USUAL_LEAST):
@@ -165,7 +165,7 @@ def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backward
     assert [saga for saga, _, _ in monitor.stuck(450 * MINUTE)] == ["Refunded", "Rented"]
 
 
-def test_a_saga_whose_beginning_was_not_told_is_never_silent() -> None:
+def test_a_saga_whose_beginning_was_not_published_is_never_silent() -> None:
     assert Monitor().take(make_transition("order", 4, 0)).stuck(1000 * MINUTE) == []
 
 
@@ -179,7 +179,7 @@ def test_after_the_outcome_only_what_is_open_counts() -> None:
     ]
 
 
-def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it() -> None:
+def test_a_suspended_run_is_awaited_with_its_time_and_overdue_after_it() -> None:
     monitor = Monitor().take(
         make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
         make_transition("shipping", 1, MINUTE, "later", handler="book", later=LATER, open_=True),
@@ -200,7 +200,7 @@ def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it(
     assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", late + stuck_detection.UNKNOWN_MS)]
 
 
-def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_run_that_goes_on_later() -> None:
+def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_suspended_run() -> None:
     monitor = Monitor().take(
         make_transition("shipping", 0, 0, "later", handler="book", later=LATER, due_ms=MINUTE, open_=True)
     )

@@ -128,7 +128,7 @@ def _recorded(saga: Call) -> None:
 
 
 @pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)
-async def test_a_service_that_does_not_run_is_told_of_and_does_it_later(
+async def test_a_service_that_does_not_run_is_reported_and_does_it_later(
     dead: Running, pottery_on: Pottery, saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.monitor.web.operator_console.ACTING_S", 0.1)
@@ -155,7 +155,7 @@ async def test_a_service_that_does_not_run_is_told_of_and_does_it_later(
 
 
 @pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)
-async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
+async def test_a_run_resumes_with_an_entered_answer_and_an_escalation_is_closed(
     baking: Running, pottery_on: Pottery, saga: Call, folder: Path
 ) -> None:
     (folder / "users").write_text(format_user_line("ada", "correct horse"))

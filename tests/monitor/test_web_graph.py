@@ -155,7 +155,7 @@ async def test_without_transitions_there_are_no_numbers_and_no_links(folder: Pat
     assert not page.links("/sagas")
 
 
-async def test_without_contracts_or_manifests_it_is_said(
+async def test_without_contracts_or_manifests_that_is_shown(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("SAGA_CONTRACTS", str(tmp_path_factory.mktemp("elsewhere") / "contracts"))

@@ -60,7 +60,7 @@ async def served(settings: Settings, views: Views) -> AsyncIterator[str]:
 
 @pytest.fixture
 def script(shop: Path) -> str:
-    """Script of axe-core; whoever takes it is left out where there is none, or no Chromium."""
+    """Script of axe-core; its tests are skipped where there is none, or no Chromium."""
     or_left_out(program)
     (shop / "users").write_text(format_user_line("ada", "correct horse"))
     return or_left_out(axe).read_text("utf-8")
@@ -82,7 +82,7 @@ async def shown(tab: Tab, url: str, path: str) -> None:
 
 
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_every_page_can_be_used_by_everybody_and_asks_nobody_else(shop: Path, script: str) -> None:
+async def test_every_page_is_accessible_and_loads_nothing_from_other_hosts(shop: Path, script: str) -> None:
     views = FixedViews("order-", count=10_000, services=25)
     settings = Settings(monitor_users="users")
     async with served(settings, views) as url, a_tab(shop) as tab:
@@ -139,7 +139,7 @@ async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: st
 
 
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_what_is_live_is_renewed_unless_somebody_is_at_it(shop: Path, script: str) -> None:
+async def test_what_is_live_is_renewed_unless_a_person_is_using_it(shop: Path, script: str) -> None:
     views = FixedViews("before-", count=3)
     async with served(Settings(), views) as url, a_tab(shop) as tab:
         await tab.call(

@@ -1,4 +1,4 @@
-"""Pages of the monitor: what services have written down and told is shown, escaped, whatever it is."""
+"""Pages of the monitor: what services have written and published is shown, escaped, whatever it is."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def is_clean(seen: Seen) -> None:
 PAGES = ("/sagas", "/stuck", "/rates", "/dead", "/dead?now=all", "/graph", "/controls", "/audit")
 
 
-async def test_what_services_told_is_shown_escaped(folder: Path) -> None:
+async def test_what_services_published_is_shown_escaped(folder: Path) -> None:
     views = FixedViews("")
     async with browsing(Settings(), views) as browser:
         for text in HOSTILE:
@@ -128,7 +128,7 @@ async def test_a_saga_is_one_timeline_with_what_is_open_and_sensitive_values_hid
         assert (await browser.client.get("/saga")).status_code == 404
 
 
-async def test_needs_a_person_is_filtered_and_each_letter_tells_all(shop: Path) -> None:
+async def test_needs_a_person_is_filtered_and_each_dead_letter_shows_everything(shop: Path) -> None:
     async with browsing(Settings()) as browser:
         page = await browser.get("/dead")
         [path] = page.links("/dead/letter")
@@ -155,7 +155,7 @@ async def test_needs_a_person_is_filtered_and_each_letter_tells_all(shop: Path) 
         assert not [form for form in letter.forms if form.action == "/dead/act"], "nobody has signed in"
 
 
-async def test_empty_and_missing_and_broken_are_told(folder: Path) -> None:
+async def test_empty_and_missing_and_broken_parts_are_shown_as_such(folder: Path) -> None:
     async with browsing(Settings()) as browser:
         assert "No service has a store here yet." in (await browser.get("/controls")).text
         assert "No service has a store here yet." in (await browser.get("/audit")).text
@@ -211,7 +211,7 @@ async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
         assert "No saga or partition gets much more than the others." in rates.text
 
 
-async def test_a_saga_that_no_store_has_is_shown_as_it_was_told(folder: Path) -> None:
+async def test_a_saga_that_no_store_has_is_shown_from_its_transition_events(folder: Path) -> None:
     async with browsing(Settings(), FixedViews("order-")) as browser:
         page = await browser.get("/saga?id=order-")
         assert "These are the published transitions, without contents" in page.text
@@ -240,7 +240,7 @@ async def test_the_same_is_answered_in_json(folder: Path, path: str) -> None:
         assert (await browser.client.get("/api/sagas?state=escalated")).status_code == 400
 
 
-async def test_every_answer_says_what_a_browser_may_do_with_it(folder: Path) -> None:
+async def test_every_answer_has_headers_that_limit_what_a_browser_may_do_with_it(folder: Path) -> None:
     async with browsing(Settings(), FixedViews("order-")) as browser:
         for path in (*PAGES, "/no-such-page", "/assets/style.css", "/assets/page.js", "/assets/icon.svg", "/api/rates"):
             headers = (await browser.client.get(path)).headers
@@ -270,7 +270,7 @@ def publish_two(shop: Path) -> None:
     say(shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2)))
 
 
-async def test_letters_that_are_not_searched_and_readings_that_are_old_are_told(
+async def test_dead_letters_that_are_not_searched_and_old_readings_are_shown_as_such(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await asyncio.to_thread(publish_two, shop)

@@ -1,4 +1,4 @@
-"""Signing in on the monitor's page: who may, for how long, and what nobody may."""
+"""Signing in on the monitor's page: who may, for how long, and what no user may."""
 
 import asyncio
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_what_cannot_be_a_user_is_refused(name: str, password: str, why: str) ->
     assert why in done.output
 
 
-def test_all_that_is_wrong_with_the_file_is_told_at_once_and_none_of_it_shown(file: Path) -> None:
+def test_all_that_is_wrong_with_the_file_is_reported_at_once_and_none_of_its_content(file: Path) -> None:
     good = format_user_line("ada", PASSWORD)
     greedy = ":".join([*good.replace("ada", "eve").split(":")[:2], str(1 << 24), *good.split(":")[3:]])
     odd = good.replace("ada", "bob").replace(":2:", ":3:")
@@ -114,7 +114,7 @@ async def test_a_wrong_password_costs_time_and_a_crowd_is_sent_away(file: Path) 
     assert await sessions.begin("ada", PASSWORD) is not None
 
 
-async def test_who_guesses_locks_nobody_else_out(file: Path) -> None:
+async def test_guessing_passwords_locks_no_other_user_out(file: Path) -> None:
     """Guesses at one name, and at names that are made up, from one address: others sign in meanwhile."""
     clock = Standing()
     sessions = Sessions(str(file), clock)

@@ -21,7 +21,7 @@ S, MINUTE = 1000, 60_000
 
 
 def record_of(told: TransitionEvent) -> Outgoing:
-    """Record in which a transition is told alone."""
+    """Record of a single transition event."""
     (record,) = transitions_to_records([make_line(told)])
     return record
 

@@ -1,4 +1,4 @@
-"""A service whose annotations are texts until somebody asks; one of them names what is not imported."""
+"""A service whose annotations are texts until they are evaluated; one of them names what is not imported."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_an_answer_that_cannot_be_made_again_is_refused_with_the_way_out(answer:
 
 
 @pytest.mark.parametrize("answer", [Plain, HandsOn, Keeps, Numbers, MayByName, Demanding, KeyError, OSError])
-def test_an_answer_that_can_be_made_again_or_of_which_it_cannot_be_told_is_taken(answer: type[Exception]) -> None:
+def test_an_answer_that_can_be_made_again_or_that_cannot_be_judged_is_accepted(answer: type[Exception]) -> None:
     payment = Service("payment")
     payment.document(Account, "accounts", expected_errors=(answer,))
     assert payment.declared.documents[0].expected_errors == (answer,)

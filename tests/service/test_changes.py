@@ -188,7 +188,7 @@ def test_the_service_has_a_topic_for_them_and_reads_it() -> None:
     assert topic in prepare(intake.declared).topics
 
 
-def test_the_manifest_tells_which_changes_are_taken() -> None:
+def test_the_manifest_names_the_changes_that_are_handled() -> None:
     manifest = make_manifest(intake.declared)
     assert manifest.changes == {"ChangeOf_orders": "orders"}
     assert manifest.reaction("place") is not None
@@ -219,7 +219,7 @@ def test_one_kind_of_change_cannot_be_asked_for() -> None:
         service.handler(place_some)
 
 
-def test_somebody_has_to_say_which_sagas_are_followed() -> None:
+def test_a_service_that_handles_changes_has_to_declare_which_sagas_it_follows() -> None:
     service = Service("quiet")
     service.document(OrderDocument, "orders")
 

@@ -36,7 +36,7 @@ def test_a_deadline_is_a_reaction_of_its_own_and_its_function_is_unchanged() -> 
     assert order.declared.handlers == []
 
 
-def test_what_opens_and_what_closes_it_is_read_and_handled_by_nobody() -> None:
+def test_what_opens_and_what_closes_it_is_read_and_has_no_handler() -> None:
     order = Service("order")
 
     @order.handler

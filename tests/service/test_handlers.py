@@ -281,7 +281,7 @@ def test_two_functions_of_one_name_are_refused() -> None:
     assert "'payment' has two functions called take" in refusal(payment, again)
 
 
-def test_an_event_of_another_owner_is_refused_unless_it_is_said_outside() -> None:
+def test_an_event_of_another_owner_is_refused_unless_others_may_emit_it() -> None:
     payment = a_service()
 
     async def decide(order: OrderPlaced) -> OrderCancelled | None: ...

@@ -23,7 +23,7 @@ def make_service() -> Service:
     return service
 
 
-def test_an_irreversible_handler_has_no_compensation_and_its_manifest_says_so() -> None:
+def test_an_irreversible_handler_has_no_compensation_and_its_manifest_marks_it() -> None:
     reaction = make_manifest(make_service().declared).reaction("reserve")
     assert reaction is not None
     assert reaction.irreversible

@@ -107,7 +107,7 @@ def test_an_event_that_is_needed_is_needed() -> None:
     assert "one that may be `None` is not waited for" in refusal(idle)
 
 
-def test_runs_that_nobody_could_tell_apart_are_refused() -> None:
+def test_runs_that_could_not_be_told_apart_are_refused() -> None:
     async def several(order: OrderPlaced, confirmed: OrderConfirmed | None) -> Later[OrderConfirmed]:
         raise NotImplementedError
 
@@ -185,7 +185,7 @@ async def test_the_payment_of_the_readme_waits_for_two_days() -> None:
 
 
 def reminding() -> Service[Cursor]:
-    """Says each day that nobody has confirmed, three times at most."""
+    """Reports each day that no confirmation has come, three times at most."""
     payment = Service("payment", state=Cursor)
 
     @payment.handler
@@ -206,7 +206,7 @@ def reminding() -> Service[Cursor]:
     return payment
 
 
-async def test_it_goes_on_at_its_time_until_it_has_come_to_its_end() -> None:
+async def test_it_resumes_at_its_time_until_it_has_come_to_its_end() -> None:
     done = await trial(reminding(), PLACED, 10 * DAY)
     assert done.emitted == [declined("day 1"), declined("day 2")]
     assert done.state.looks == ("0 nothing", "86400 nothing", "172800 nothing", "259200 nothing")
@@ -214,7 +214,7 @@ async def test_it_goes_on_at_its_time_until_it_has_come_to_its_end() -> None:
     assert done.progress.transitions[0].reason == "it goes on at 2026-01-02T00:00:00.000Z, or with OrderConfirmed"
 
 
-async def test_it_goes_on_at_once_when_the_event_is_here() -> None:
+async def test_it_resumes_at_once_when_the_event_is_here() -> None:
     done = await trial(reminding(), PLACED, DAY * 1.5, CONFIRMED, 10 * DAY)
     assert done.emitted == [declined("day 1"), CAPTURED]
     assert done.state.looks == ("0 nothing", "86400 nothing", "129600 confirmed")
@@ -226,14 +226,14 @@ async def test_an_event_that_came_before_is_there_at_the_first_look() -> None:
     assert (done.emitted, done.state.looks) == ([CAPTURED], ("0 confirmed",))
 
 
-async def test_an_event_that_comes_after_the_end_is_ignored_and_said_so() -> None:
+async def test_an_event_that_comes_after_the_end_is_ignored_with_that_reason() -> None:
     done = await trial(reminding(), PLACED, 10 * DAY, CONFIRMED)
     last = done.progress.transitions[-1]
     assert (last.outcome, last.reason) == ("ignored", "remind has run in this saga already")
     assert len(done.emitted) == 2
 
 
-async def test_a_repetition_of_the_event_on_which_it_goes_on_is_none_of_its_own() -> None:
+async def test_a_repetition_of_the_event_on_which_it_resumes_is_none_of_its_own() -> None:
     done = await trial(reminding(), PLACED, PLACED, DAY / 2, PLACED)
     assert done.state.looks == ("0 nothing",)
     other = replace(PLACED, quantity=4)
@@ -291,7 +291,7 @@ def posting(rows: int, a_turn: int) -> Service[Cursor]:
     return payment
 
 
-async def test_a_long_job_goes_on_by_itself_and_each_turn_has_keys_of_its_own() -> None:
+async def test_a_long_job_resumes_by_itself_and_each_turn_has_keys_of_its_own() -> None:
     there = Bank()
     done = await trial(posting(30, 10), PLACED, use=[there])
     assert done.emitted == [CAPTURED]
@@ -300,7 +300,7 @@ async def test_a_long_job_goes_on_by_itself_and_each_turn_has_keys_of_its_own() 
     assert [t.outcome for t in done.progress.transitions] == ["later", "later", "handled"]
 
 
-async def test_a_job_without_end_is_told() -> None:
+async def test_a_job_without_end_is_reported() -> None:
     payment = Service("payment")
 
     @payment.handler
@@ -380,7 +380,7 @@ def undoing(covers: bool) -> Service[Cursor]:
     return payment
 
 
-async def test_a_failure_outcome_ends_the_wait_and_undoes_what_a_turn_has_said() -> None:
+async def test_a_failure_outcome_ends_the_wait_and_undoes_what_a_turn_has_emitted() -> None:
     done = await trial(undoing(covers=True), PLACED, CANCELLED, 10 * DAY, use=[Bank()])
     assert done.emitted == [RESERVED, PaymentReleased(order_id="o-1", charge_id="ch")]
     assert [(t.handler, t.outcome) for t in done.progress.transitions] == [
@@ -404,6 +404,6 @@ async def test_a_rerun_of_each_turn_makes_the_same() -> None:
     await check_idempotent(reminding(), PLACED, CONFIRMED)
 
 
-async def test_a_plain_call_is_told_how_long_it_has_waited() -> None:
+async def test_a_plain_call_is_given_how_long_it_has_waited() -> None:
     assert a_saga().elapsed == timedelta(0)
     assert a_saga(elapsed=PATIENCE).elapsed == PATIENCE

@@ -29,7 +29,7 @@ class FakeBank(Bank):
 class OtherBank(Bank): ...
 
 
-async def test_a_limited_call_says_its_limits_and_a_plain_call_of_it_is_any_other() -> None:
+async def test_a_limited_call_carries_its_limits_and_a_plain_call_of_it_is_like_any_other() -> None:
     said = limits_of(Bank().statement)
     assert said == Limits(call=f"{__name__}.Bank.statement", timeout_s=2, at_once_max=1, rate_per_s=0.5)
     assert await Bank().statement("4242") == "nothing is on 4242"
@@ -73,7 +73,7 @@ def test_what_is_no_async_function_has_no_limits(call: Callable[..., Any]) -> No
         limited(timeout_s=1)(call)
 
 
-def test_limits_are_said_once() -> None:
+def test_limits_are_declared_once() -> None:
     with pytest.raises(DeclarationError, match=r"ask, limited: it is so already: give all of its limits in one"):
 
         @limited(timeout_s=1)

@@ -1,4 +1,4 @@
-"""State versions: migrations as declared, what is refused of them, and what a test is told of them."""
+"""State versions: migrations as declared, what is refused of them, and what a test is shown of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -144,7 +144,7 @@ def service_with(function: Callable[[NotesV1], Any]) -> Service[NotesV2]:
         (lambda old: NotesV2(cents=object()), "TypeError"),  # type: ignore[arg-type] # that is the mistake
     ],
 )
-async def test_a_migration_that_fails_is_told_with_the_way_out_and_nothing_is_written(
+async def test_a_migration_that_fails_is_reported_with_the_remedy_and_nothing_is_written(
     function: Callable[[NotesV1], Any], told: str
 ) -> None:
     service = service_with(function)
@@ -157,7 +157,7 @@ async def test_a_migration_that_fails_is_told_with_the_way_out_and_nothing_is_wr
         await trial(service, an_order(), state=NotesV1(total="9.80"))
 
 
-def test_a_migration_that_gives_another_result_the_second_time_is_told() -> None:
+def test_a_migration_that_gives_another_result_the_second_time_is_reported() -> None:
     number = count()
     with pytest.raises(SagaError, match=r"and \{'cents': 1\} the second time: a migration runs again"):
         migrated(service_with(lambda old: NotesV2(cents=next(number))), NotesV1())
@@ -183,7 +183,7 @@ def refused(version: Any, function: Callable[..., Any], *, state: Any = Notes) -
     return str(why.value)
 
 
-def test_all_mistakes_of_a_migration_are_told_at_once() -> None:
+def test_all_mistakes_of_a_migration_are_reported_at_once() -> None:
     async def late(old: Bare, more: int) -> Changeable:
         return Changeable()
 
@@ -223,7 +223,7 @@ def test_a_version_has_one_migration() -> None:
         service.migrate(1)(in_cents)
 
 
-def test_all_gaps_of_a_chain_and_all_that_does_not_fit_are_told_at_once() -> None:
+def test_all_gaps_of_a_chain_and_all_that_does_not_fit_are_reported_at_once() -> None:
     service = Service("payment", state=Notes)
     service.migrate(4)(in_cents)
     service.migrate(5)(in_cents)

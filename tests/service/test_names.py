@@ -68,5 +68,5 @@ def test_what_is_no_name_and_no_start_is_refused(options: dict[str, Any], proble
         (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00.000Z"),
     ],
 )
-def test_the_manifest_tells_where_a_service_begins(start: Any, told: str) -> None:
+def test_the_manifest_names_where_a_service_begins(start: Any, told: str) -> None:
     assert make_manifest(declared_as("payment", start=start).declared).start == told

@@ -115,7 +115,7 @@ def last(done: Trial[Any]) -> tuple[str, str, str]:
     return t.handler, t.outcome, str(t.reason)
 
 
-async def test_a_dead_original_is_taken_back_and_what_nobody_knows_is_for_a_person() -> None:
+async def test_a_dead_original_is_undone_and_what_is_unknown_is_left_to_an_operator() -> None:
     there = Hotel()
     done = await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
     assert [call.rsplit(" with")[0] for call in there.calls] == ["hold 12", "deposit 9.00", "free 12 for 3"]
@@ -146,7 +146,9 @@ async def test_a_refusal_is_shown_to_a_person() -> None:
     assert there.calls == ["hold 12", "deposit 9.00"]
 
 
-async def test_what_is_said_last_is_done_first_and_documents_are_changed_by_functions_that_take_the_saga() -> None:
+async def test_what_is_declared_last_is_undone_first_and_documents_are_changed_by_functions_that_take_the_saga() -> (
+    None
+):
     async def book(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         await saga.update(Stock, order.sku, Stock.take)
         saga.on_abort(give_back, saga, order.sku)
@@ -162,7 +164,7 @@ async def test_what_is_said_last_is_done_first_and_documents_are_changed_by_func
     assert there.calls[-1].startswith("free 12 for 1")
 
 
-async def test_turns_that_are_over_are_taken_back_too() -> None:
+async def test_turns_that_are_over_are_undone_too() -> None:
     async def slowly(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved | Later:
         room = await saga.step(hotel.hold, saga.idempotency_key("room"), f"{saga.elapsed.days}")
         saga.on_abort(hotel.free, saga.idempotency_key("free"), room)
@@ -174,7 +176,7 @@ async def test_turns_that_are_over_are_taken_back_too() -> None:
     assert last(done)[2] == "slowly can never finish: it goes on no more; what it said is done in its place"
 
 
-async def test_what_could_not_be_found_again_is_refused_where_it_is_said() -> None:
+async def test_what_could_not_be_found_again_is_refused_where_it_is_declared() -> None:
     async def closure(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         async def back() -> None: ...
 

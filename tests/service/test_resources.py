@@ -129,7 +129,7 @@ def test_a_resource_is_what_its_opener_yields() -> None:
     assert (second.gives, second.timeout_s, second.expected_errors) == (Ledger, 10, ())
 
 
-def test_a_resource_that_nobody_could_close_is_refused() -> None:
+def test_a_resource_that_could_not_be_closed_is_refused() -> None:
     async def bank() -> Bank:
         return Bank()
 

@@ -83,7 +83,7 @@ def handler(function: Callable[[OrderPlaced], Awaitable[Event | Sequence[Event |
         (mixed, [RELEASED, RELEASED], (RELEASED, RELEASED)),
     ],
 )
-def test_what_was_said_passes_in_order(
+def test_returned_events_pass_in_order(
     function: Callable[[OrderPlaced], Awaitable[Event | None]], returned: object, events: tuple[Event, ...]
 ) -> None:
     assert handler(function).events_of(returned) == events

@@ -64,7 +64,7 @@ def test_of_a_first_version_there_is_nothing_older(made: ModuleType) -> None:
         upcast(made.SaidV2, 2)(function(made.SaidV1, made.SaidV2))
 
 
-def test_the_schema_says_that_a_version_is_upcast(made: ModuleType) -> None:
+def test_the_schema_marks_a_version_as_upcast(made: ModuleType) -> None:
     assert refused(made.Heard, 1, function(made.HeardV1, made.Heard)) == [
         "orders/Heard.v2.avsc does not say so, and other services would read version 1 by resolution: write "
         '"upcasts": [1] there, or leave the upcaster out'
@@ -93,7 +93,7 @@ def test_it_is_a_plain_function(made: ModuleType, given: object) -> None:
     ]
 
 
-def test_all_that_is_wrong_with_it_is_told_at_once(made: ModuleType) -> None:
+def test_all_that_is_wrong_with_it_is_reported_at_once(made: ModuleType) -> None:
     def bare(old, more): ...  # type: ignore[no-untyped-def] # the mistake
 
     assert refused(made.Said, 7, bare) == [
@@ -155,7 +155,7 @@ def test_a_service_without_an_upcaster_for_each_version_that_is_upcast_does_not_
     prepare(service.declared)
 
 
-def test_who_only_says_an_event_or_takes_an_older_version_needs_no_upcaster(made: ModuleType) -> None:
+def test_a_service_that_only_emits_an_event_or_reads_an_older_version_needs_no_upcaster(made: ModuleType) -> None:
     service = Service("order")
 
     async def speak(heard: Any) -> Any: ...

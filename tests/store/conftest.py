@@ -23,7 +23,7 @@ class SettableClock(SystemClock):
 
 
 class Held:
-    """The lock of a store in the hands of somebody else, as by a process that was frozen inside a transaction."""
+    """The lock of a store, taken by another process, as by one that was frozen inside a transaction."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(f"{path}.lock", os.O_RDWR)

@@ -148,7 +148,7 @@ async def test_closing_waits_for_writes_whose_callers_were_cancelled(path: Path,
 
 
 async def test_a_commit_reaches_the_medium_before_it_is_answered(path: Path, clock: SettableClock) -> None:
-    """A power cut cannot be had in a test; that SQLite is told to sync its log at each commit can be seen."""
+    """A power cut cannot be had in a test; that SQLite is set to sync its log at each commit can be seen."""
     made: list[sqlite3.Connection] = []
 
     class Kept(sqlite3.Connection):
@@ -272,7 +272,7 @@ async def test_a_file_that_is_not_a_database_is_refused(path: Path, clock: Setta
         await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
 
 
-async def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, clock: SettableClock) -> None:
+async def test_a_folder_that_cannot_be_made_is_named_in_the_error(tmp_path: Path, clock: SettableClock) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError, match="make the folder writable, or point SAGA_STORE elsewhere"):
         await SqliteStore(tmp_path / "file" / "payment.db", clock=clock).__aenter__()
@@ -310,7 +310,7 @@ async def test_a_reader_makes_no_file(path: Path, clock: SettableClock) -> None:
     assert not path.parent.exists()
 
 
-async def test_a_long_scan_goes_on_while_documents_change(path: Path, clock: SettableClock) -> None:
+async def test_a_long_scan_continues_while_documents_change(path: Path, clock: SettableClock) -> None:
     async with SqliteStore(path, clock=clock) as store:
         versions = await asyncio.gather(*(store.insert("saga", f"{n:04}", b"0") for n in range(500)))
         seen = []

@@ -1,4 +1,4 @@
-"""The store's file removed, replaced, restored or damaged: told at once, and nothing that was acknowledged is lost."""
+"""The store's file removed, replaced, restored or damaged: reported at once, and no acknowledged write is lost."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ COUNT = 5
 
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests are faster than whoever removes files by hand."""
+    """Tests are faster than a person who removes files by hand."""
     monkeypatch.setattr(integrity, "CHECK_EVERY_S", 0.0)
 
 
@@ -89,7 +89,7 @@ async def test_a_file_that_lost_its_name_takes_no_write_and_nothing_acknowledged
 
 
 @pytest.mark.parametrize("happens", [removed, replaced])
-async def test_more_writes_than_one_transaction_takes_are_all_told_the_same_and_one_copy_is_saved(
+async def test_more_writes_than_one_transaction_takes_all_fail_alike_and_one_copy_is_saved(
     path: Path, clock: SettableClock, happens: Callable[[Path, str], None]
 ) -> None:
     store = await SqliteStore(path, clock=clock).__aenter__()
@@ -110,7 +110,7 @@ async def test_more_writes_than_one_transaction_takes_are_all_told_the_same_and_
         assert {key: document.cas async for key, document in store.scan("saga")} == versions
 
 
-async def test_an_idle_store_is_told_at_the_next_read_after_a_second(path: Path, clock: SettableClock) -> None:
+async def test_an_idle_store_notices_it_at_the_next_read_after_a_second(path: Path, clock: SettableClock) -> None:
     async with SqliteStore(path, clock=clock) as store:
         await filled(store)
         assert await store.get("saga", "0") is not None
@@ -120,7 +120,7 @@ async def test_an_idle_store_is_told_at_the_next_read_after_a_second(path: Path,
             await store.get("saga", "0")
 
 
-async def test_a_store_that_is_closed_after_its_file_was_removed_saves_it_and_says_so(
+async def test_a_store_that_is_closed_after_its_file_was_removed_saves_it_and_reports_that(
     path: Path, clock: SettableClock
 ) -> None:
     store = await SqliteStore(path, clock=clock).__aenter__()
@@ -133,7 +133,7 @@ async def test_a_store_that_is_closed_after_its_file_was_removed_saves_it_and_sa
         assert {key: document.cas async for key, document in store.scan("saga")} == versions
 
 
-async def test_whoever_has_another_file_of_that_name_keeps_its_log(path: Path, clock: SettableClock) -> None:
+async def test_another_file_of_that_name_keeps_its_log(path: Path, clock: SettableClock) -> None:
     """SQLite removes the log by name when it closes: it would be the log of the file that lies there now."""
     store = SqliteStore(path, clock=clock)
     await store.__aenter__()
@@ -152,7 +152,7 @@ async def test_whoever_has_another_file_of_that_name_keeps_its_log(path: Path, c
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["opened first", "opened last"])
-async def test_whoever_else_in_this_process_closes_the_file_takes_nothing_with_it(
+async def test_another_connection_of_this_process_that_closes_the_file_releases_no_lock(
     path: Path, clock: SettableClock, first: int
 ) -> None:
     stores = [SqliteStore(path, clock=clock), SqliteStore(path, clock=clock)]
@@ -211,7 +211,7 @@ def vacuumed(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("copy", [copied, backed_up, vacuumed])
-async def test_an_older_copy_over_the_open_file_is_told(
+async def test_an_older_copy_over_the_open_file_is_detected(
     path: Path, clock: SettableClock, copy: Callable[[Path], bytes]
 ) -> None:
     store = SqliteStore(path, clock=clock)
@@ -235,7 +235,7 @@ async def test_an_older_copy_over_the_open_file_is_told(
 
 
 @pytest.mark.parametrize("copy", [backed_up, vacuumed])
-async def test_a_copy_of_the_same_generation_over_the_open_file_is_told(
+async def test_a_copy_of_the_same_generation_over_the_open_file_is_detected(
     path: Path, clock: SettableClock, copy: Callable[[Path], bytes]
 ) -> None:
     """Made between two copyings of the log, and put over the file after the second."""
@@ -265,8 +265,8 @@ async def test_a_copy_over_the_open_file_that_loses_nothing_may_go_unnoticed_and
         assert await store.get("saga", "in the log") == Document(b"0", cas)
 
 
-async def test_an_older_content_that_sqlite_itself_put_back_is_told(path: Path, clock: SettableClock) -> None:
-    """Restore as `.restore` of SQLite's shell does, which asks nobody for our lock."""
+async def test_an_older_content_that_sqlite_itself_put_back_is_detected(path: Path, clock: SettableClock) -> None:
+    """Restore as `.restore` of SQLite's shell does, which does not take our lock."""
     store = SqliteStore(path, clock=clock)
     await store.__aenter__()
     cas = await store.insert("saga", "a", b"0")
@@ -282,7 +282,7 @@ async def test_an_older_content_that_sqlite_itself_put_back_is_told(path: Path, 
 
 
 @pytest.mark.parametrize("bytes_left", [0, 10, 4000, -1])
-async def test_a_log_that_is_cut_short_or_overwritten_is_told(
+async def test_a_log_that_is_cut_short_or_overwritten_is_detected(
     path: Path, clock: SettableClock, bytes_left: int
 ) -> None:
     store = SqliteStore(path, clock=clock)
@@ -342,7 +342,7 @@ async def test_after_a_crash_all_is_there(path: Path, clock: SettableClock) -> N
 
 
 @pytest.mark.parametrize("happens", ["removed", "cut", "damaged"])
-async def test_a_log_that_was_lost_after_a_crash_is_told_until_a_person_decides(
+async def test_a_log_that_was_lost_after_a_crash_is_reported_until_an_operator_decides(
     path: Path, clock: SettableClock, happens: str
 ) -> None:
     await crashed(path, clock)
@@ -364,7 +364,7 @@ async def test_a_log_that_was_lost_after_a_crash_is_told_until_a_person_decides(
         await store.insert("saga", "new", b"0")
 
 
-async def test_a_file_that_was_put_there_while_nobody_ran_is_taken(path: Path, clock: SettableClock) -> None:
+async def test_a_file_that_was_put_there_while_no_worker_ran_is_accepted(path: Path, clock: SettableClock) -> None:
     async with SqliteStore(path, clock=clock) as store:
         await filled(store)
     older = copied(path)
@@ -393,7 +393,7 @@ async def test_files_and_folders_are_for_their_user_alone(tmp_path: Path, clock:
 
 
 @pytest.mark.parametrize("errno", [5, 9, 22, 37, 116])
-async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
+async def test_a_lock_that_fails_in_any_way_is_reported_and_hangs_no_caller(
     path: Path, clock: SettableClock, monkeypatch: pytest.MonkeyPatch, errno: int
 ) -> None:
     def fails(*_: object) -> None:
@@ -409,7 +409,7 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
         await clock.within(5, store.insert("saga", "a", b"0"))
 
 
-async def test_a_lock_that_cannot_be_given_up_keeps_nobody_out(
+async def test_a_lock_that_cannot_be_released_locks_no_other_out(
     path: Path, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fcntl

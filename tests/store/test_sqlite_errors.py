@@ -79,7 +79,7 @@ def test_only_another_program_at_work_is_waited_for(code: int) -> None:
     assert is_busy(failure(code)) == (code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL))
 
 
-def test_only_what_sqlite_says_before_the_commit_frame_counts_as_undone() -> None:
+def test_only_errors_that_sqlite_raises_before_the_commit_frame_count_as_undone() -> None:
     undone = {code for code, known in MEANINGS.items() if known.undone}
     names = ("BUSY", "LOCKED", "PROTOCOL", "FULL", "READONLY", "PERM")
     assert undone == {getattr(sqlite3, f"SQLITE_{name}") for name in names}

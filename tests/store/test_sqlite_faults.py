@@ -1,4 +1,4 @@
-"""Full files, failing writes and failing SQLite: callers are told, and the store recovers."""
+"""Full files, failing writes and failing SQLite: callers get the error, and the store recovers."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ class FaultyCursor(sqlite3.Cursor):
 
 
 class Faulty(sqlite3.Connection):
-    """Fails where it is told to, with an error of SQLite's own making as far as callers can tell."""
+    """Fails where it is asked to, with an error of SQLite's own making as far as callers can tell."""
 
     before: dict[str, int]
     """First word of a statement -> the code it fails with, instead of being carried out."""
@@ -188,7 +188,7 @@ async def test_a_connection_beyond_use_is_replaced(path: Path, clock: SettableCl
         await store.replace("saga", "a", b"2", cas=cas)
 
 
-async def test_a_store_that_cannot_connect_again_says_so_until_it_can(
+async def test_a_store_that_cannot_connect_again_is_unavailable_until_it_can(
     path: Path, clock: SettableClock, faulty: type[Faulty]
 ) -> None:
     async with SqliteStore(path, clock=clock, connection=faulty) as store:

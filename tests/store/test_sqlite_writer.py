@@ -179,7 +179,7 @@ async def test_a_transaction_waits_while_each_turn_brings_more_however_short_it_
     assert [said for said in there.contents.said if said.startswith("finish")] == [f"finish {ROOM // 2}"]
 
 
-async def test_a_transaction_that_is_full_waits_for_nobody(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_transaction_waits_for_no_further_write(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     passed_s = loop.time()
 
@@ -214,7 +214,7 @@ async def test_a_change_that_refuses_fails_alone(there: Open) -> None:
     assert there.number == 3
 
 
-async def test_whoever_went_away_is_told_nothing_and_the_others_are_told_theirs(there: Open) -> None:
+async def test_cancelled_writers_get_no_answer_and_the_others_get_their_own(there: Open) -> None:
     changes = (lambda: there.add(1), refuses, lambda: there.add(2), refuses)
     answers = [there.writer.do(change) for change in changes]
     answers[0].cancel()
@@ -237,7 +237,7 @@ async def test_a_change_that_fails_otherwise_fails_all_and_nothing_of_them_is_th
     assert await there.writer.do(lambda: there.add(1)) == 1
 
 
-async def test_what_cannot_be_rolled_back_is_never_read_and_the_next_write_goes_on(there: Open) -> None:
+async def test_what_cannot_be_rolled_back_is_never_read_and_the_next_write_succeeds(there: Open) -> None:
     Planted.fails = {"COMMIT": sqlite3.SQLITE_IOERR, "ROLLBACK": sqlite3.SQLITE_IOERR}
     with pytest.raises(SagaError, match="whether this was written is not known") as told:
         await there.writer.do(lambda: there.add(1))
@@ -247,7 +247,7 @@ async def test_what_cannot_be_rolled_back_is_never_read_and_the_next_write_goes_
     assert there.number == 2
 
 
-async def test_damage_is_told_with_the_files_name_and_what_to_do(there: Open) -> None:
+async def test_damage_is_reported_with_the_files_name_and_what_to_do(there: Open) -> None:
     Planted.fails = {"UPDATE": sqlite3.SQLITE_CORRUPT}
     with pytest.raises(Broken, match=r"state.db is damaged .*: stop all its services.*restore the file") as told:
         await there.writer.do(lambda: there.add(1))
@@ -292,7 +292,7 @@ async def test_closing_brings_what_is_queued_to_its_end_and_takes_no_more(
         there.writer.do(lambda: there.add(1))
 
 
-async def test_a_file_that_was_overwritten_while_nothing_was_written_is_told_when_it_is_closed(
+async def test_a_file_that_was_overwritten_while_nothing_was_written_is_reported_when_it_is_closed(
     tmp_path: Path, purpose: StateFileSpec
 ) -> None:
     path = tmp_path / "state.db"
@@ -303,7 +303,9 @@ async def test_a_file_that_was_overwritten_while_nothing_was_written_is_told_whe
         await close_down(there)
 
 
-async def test_who_was_told_that_the_file_is_gone_closes_in_peace(tmp_path: Path, purpose: StateFileSpec) -> None:
+async def test_after_the_error_that_the_file_is_gone_closing_raises_nothing(
+    tmp_path: Path, purpose: StateFileSpec
+) -> None:
     path = tmp_path / "state.db"
     async with opened(path, purpose) as there:
         path.unlink()
@@ -312,7 +314,7 @@ async def test_who_was_told_that_the_file_is_gone_closes_in_peace(tmp_path: Path
                 await there.writer.do(lambda: there.add(1))
 
 
-async def test_a_file_that_was_removed_a_moment_ago_is_told_when_it_is_closed(
+async def test_a_file_that_was_removed_a_moment_ago_is_reported_when_it_is_closed(
     tmp_path: Path, purpose: StateFileSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sooner than a transaction looks again."""

@@ -48,7 +48,7 @@ async def test_one_write_at_a_time_long_ago_is_not_born_expired(path: Path, cloc
         assert await store.get("saga", "a") == Document(b"0", cas)
 
 
-def test_a_new_time_is_believed_once_it_has_held_for_an_hour(clock: SetWrongly) -> None:
+def test_a_new_time_is_believed_once_it_has_been_steady_for_an_hour(clock: SetWrongly) -> None:
     time = SteadyTime(clock)
     clock.wrong_s = 7 * DAY_S
     for _ in range(3):
@@ -61,7 +61,7 @@ def test_a_new_time_is_believed_once_it_has_held_for_an_hour(clock: SetWrongly) 
     assert abs(looked.latest_ms - clock.now_ms()) < 1000
 
 
-def test_each_new_time_is_doubted_anew(clock: SetWrongly) -> None:
+def test_each_new_time_is_doubted_again(clock: SetWrongly) -> None:
     time = SteadyTime(clock)
     for wrong_s in (DAY_S, 2 * DAY_S, 3 * DAY_S):
         clock.wrong_s = wrong_s

@@ -69,7 +69,7 @@ def mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def settings(mock: CouchbaseMock) -> CouchbaseSettings:
-    """Settings of the mock, emptied once nobody can write into it any more.
+    """Settings of the mock, emptied once no client can write into it any more.
 
     A write that earlier tests gave up waiting for, such as while it was frozen, may still be under way: the mock reads
     24 bytes of each connection at a time, and empties itself in another thread.

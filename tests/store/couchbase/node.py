@@ -98,7 +98,7 @@ class Node:
     asked: list[Asked] = field(default_factory=list)
     documents: dict[tuple[str, str], tuple[bytes, int]] = field(default_factory=dict)
     forms: dict[tuple[str, str], int] = field(default_factory=dict)
-    """In which form another program says that a document is; JSON, if nothing is said."""
+    """In which form another program declares a document; JSON, if it declares none."""
     expiries: dict[tuple[str, str], int] = field(default_factory=dict)
     """Expiry of documents, in seconds since 1970."""
     max_ttl_s: int = 0
@@ -106,11 +106,11 @@ class Node:
     ahead_s: int = 0
     """Seconds that its clock is ahead of this machine's."""
     eviction: str | None = None
-    """Eviction, as its management says of the bucket; without it nobody may ask."""
+    """Eviction of the bucket, as its management reports it; without it no client may ask."""
     tls: ssl.SSLContext | None = None
     port: int = 0
     logins: int = 0
-    """Times that somebody came with a password."""
+    """How often a client signed in with a password."""
     subjects: set[str] = field(default_factory=set)
     """Subjects of certificates that were shown."""
     _cas: int = 1000
@@ -199,7 +199,7 @@ class Node:
         return (Status.OK if op in (Op.SELECT_BUCKET, Op.NOOP) else Status.UNKNOWN_COMMAND), b"", b""
 
     def _scan(self, vbucket: int, asked: dict[str, Any]) -> tuple[Status, bytes, bytes]:
-        """Scan of keys only. All documents are told for the first vBucket; the SDK asks each, and does not mind."""
+        """Scan of keys only. All documents are listed for the first vBucket; the SDK asks each, and does not mind."""
         if vbucket:
             return Status.NOT_FOUND, b"", b""
         first = base64.b64decode(asked["range"]["start"])

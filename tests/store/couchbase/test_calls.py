@@ -65,7 +65,7 @@ async def test_answers_that_come_together_wake_the_loop_once(monkeypatch: pytest
     assert woken[-1] == "later"  # and it is woken again for what comes afterwards
 
 
-async def test_whoever_waits_may_be_cancelled_and_the_call_goes_on() -> None:
+async def test_a_waiting_caller_may_be_cancelled_and_the_call_continues() -> None:
     loop, calls = arrivals(), Calls()
     future = loop.create_future()
     waits = calls.begin(answered(future))

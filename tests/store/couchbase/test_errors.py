@@ -20,7 +20,7 @@ from saga.store.couchbase.errors import (
 
 WRITES = (StoreOperation.INSERT, StoreOperation.REPLACE, StoreOperation.REMOVE)
 UNCERTAIN = {2, 5, 13, 20, 109, 5000}
-"""After these nobody knows whether the write happened."""
+"""After these it is unknown whether the write happened."""
 
 NOT_FOR_DOCUMENTS = frozenset(
     """
@@ -75,7 +75,7 @@ def test_classes_stand_for_the_codes_that_the_sdk_gives_them() -> None:
 
 @pytest.mark.parametrize("doing", WRITES)
 @pytest.mark.parametrize("code", sorted(set(MEANINGS) - WRITE_MISSES))
-def test_a_write_is_ambiguous_exactly_when_nobody_knows(code: int, doing: StoreOperation) -> None:
+def test_a_write_is_ambiguous_exactly_when_its_result_is_unknown(code: int, doing: StoreOperation) -> None:
     said = to_store_error(Planted(code), doing, "couchbase://db/saga", "'a'")
     certain = TooLarge if code == TOO_LARGE else StoreUnavailable
     assert type(said) is (Ambiguous if code in UNCERTAIN else certain)
@@ -83,7 +83,7 @@ def test_a_write_is_ambiguous_exactly_when_nobody_knows(code: int, doing: StoreO
 
 
 @pytest.mark.parametrize("code", [None, 0, 99, 4711, *sorted(ELSEWHERE), NETWORK[0], NETWORK[-1]])
-def test_an_error_that_nobody_expects_is_ambiguous_for_a_write_and_unavailable_for_a_read(code: int | None) -> None:
+def test_an_unexpected_error_is_ambiguous_for_a_write_and_unavailable_for_a_read(code: int | None) -> None:
     assert type(to_store_error(Planted(code), StoreOperation.REPLACE, "there", "'a'")) is Ambiguous
     assert type(to_store_error(Planted(code), StoreOperation.READ, "there", "'a'")) is StoreUnavailable
 
@@ -93,7 +93,7 @@ def test_a_read_that_fails_is_always_unavailable(code: int) -> None:
     assert type(to_store_error(Planted(code), StoreOperation.READ, "there", "'a'")) is StoreUnavailable
 
 
-def test_misses_are_told_by_what_was_done() -> None:
+def test_a_key_that_exists_or_not_is_an_error_that_depends_on_the_operation() -> None:
     for code in (105, 9):
         assert type(to_store_error(Planted(code), StoreOperation.INSERT, "there", "'a'")) is Exists
     for code in (9, 101, 105):

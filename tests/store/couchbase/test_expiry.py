@@ -1,4 +1,4 @@
-"""Documents on Couchbase stay as long as they are told to: what is sent, and what is refused at the start."""
+"""Documents on Couchbase stay as long as is asked: what is sent, and what is refused at the start."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -155,7 +155,7 @@ async def test_a_bucket_that_keeps_what_it_has_is_taken(
     await store.check_expiry(["saga"], 30 * DAY_S)
 
 
-async def test_the_doctor_says_which_documents_would_go(
+async def test_the_doctor_names_documents_that_would_expire(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, tmp_path: Path
 ) -> None:
     node.max_ttl_s, node.eviction = 7 * DAY_S, "nruEviction"

@@ -71,7 +71,7 @@ async def test_a_server_that_is_busy_for_a_moment_is_not_noticed(mock: Couchbase
         assert await store.get("saga", "a") == Document(b"1", cas)
 
 
-async def test_a_server_that_stays_busy_is_told_in_time_and_nothing_is_written(
+async def test_a_server_that_stays_busy_is_reported_in_time_and_nothing_is_written(
     mock: CouchbaseMock, store_of: Callable[[], CouchbaseStore]
 ) -> None:
     async with store_of() as store:
@@ -124,7 +124,7 @@ async def test_the_version_that_means_any_to_couchbase_is_a_conflict(stores: Sto
 async def test_writes_to_a_frozen_server_are_ambiguous_and_none_of_them_counts_twice(
     mock: CouchbaseMock, store_of: Callable[[], CouchbaseStore]
 ) -> None:
-    """Each writer raises a counter by one, and when it does not know what came of that, reads it and decides anew."""
+    """Each writer raises a counter by one, and when it does not know what came of that, reads it and decides again."""
     counters, ambiguous = 8, 0
     thawed = asyncio.Event()
 
@@ -236,7 +236,7 @@ async def test_a_server_that_dies_fails_everything_in_time(
 # -------------------------------------------------------------------- callers that go away
 
 
-async def test_a_write_goes_on_to_its_end_when_its_caller_is_cancelled(stores: Stores) -> None:
+async def test_a_write_continues_to_its_end_when_its_caller_is_cancelled(stores: Stores) -> None:
     with silence():
         async with stores() as store:
             writes = [asyncio.ensure_future(store.insert("saga", f"{n}", b"0")) for n in range(50)]  # noqa: TID251
@@ -306,7 +306,7 @@ async def test_a_new_password_is_asked_for_when_the_server_does_not_answer(
 
 
 async def test_writes_with_many_under_way(stores: Stores, capsys: pytest.CaptureFixture[str]) -> None:
-    """Measure writes: how fast they are depends on the machine, so it is told and not judged."""
+    """Measure writes: how fast they are depends on the machine, so it is printed and not judged."""
     many, under_way = 4000, 64
     numbers = iter(range(many))
 

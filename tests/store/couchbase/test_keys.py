@@ -113,7 +113,7 @@ def test_each_collection_has_its_own_only_in_a_scope_without_collection(
     assert replace(working(), scope=scope, collection=collection).by_collection == by_collection
 
 
-async def test_the_process_that_lists_keys_is_told_where_the_store_is_and_who_asks() -> None:
+async def test_the_process_that_lists_keys_gets_the_address_and_the_credentials() -> None:
     nowhere = replace(working(), connection="couchbase://127.0.0.1:9")
     with pytest.raises(StoreUnavailable, match=r"The store couchbase://127\.0\.0\.1:9/shop cannot be used now"):
         [key async for key in list_keys(nowhere, "saga", "payment::", SystemClock())]

@@ -16,7 +16,7 @@ Fails: TypeAlias = Callable[[CouchbaseStore, int], Awaitable[object]]
 
 
 def left() -> list[CouchbaseException]:
-    """Exceptions of the SDK that are still there though nobody has them."""
+    """Exceptions of the SDK that are still in memory though nothing uses them."""
     gc.collect()
     return [each for each in gc.get_objects() if isinstance(each, CouchbaseException)]
 

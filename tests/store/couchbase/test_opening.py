@@ -1,4 +1,4 @@
-"""Stores on Couchbase that cannot be opened: the setting or the command that mends it is told, within 15 s."""
+"""Stores on Couchbase that cannot be opened: the setting or the command that mends it is named, within 15 s."""
 
 import socket
 import subprocess
@@ -39,7 +39,7 @@ def closed_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-async def test_a_server_that_is_not_there_is_told(
+async def test_a_missing_server_is_reported(
     settings: CouchbaseSettings, clock: SettableClock, closed_port: int
 ) -> None:
     said = await refusal(replace(settings, connection=f"couchbase://127.0.0.1:{closed_port}"), clock)
@@ -47,7 +47,7 @@ async def test_a_server_that_is_not_there_is_told(
     assert "See whether host and port are right" in str(said)
 
 
-async def test_a_server_that_is_frozen_is_told(
+async def test_a_frozen_server_is_reported(
     mock: CouchbaseMock, settings: CouchbaseSettings, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "BOOTSTRAP_S", 1.5)
@@ -59,14 +59,14 @@ async def test_a_server_that_is_frozen_is_told(
     assert isinstance(said, StoreUnavailable)
 
 
-async def test_an_unknown_bucket_is_told(settings: CouchbaseSettings, clock: SettableClock) -> None:
+async def test_an_unknown_bucket_is_reported(settings: CouchbaseSettings, clock: SettableClock) -> None:
     said = await refusal(replace(settings, bucket="stranger"), clock)
     assert isinstance(said, ConfigurationError)
     assert "bucket 'stranger' does not open" in str(said)
     assert "SAGA_STORE" in str(said)
 
 
-async def test_durability_that_the_server_does_not_have_is_told_by_the_settings_name(
+async def test_durability_that_the_server_does_not_have_is_reported_with_the_name_of_the_setting(
     settings: CouchbaseSettings, clock: SettableClock
 ) -> None:
     said = await refusal(replace(settings, durability="majority"), clock)
@@ -75,7 +75,7 @@ async def test_durability_that_the_server_does_not_have_is_told_by_the_settings_
     assert "SAGA_STORE_DURABILITY=none" in str(said)
 
 
-async def test_a_server_without_collections_is_told(settings: CouchbaseSettings, clock: SettableClock) -> None:
+async def test_a_server_without_collections_is_reported(settings: CouchbaseSettings, clock: SettableClock) -> None:
     said = await refusal(replace(settings, scope="payment"), clock)
     assert isinstance(said, ConfigurationError)
     assert "leave scope and collection out of SAGA_STORE" in str(said)
@@ -98,7 +98,7 @@ async def test_a_store_for_tools_reads_and_does_not_write(
             await tool.remove("saga", "a", cas=cas)
 
 
-async def test_a_scan_on_a_server_without_range_scans_says_so(
+async def test_a_scan_on_a_server_without_range_scans_fails_with_that_reason(
     settings: CouchbaseSettings, clock: SettableClock
 ) -> None:
     async with CouchbaseStore(settings, clock=clock) as store:

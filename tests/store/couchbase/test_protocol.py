@@ -162,7 +162,7 @@ async def test_in_a_collection_that_is_named_all_are_together(
 
 
 @pytest.mark.parametrize("missing", ["payment.saga", "payment.saga-archive"])
-async def test_a_collection_that_is_missing_is_told_at_the_start_with_the_command_that_makes_it(
+async def test_a_missing_collection_is_reported_at_the_start_with_the_command_that_makes_it(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, missing: str
 ) -> None:
     node.collections = [name for name in IN_SCOPE if name != missing]
@@ -171,7 +171,7 @@ async def test_a_collection_that_is_missing_is_told_at_the_start_with_the_comman
     assert f"--bucket shop --create-collection {missing}`" in str(said)
 
 
-async def test_a_collection_that_is_missing_later_is_told_and_nothing_was_written(
+async def test_a_collection_that_is_missing_later_is_reported_and_nothing_was_written(
     node: Node, settings: CouchbaseSettings, clock: SettableClock
 ) -> None:
     node.collections = IN_SCOPE[:-1]
@@ -186,14 +186,14 @@ async def test_a_collection_that_is_missing_later_is_told_and_nothing_was_writte
 # -------------------------------------------------------------------- refusals
 
 
-async def test_a_wrong_password_is_told(node: Node, settings: CouchbaseSettings, clock: SettableClock) -> None:
+async def test_a_wrong_password_is_reported(node: Node, settings: CouchbaseSettings, clock: SettableClock) -> None:
     said = await refusal(replace(settings, password=lambda: "secretly wrong"), clock)
     assert isinstance(said, ConfigurationError)
     assert "refuses user 'payment' with this password" in str(said)
 
 
 @pytest.mark.parametrize(("op", "role"), [(Op.GET, "data_reader"), (Op.INSERT, "data_writer")])
-async def test_a_missing_role_is_told(
+async def test_a_missing_role_is_reported(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, op: Op, role: str
 ) -> None:
     node.answers[op] = Status.NO_ACCESS
@@ -203,7 +203,7 @@ async def test_a_missing_role_is_told(
 
 
 @pytest.mark.parametrize("status", [Status.DURABILITY_IMPOSSIBLE, Status.DURABILITY_INVALID])
-async def test_durability_that_the_nodes_cannot_give_is_told_by_the_settings_name(
+async def test_durability_that_the_nodes_cannot_give_is_reported_with_the_name_of_the_setting(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, status: Status
 ) -> None:
     node.durable_answer = status
@@ -273,7 +273,7 @@ async def test_a_password_that_changed_is_used_for_the_next_connection(
         assert document is not None
 
 
-async def test_a_password_that_cannot_be_read_is_told(
+async def test_a_password_that_cannot_be_read_is_reported(
     settings: CouchbaseSettings, clock: SettableClock, tmp_path: Path
 ) -> None:
     said = await refusal(replace(settings, password=(tmp_path / "password").read_text), clock)
@@ -284,7 +284,7 @@ async def test_a_password_that_cannot_be_read_is_told(
 @pytest.mark.parametrize(
     "why", [ValueError("it is sealed"), UnicodeDecodeError("utf-8", b"x", 0, 1, "x"), SystemExit(3)]
 )
-async def test_whatever_is_wrong_with_a_password_is_told_and_hides_no_answer(
+async def test_whatever_is_wrong_with_a_password_is_reported_and_hides_no_result_of_a_write(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, why: BaseException
 ) -> None:
     """The file may be half written, the function anybody's: what became of a write matters more."""

@@ -41,7 +41,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def node(certificates: Path) -> AsyncIterator[Node]:
-    """It asks for the client's certificate, and takes whoever has none if the password is right."""
+    """It asks for the client's certificate, and accepts a client without one if the password is right."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates / "ca.pem"))
     context.verify_mode = ssl.CERT_OPTIONAL
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
