@@ -81,7 +81,7 @@ def kafka_pottery(embedded_pottery: Pottery, kafka_address: str, monkeypatch: py
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
 def pottery_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pottery:
-    """A service of its own, on each broker, that tells nobody its transitions."""
+    """A service of its own, on each broker, that does not publish its transitions."""
     monkeypatch.setenv("SAGA_TRANSITIONS", "off")
     pottery: Pottery = request.getfixturevalue(f"{request.param}_pottery")
     return pottery

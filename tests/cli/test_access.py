@@ -1,4 +1,4 @@
-"""`saga access`: what is printed follows from the declarations, and what is wrong is said."""
+"""`saga access`: what is printed follows from the declarations, and what is wrong is reported."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def test_each_service_reads_writes_and_joins_what_its_workers_do(saga: Call) -> 
         }
 
 
-def test_who_looks_at_transitions_may_read_them_and_where_they_are_not_told_nobody_may(
+def test_readers_of_transitions_may_read_their_topic_and_without_publishing_no_user_may(
     saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = ("topic", "saga.transitions")
@@ -126,7 +126,7 @@ def test_a_client_may_write_what_it_may_say_and_read_outcomes_and_what_is_heard_
         (["--broker", "kafka://ada:secret@db1"], "the broker given"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(saga: Call, args: list[str], says: str) -> None:
+def test_wrong_arguments_are_reported(saga: Call, args: list[str], says: str) -> None:
     result = saga("access", "kafka", "services.payment", *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert says in result.stderr
@@ -243,7 +243,7 @@ def test_a_run_reads_and_writes_the_collections_of_the_roles_and_no_others(
         assert asyncio.run(used(service)) == {(role, collection) for role, _, _, collection in printed}, service
 
 
-def test_a_store_that_asks_nobody_has_no_roles(saga: Call) -> None:
+def test_a_store_without_users_has_no_roles(saga: Call) -> None:
     result = saga("access", "couchbase", "services.payment")
     assert (result.exit_code, "which has no users" in result.stderr) == (2, True)
 

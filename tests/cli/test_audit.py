@@ -1,4 +1,4 @@
-"""`saga audit`: whatever people have done to a service is told, in the order of time, with what shows that it is so."""
+"""`saga audit`: all that operators have done to a service, in the order of time, with the evidence."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def a_command(service: str, cup: str, dead: str, who: str) -> Outgoing:
     )
 
 
-def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
+def test_all_actions_of_operators_are_listed_in_order_of_time_with_their_result(
     dead: Running, saga: Call, pottery_on: Pottery, kiln: str
 ) -> None:
     service, first = pottery_on.service, dead_id(saga, "cup-1")
@@ -109,7 +109,7 @@ def remove(service: str, before: int) -> None:
 
 
 @pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)
-def test_what_speaks_against_the_record_is_told(dead: Running, saga: Call, pottery_on: Pottery) -> None:
+def test_contradictions_to_the_record_are_reported(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service, id_ = pottery_on.service, dead_id(saga, "cup-1")
     mend(pottery_on, "cup-1")
     assert saga("dead", "replay", service, "--saga", "cup-1", *SAID).exit_code == 0
@@ -138,9 +138,7 @@ def test_what_speaks_against_the_record_is_told(dead: Running, saga: Call, potte
 
 
 @pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)
-def test_a_command_that_says_something_else_than_the_history_is_found(
-    dead: Running, saga: Call, pottery_on: Pottery
-) -> None:
+def test_a_command_that_differs_from_the_history_is_found(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service, id_ = pottery_on.service, dead_id(saga, "cup-1")
     mend(pottery_on, "cup-1")
     genuine = a_command(service, "cup-1", id_, "ada")
@@ -157,7 +155,7 @@ def test_a_command_that_says_something_else_than_the_history_is_found(
     assert "the saga's history says 'ada wants it: to see'" in audited.stderr
 
 
-def test_what_cannot_be_looked_at_is_told(shop: Path, saga: Call) -> None:
+def test_what_cannot_be_read_is_reported(shop: Path, saga: Call) -> None:
     audited = saga("audit", "payment")
     assert audited.exit_code == 1, "without the topics nobody knows whether that is all"
     assert "commands and moves of offsets are unknown, as there is no file" in audited.stderr

@@ -1,4 +1,4 @@
-"""A plain application writes documents, with SQL and no library of ours, and each starts a saga, whoever is killed: on
+"""A plain application writes documents, with SQL and no library of ours, and each starts a saga, whatever is killed: on
 files and on Kafka, and on Kafka by the records of Couchbase's connector, too."""
 
 import asyncio
@@ -61,7 +61,7 @@ def declared(pottery: Pottery) -> str:
 
 @pytest.fixture
 def wisher(pottery_on: Pottery, saga: Call) -> Pottery:
-    """Potter who makes a cup for each wish that somebody has written down."""
+    """Potter who makes a cup for each wish that was written down."""
     applied = saga("topics", "apply", declared(pottery_on))
     assert applied.exit_code == 0, applied.output
     return pottery_on
@@ -106,7 +106,7 @@ def until(holds: Callable[[], bool], worker: Running) -> None:
         asyncio.run(CLOCK.sleep(0.05))
 
 
-def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: Call) -> None:
+def test_each_document_starts_one_saga_whichever_process_is_killed(wisher: Pottery, saga: Call) -> None:
     module, chance = f"{wisher.module}_wishes", Random(SEED)
     with running(module) as worker:
         until(lambda: store_of(wisher).exists() and "started" in worker.said(), worker)
@@ -134,7 +134,7 @@ def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: 
 
 
 @pytest.mark.slow
-def test_each_document_that_a_connector_tells_starts_one_saga_whoever_is_killed(
+def test_each_document_that_a_connector_publishes_starts_one_saga_whichever_process_is_killed(
     kafka_pottery: Pottery, saga: Call
 ) -> None:
     module, chance = declared(kafka_pottery), Random(SEED)

@@ -93,7 +93,7 @@ def test_user_tls_and_start_are_as_they_are_asked_for(
         ("couchbase://db1/shop/s/all", BROKER, "with all documents in one collection of Couchbase"),
     ],
 )
-async def test_what_no_connector_can_bring_is_refused_and_the_doctor_says_so(
+async def test_what_no_connector_can_bring_is_refused_and_reported_by_the_doctor(
     store: str, broker: str, told: str
 ) -> None:
     settings = Settings(store=store, broker=broker)
@@ -147,7 +147,7 @@ async def test_a_connector_that_is_missing_is_an_error_with_the_command() -> Non
     assert "saga changes connector MODULES" in found.remedy
 
 
-async def test_nobody_looks_where_nobody_is_named() -> None:
+async def test_no_connector_is_checked_where_no_address_is_set() -> None:
     (found,) = await looked(None)
     assert (found.severity, found.what) == ("warning", "SAGA_CONNECT does not say where the Kafka Connect is")
     assert make_query("") is None
@@ -198,7 +198,7 @@ async def test_it_is_asked_over_http() -> None:
 
 
 @pytest.mark.parametrize(("code", "body", "told"), [(500, b"", "it answers 500"), (200, b"<html>", "cannot be asked")])
-async def test_one_that_cannot_be_asked_is_told(code: int, body: bytes, told: str) -> None:
+async def test_one_that_cannot_be_asked_is_reported(code: int, body: bytes, told: str) -> None:
     with a_connect({f"/connectors/{WANTED.name}/config": (code, body)}) as address:
         (found,) = await check_connectors([intake.declared], SETTINGS, make_query(address))
         assert found.severity == "error"

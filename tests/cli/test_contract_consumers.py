@@ -39,7 +39,7 @@ def listed_consumers(done: Any) -> dict[str, list[tuple[str, str, str]]]:
     }
 
 
-def test_each_service_is_told_what_the_change_does_to_it(saga: Call, placed: Path) -> None:
+def test_the_effect_of_the_change_is_shown_for_each_service(saga: Call, placed: Path) -> None:
     manifest(placed, "stock", 1, ["order_id", "sku"])
     manifest(placed, "billing", 1, ["order_id", "total"])
     manifest(placed, "parcels", 1, ["address.city"])
@@ -105,7 +105,9 @@ def test_what_an_upcaster_reads_is_no_concern(saga: Call, folder: Path, monkeypa
     assert found == {"ahead": [], "behind": [("forward", "fails", "cents"), ("backward", "gone", "cents")]}
 
 
-def test_consumers_that_nobody_knows_read_everything(saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_consumers_count_as_reading_everything(
+    saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contracts = write(folder, schema("Placed", field("note", "string", default=""), consumed_by="external"))
     write(folder, schema("Placed", consumed_by="external"), version=2)
     monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
@@ -115,7 +117,7 @@ def test_consumers_that_nobody_knows_read_everything(saga: Call, folder: Path, m
     assert lines[at + 1] == "  consumers outside (reads unknown versions: all fields)"
 
 
-def test_without_manifests_nobody_is_named(saga: Call, placed: Path) -> None:
+def test_without_manifests_no_consumer_is_named(saga: Call, placed: Path) -> None:
     assert "manifest" not in saga("contracts", "diff", "Placed.v1", "Placed.v2").stdout
     placed.mkdir()
     assert "no manifest in manifests consumes it" in saga("contracts", "diff", "Placed.v1", "Placed.v2").stdout

@@ -121,7 +121,7 @@ async def pay(filled: BasketFilled) -> None: ...
 """
 
 
-def test_a_service_without_its_upcaster_does_not_start_and_says_what_to_write(
+def test_a_service_without_its_upcaster_does_not_start_and_shows_what_to_write(
     folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SAGA_CONTRACTS")

@@ -71,7 +71,7 @@ def test_other_words_in_the_docs_are_no_other_schema(saga: Call, folder: Path, c
     assert saga("contracts", "register").stdout == first.replace("registered", "unchanged ")
 
 
-def test_what_the_registry_refuses_is_told_and_nothing_newer_is_tried(
+def test_what_the_registry_refuses_is_reported_and_nothing_newer_is_tried(
     saga: Call, folder: Path, contracts: Path, schema_registry: RegistryServer
 ) -> None:
     topic = "sales-refused"
@@ -117,7 +117,7 @@ def test_what_is_asked_wrongly_ends_with_2(
     assert "no schema registry is set: SAGA_REGISTRY" in unset.output
 
 
-def test_the_doctor_says_what_is_not_registered_and_that_all_is(
+def test_the_doctor_reports_what_is_not_registered_or_that_all_is(
     saga: Call, folder: Path, contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = "sales-doctor"

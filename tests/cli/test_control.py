@@ -19,7 +19,7 @@ from tests.cli.test_missing_topics import running
 SAID = ("--who", "ada", "--why", "to see")
 
 
-def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln: str, saga: Call) -> None:
+def test_flags_are_set_and_the_audit_names_who_did_it(pottery_on: Pottery, kiln: str, saga: Call) -> None:
     service = pottery_on.service
     with running(kiln):
         first = saga("control", "flag", service, "blue", "--percent", "12.5", *SAID, "--within", "30")
@@ -113,7 +113,7 @@ def test_a_wish_waits_for_a_service_that_does_not_run(pottery_on: Pottery, kiln:
     assert f"{service} has not applied it yet: does it run?" in late.stderr
 
 
-def test_whoever_changes_the_book_is_found(shop: Path, saga: Call) -> None:
+def test_a_changed_control_log_is_found(shop: Path, saga: Call) -> None:
     book = controls.ControlLog(service="payment")
     for n in range(3):
         switch = controls.Switch(flag="new", percent=n)

@@ -77,7 +77,7 @@ def letters(saga: Call, *chosen: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def dead(pottery_on: Pottery, kiln: str, saga: Call) -> Iterator[Running]:
-    """The potter runs, and three cups have died; all of it is told."""
+    """The potter runs, and three cups have died; all of it is published."""
     with running(kiln) as process:
         lines = "\n".join(json.dumps({"cup_id": f"cup-{n}"}) for n in (1, 2, 3))
         assert saga("publish", "CupOrdered", stdin=lines).exit_code == 0
@@ -145,7 +145,7 @@ def test_a_command_waits_for_a_service_that_was_killed(
         until(lambda: outcomes(saga, "cup-1") == ["dead", "replayed", "handled"])
 
 
-def test_what_is_discarded_never_runs_and_blocks_nobody(dead: Running, saga: Call, pottery_on: Pottery) -> None:
+def test_what_is_discarded_never_runs_and_blocks_nothing(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
     typed = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cop-3", "--dry-run", *SAID)
     assert (typed.exit_code, "cop-3" in typed.stderr) == (1, True), typed.output
@@ -202,13 +202,15 @@ def test_what_dies_each_time_has_to_be_asked_for_by_name(dead: Running, saga: Ca
         (("payment", "--age", "2h", "--before", "2026-11-22T16:00:00Z", *SAID), "mean the same: give one of them"),
     ],
 )
-def test_a_command_says_which_and_why(saga: Call, shop: Path, wanted: str, args: tuple[str, ...], told: str) -> None:
+def test_a_command_needs_a_selection_and_a_reason(
+    saga: Call, shop: Path, wanted: str, args: tuple[str, ...], told: str
+) -> None:
     result = saga("dead", wanted, *args)
     assert result.exit_code == 2
     assert told in result.stderr
 
 
-def test_what_is_meant_is_told_from_the_stores_alone(saga: Call, shop: Path) -> None:
+def test_dead_letters_are_selected_from_the_stores_alone(saga: Call, shop: Path) -> None:
     def meant(*args: str) -> list[str]:
         result = saga("dead", "replay", "payment", *args, *SAID, "--dry-run", "--json")
         return [json.loads(line)["saga"] for line in result.stdout.splitlines()]

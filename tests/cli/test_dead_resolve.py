@@ -67,7 +67,7 @@ def dead(pottery_on: Pottery, saga: Call) -> Iterator[Running]:
         yield process
 
 
-def test_a_person_says_what_the_outside_did_and_the_saga_goes_on(
+def test_an_operator_enters_the_answer_of_the_external_system_and_the_saga_continues(
     dead: Running, saga: Call, pottery_on: Pottery
 ) -> None:
     baked = (pottery_on.folder / "baked").read_text()

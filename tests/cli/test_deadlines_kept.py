@@ -1,4 +1,4 @@
-"""A deadline is kept by whoever lives when its time comes, once, whatever dies meanwhile."""
+"""A deadline is kept by a worker that runs when its time comes, once, whatever dies meanwhile."""
 
 import asyncio
 from pathlib import Path
@@ -56,7 +56,7 @@ def rung() -> set[str]:
     return {line.split()[1] for line in Path("rung").read_text().splitlines()}
 
 
-def test_what_became_due_while_nobody_lived_is_done_once_by_the_next(
+def test_what_became_due_while_no_worker_ran_is_done_once_by_the_next(
     bell: str, saga: Call, pottery_on: Pottery
 ) -> None:
     service = pottery_on.service

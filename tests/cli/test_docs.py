@@ -42,7 +42,7 @@ def test_built_again_it_is_the_same_and_what_is_no_more_is_removed(saga: Call, b
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_removed_pages_are_told(saga: Call, built: Path) -> None:
+def test_removed_pages_are_reported(saga: Call, built: Path) -> None:
     (built / "services/gone.html").write_bytes((built / "services/payment.html").read_bytes())
     assert saga("docs", "build", "site").stdout.splitlines()[-1] == "removed 1 old page"
 
@@ -81,7 +81,7 @@ def test_without_manifests_the_events_are_shown(saga: Call, folder: Path, monkey
     assert "saga manifest --write" in (folder / "site/index.html").read_text("utf-8")
 
 
-def test_without_jinja2_it_says_what_to_install(folder: Path) -> None:
+def test_without_jinja2_it_names_what_to_install(folder: Path) -> None:
     code = "import sys; sys.modules['jinja2'] = None\nfrom saga.cli.main import main\nmain(['docs', 'build', 'site'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2

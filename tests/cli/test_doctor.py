@@ -73,7 +73,7 @@ def test_before_anything_is_there_all_is_well_and_nothing_is_made(saga: Call, em
     assert list((embedded_pottery.folder / ".saga").iterdir()) == []
 
 
-def test_a_folder_that_may_not_be_written_is_told(
+def test_a_folder_that_may_not_be_written_is_reported(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)  # tests may run as root, who may everything
@@ -82,7 +82,7 @@ def test_a_folder_that_may_not_be_written_is_told(
     ]
 
 
-def test_sound_files_are_told_as_such(saga: Call, embedded_pottery: Pottery) -> None:
+def test_sound_files_are_reported_as_such(saga: Call, embedded_pottery: Pottery) -> None:
     async def made() -> None:
         async with SqliteStore(Path(".saga") / f"{embedded_pottery.service}.db", clock=CLOCK):
             pass
@@ -163,7 +163,7 @@ async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None
         (None, GroupDescription(members=("somebody",)), 7, None),
     ],
 )
-def test_nothing_is_asked_of_a_service_that_has_run_or_said_it(
+def test_no_finding_on_where_to_begin_for_a_service_that_has_run_or_declared_it(
     start: Literal["beginning"] | None, group: GroupDescription, records: int, store: str | None
 ) -> None:
     declared = Declared(name="payment", state=None, retention=timedelta(days=30), start=start)
@@ -171,7 +171,7 @@ def test_nothing_is_asked_of_a_service_that_has_run_or_said_it(
     assert list(findings.check_first_start(replace(declared, start=None), GroupDescription(), 7, None))
 
 
-def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: Pottery) -> None:
+def test_messages_that_wait_while_no_worker_runs_are_reported(saga: Call, pottery_on: Pottery) -> None:
     async def published() -> None:
         async with the_broker() as broker:
             await broker.publish([Outgoing(pottery_on.topic, b"cup-1", b"new", ())])
@@ -189,7 +189,7 @@ def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: 
     assert first == f"warning  {says}"
 
 
-def test_nobody_has_to_be_at_work_where_nothing_waits_or_nothing_ever_ran() -> None:
+def test_no_worker_is_required_where_nothing_waits_or_nothing_ever_ran() -> None:
     partition = Partition("cups", 0)
     behind, done = ({partition: PartitionState(OffsetBounds(0, 9), position)} for position in (4, 9))
     gone = GroupDescription(positions={partition: 4})
@@ -201,7 +201,7 @@ def test_nobody_has_to_be_at_work_where_nothing_waits_or_nothing_ever_ran() -> N
     assert not list(findings.check_waiting(POTTER, gone, timers))
 
 
-def test_what_matters_comes_first_and_what_is_alike_is_told_once() -> None:
+def test_what_matters_comes_first_and_what_is_alike_is_reported_once() -> None:
     def finding(severity: Severity, about: str, what: str) -> Finding:
         return Finding(severity, about, what, "loss", f"alter {about}")
 
@@ -242,7 +242,7 @@ def test_what_was_not_asked_for_by_name_is_an_error(
     assert shown.stdout.splitlines()[-1] == "24 errors, no warnings"
 
 
-def test_topics_that_are_missing_or_otherwise_are_told(saga: Call, pottery_on: Pottery) -> None:
+def test_topics_that_are_missing_or_different_are_reported(saga: Call, pottery_on: Pottery) -> None:
     async def made() -> None:
         async with the_broker() as broker:
             await broker.ensure_topics([Topic(pottery_on.topic, 3, 7), Topic(pottery_on.made, 2, 60)])
@@ -302,7 +302,7 @@ def silent() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_broker_that_is_down_is_told_at_once(
+def test_a_broker_that_is_down_is_reported_at_once(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (nobody,) = free_ports(1)
@@ -311,7 +311,7 @@ def test_a_broker_that_is_down_is_told_at_once(
     assert down.startswith(f"error broker kafka://127.0.0.1:{nobody}: it cannot be used")
 
 
-def test_a_broker_that_says_nothing_is_told_in_time(
+def test_a_broker_that_never_answers_is_reported_in_time(
     saga: Call, embedded_pottery: Pottery, silent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{silent}")
@@ -321,7 +321,7 @@ def test_a_broker_that_says_nothing_is_told_in_time(
     assert "no answer" in down
 
 
-def test_a_store_that_is_no_store_is_told(saga: Call, embedded_pottery: Pottery) -> None:
+def test_a_store_that_is_no_store_is_reported(saga: Call, embedded_pottery: Pottery) -> None:
     (embedded_pottery.folder / ".saga" / f"{embedded_pottery.service}.db").write_text("not a database, by any means")
     [broken] = wrong(found_by(saga, embedded_pottery.module, exit_code=2))
     assert broken.startswith(f"error store sqlite:///.saga/{embedded_pottery.service}.db: it cannot be used")
@@ -341,7 +341,7 @@ def test_a_couchbase_without_durability_is_warned_of(saga: Call, on_couchbase: P
     assert less.endswith("it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for")
 
 
-def test_a_bucket_that_is_not_there_is_told_in_time(
+def test_a_missing_bucket_is_reported_in_time(
     saga: Call, on_couchbase: Pottery, couchbase_mock: CouchbaseMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_STORE", f"{couchbase_mock.address}/nowhere")
@@ -407,7 +407,7 @@ def test_a_topic_of_timers_has_to_be_dated_by_the_log() -> None:
     assert about(wakes, SOUND._replace(settings={"message.timestamp.type": "LogAppendTime"})) == []
 
 
-def test_of_a_missing_topic_is_said_what_happens_where_it_is_missing() -> None:
+def test_a_missing_topic_is_reported_with_what_happens_without_it() -> None:
     [told] = findings.check_topic(CUPS, None, findings.TopicRequirements())
     assert told.severity == "error"
     assert told.risk.startswith("no service that reads or writes it starts")
@@ -415,7 +415,7 @@ def test_of_a_missing_topic_is_said_what_happens_where_it_is_missing() -> None:
     assert fine.severity == "ok"
 
 
-def test_a_topic_takes_what_the_setting_says_that_services_send() -> None:
+def test_a_topic_accepts_records_of_the_size_in_the_settings() -> None:
     asked = findings.TopicRequirements(record_bytes_max=2_000_000)
     [told] = findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
     assert told.what == "max.message.bytes is 1048588, but SAGA_RECORD_BYTES_MAX is 2000000"
@@ -423,7 +423,7 @@ def test_a_topic_takes_what_the_setting_says_that_services_send() -> None:
     assert not list(findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "2000000"}), asked))
 
 
-def test_a_topic_kept_for_longer_than_sagas_are_remembered_is_told() -> None:
+def test_a_topic_kept_for_longer_than_sagas_are_remembered_is_reported() -> None:
     says = "but potter remembers a saga for 30 days only"
     assert about(_kept(60), SOUND._replace(retention_ms=60 * DAY_MS)) == [f"warning kept 60 days, {says}"]
     assert about(_kept(None), SOUND._replace(retention_ms=None)) == [f"warning kept for ever, {says}"]
@@ -459,7 +459,7 @@ def test_two_replicas_are_too_few() -> None:
     ("replicas", "least", "to_do"),
     [(3, 1, "kafka-configs"), (3, 3, "kafka-configs"), (1, 1, "first give"), (2, 1, "first give"), (2, 2, "give")],
 )
-def test_whoever_does_what_is_advised_can_still_publish_while_a_broker_is_away(
+def test_after_the_advised_change_publishing_works_while_a_broker_is_away(
     replicas: int, least: int, to_do: str
 ) -> None:
     found = SOUND._replace(replicas=replicas, in_sync=replicas, settings={"min.insync.replicas": str(least)})
@@ -472,7 +472,7 @@ def test_whoever_does_what_is_advised_can_still_publish_while_a_broker_is_away(
     assert remedy.endswith("to 3" if to_do == "give" else "min.insync.replicas=2")
 
 
-def test_topics_of_different_numbers_of_partitions_are_told() -> None:
+def test_topics_of_different_numbers_of_partitions_are_reported() -> None:
     reads = frozenset({"cups", "mugs"})
     same = {"cups": SOUND, "mugs": SOUND, "other": SOUND._replace(partitions=9)}
     assert list(findings.check_partitions(POTTER, same, reads)) == []
@@ -517,7 +517,7 @@ def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: Inacti
         assert each.risk.startswith(says)
 
 
-def test_brokers_that_forget_positions_too_soon_are_told() -> None:
+def test_brokers_that_forget_offsets_too_soon_are_reported() -> None:
     day = {"offsets.retention.minutes": "1440"}
     assert list(findings.check_server("1", day, DAY_MS)) == []
     assert len(list(findings.check_server("1", day, DAY_MS + 1))) == 1
@@ -554,7 +554,7 @@ def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
         (-86_400_000, "error", "1 day behind"),
     ],
 )
-def test_clocks_that_differ_are_told(ahead_ms: int, severity: str, says: str) -> None:
+def test_clocks_that_differ_are_reported(ahead_ms: int, severity: str, says: str) -> None:
     finding = findings.report_clock("broker", ahead_ms)
     assert finding.severity == severity
     assert says in finding.what
@@ -571,7 +571,7 @@ def test_of_settings_that_are_hidden_nothing_is_concluded() -> None:
     assert about(CUPS, hidden) == ["warning this user may not see its settings"]
 
 
-def test_the_topic_on_which_transitions_are_told_is_looked_at_if_they_are(
+def test_the_topic_of_transition_events_is_checked_if_they_are_published(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saga("topics", "apply", embedded_pottery.module)

@@ -34,7 +34,7 @@ def test_a_service_calls_its_people_once_for_each_saga_that_waits_for_them(
     assert all(proof.startswith("t=") and ",v1=" in proof for _, _, proof in calls)
 
 
-def test_a_key_that_is_empty_is_told_at_the_start(pottery_on: Pottery) -> None:
+def test_an_empty_key_is_reported_at_the_start(pottery_on: Pottery) -> None:
     (pottery_on.folder / "key").write_text(" \n")
     settings = Settings.read({"SAGA_HOOK_SECRET_FILE": str(pottery_on.folder / "key"), "SAGA_HOOK": "command:true"})
     with pytest.raises(ConfigurationError, match="SAGA_HOOK_SECRET_FILE is empty"):

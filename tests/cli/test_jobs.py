@@ -1,4 +1,4 @@
-"""A long job goes on from its last saved turn, whoever is killed meanwhile: each item has one effect."""
+"""A long job resumes from its last saved turn, whichever process is killed meanwhile: each item has one effect."""
 
 import asyncio
 import json

@@ -229,9 +229,7 @@ def test_nothing_is_revealed_or_forgotten_without_a_name_and_a_reason(
     assert problem in done.output
 
 
-def test_without_a_folder_of_keys_it_is_said_which_setting_names_it(
-    saga: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_of_keys_the_error_names_its_setting(saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SAGA_KEYS", raising=False)
     for command in (("keys", "new", *WHO), ("keys", "log"), ("keys", "forget", "customer-1", *WHO)):
         done = saga(*command)

@@ -181,7 +181,7 @@ def is_killed_and_goes_on(module: str, dies_at: Sequence[int], is_over: Callable
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_large_results_are_made_once_and_undone_in_reverse_whoever_is_killed(
+def test_large_results_are_made_once_and_undone_in_reverse_whichever_process_is_killed(
     scanner: str, kafka_pottery: Pottery, saga: Call
 ) -> None:
     service, random = kafka_pottery.service, Random(SEED)

@@ -31,7 +31,7 @@ NOW_MS = SystemClock().now_ms()
 
 
 def put(file: Path, *documents: tuple[str, object], collection: str = "saga") -> None:
-    """Put contents of any sort under new keys, as somebody with access to the file can do."""
+    """Put contents of any sort under new keys, as a person with access to the file can do."""
     with sqlite3.connect(file) as connection:
         connection.executemany(
             "INSERT OR REPLACE INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)",
@@ -108,7 +108,7 @@ def test_only_what_a_service_knows_is_listed(shop: Path, saga: Call) -> None:
     assert {name for each in found for name in each["services"]} == {"order"}
 
 
-def test_only_what_somebody_began_is_listed_and_who_it_was_is_shown(file: Path, saga: Call) -> None:
+def test_only_sagas_of_a_principal_are_listed_and_the_principal_is_shown(file: Path, saga: Call) -> None:
     hostile = "ada'; known to nobody\x1b[2J"
     began = {1: "user:4711", 2: "user:4712", 4: "user:4711", 5: hostile}
     put(file, *(a_saga(number, principal=began.get(number)) for number in range(6)))
@@ -124,7 +124,7 @@ def test_only_what_somebody_began_is_listed_and_who_it_was_is_shown(file: Path, 
     assert json.loads(saga("sagas", "show", "s-00005", "--json").stdout)["services"]["svc"]["principal"] == hostile
 
 
-def test_services_that_were_told_of_two_who_began_a_saga_are_shown_with_both(
+def test_services_that_know_different_principals_of_a_saga_are_shown_with_both(
     file: Path, folder: Path, saga: Call
 ) -> None:
     put(file, a_saga(1, principal="user:4711"))
@@ -246,7 +246,7 @@ def test_a_part_is_open_until_its_handler_can_never_run(p: SagaProgress, waiting
 
 
 def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path, saga: Call) -> None:
-    """`order-2` was cancelled: what another service then still waits for nobody will ever say."""
+    """`order-2` was cancelled: what another service then still waits for will never be emitted."""
     p = replace(decode_progress(content_of(shop, "tally", "order-2")), waiting=(kept("both", a_message("A")),))
 
     def is_open() -> bool:
@@ -408,7 +408,7 @@ def test_letters_are_listed_by_saga_and_handler(shop: Path, saga: Call, args: tu
 
 
 @pytest.mark.parametrize("count", [3, 4, 6, 20])
-def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
+def test_of_more_dead_letters_than_are_kept_the_newest_are_listed_with_a_note(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr("saga.ops.dead_letters.RECORDS_MAX", 3)
@@ -447,7 +447,7 @@ def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) 
     assert saga("dead", "list", "--age", "soon").exit_code == 2
 
 
-def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, saga: Call) -> None:
+def test_the_table_of_what_needs_a_person_is_escaped_and_gives_the_reason(shop: Path, saga: Call) -> None:
     evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
     letter = replace(a_letter(1), message=evil)
     say(shop, dead_letters.to_outgoing("payment", letter, iso(NOW_MS), "here", None))
@@ -458,7 +458,7 @@ def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, sa
     assert any("order-3" in row and "blocks" in row and row.endswith("know such cards") for row in rows)
 
 
-def test_without_a_log_what_blocks_is_told_from_the_stores_alone(shop: Path, saga: Call) -> None:
+def test_without_a_log_what_blocks_is_read_from_the_stores_alone(shop: Path, saga: Call) -> None:
     listed = saga("sagas", "list", "--dead")
     assert listed.exit_code == 0
     assert "<service>.dead cannot be shown: no file" in listed.stderr
@@ -475,8 +475,8 @@ def test_a_limit_and_a_prefix_hold_for_what_needs_a_person_too(shop: Path, saga:
     assert saga("sagas", "list", "--dead", "--open").exit_code == 2
 
 
-def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Path, saga: Call) -> None:
-    """`payment` has reserved money for `order-1`, and somebody says that it cannot be given back."""
+def test_a_compensation_that_fails_is_listed_until_it_has_come_to_its_end(shop: Path, saga: Call) -> None:
+    """`payment` has reserved money for `order-1`, and it is escalated that it cannot be given back."""
     [result] = decode_progress(content_of(shop, "payment", "order-1")).results
 
     def said(undoes: str) -> str:

@@ -77,7 +77,7 @@ def test_a_renamed_handler_is_refused_with_the_way_out_and_not_written(saga: Cal
     assert (released / "payment.json").read_bytes() == before
 
 
-def test_what_is_refused_is_written_when_somebody_has_seen_to_it(saga: Call, released: Path) -> None:
+def test_what_is_refused_is_written_when_it_is_accepted_explicitly(saga: Call, released: Path) -> None:
     edit(released / "payment.json", '"name": "reserve"', '"name": "hold"')
     written = saga("manifest", "--write", "--anyway", "services.payment", "--folder", "manifests")
     assert written.exit_code == 0, written.output
@@ -116,7 +116,7 @@ def test_an_event_that_another_manifest_hears_is_kept(saga: Call, released: Path
     assert refused["what"] == "is no longer emitted, but is consumed by elsewhere"
 
 
-def test_consumers_that_nobody_knows_count_and_the_release_before_does_not(saga: Call, released: Path) -> None:
+def test_external_consumers_count_and_the_release_before_does_not(saga: Call, released: Path) -> None:
     told: dict[str, Any] = json.loads((released / "payment.json").read_text("utf-8"))
     noted = {"contract": "PaymentNoted", "version": 1, "topic": "payments", "key": "order_id"}
     outside = {"contract": "InventoryPutBack", "version": 1, "topic": "inventory", "key": "order_id"}
@@ -131,7 +131,7 @@ def test_consumers_that_nobody_knows_count_and_the_release_before_does_not(saga:
     ]
 
 
-def test_what_is_harmless_passes_and_says_to_write_it(saga: Call, released: Path) -> None:
+def test_what_is_harmless_passes_with_the_advice_to_write_it(saga: Call, released: Path) -> None:
     edit(released / "payment.json", '["card", "order_id", "total"]', '["order_id", "total"]')
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests")
     assert checked.exit_code == 0, checked.output
@@ -182,7 +182,7 @@ def test_asked_wrongly(saga: Call, args: tuple[str, ...], problem: str) -> None:
     assert problem in asked.output
 
 
-def test_a_manifest_that_somebody_damaged_is_told_and_escaped(saga: Call, released: Path) -> None:
+def test_a_damaged_manifest_is_reported_and_escaped(saga: Call, released: Path) -> None:
     edit(released / "order.json", '"service": "order"', '"service": "\\u001b[2Jorder"')
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests")
     assert checked.exit_code == 2

@@ -49,7 +49,7 @@ def found(*topics: str) -> Mapping[str, TopicDescription]:
 
 
 class Running(subprocess.Popen[bytes]):
-    """Process of `saga run`. It says what it says into a file: into a pipe that nobody empties it would, once that is
+    """Process of `saga run`. Its output goes into a file: into a pipe that is not read it would, once that is
     full, wait for ever."""
 
     def __init__(self, module: str, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""`saga monitor run` as a process: it answers, may be killed and begins anew, and no service notices."""
+"""`saga monitor run` as a process: it answers, may be killed and starts again, and no service is affected."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def monitoring(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def dead_letter(saga: str) -> TransitionEvent:
-    """Dead letter that is told now."""
+    """Dead letter that is published now."""
     return replace(
         make_transition("payment", 0, 0, "dead", saga=saga, open_=True, error="KeyError"), time=iso(CLOCK.now_ms())
     )
@@ -65,7 +65,7 @@ def stuck(saga: Call, address: str) -> list[str]:
     return [each["saga"] for each in json.loads(result.stdout)["sagas"]]
 
 
-def test_it_answers_the_page_and_the_commands_and_ends_as_told(saga: Call, folder: Path) -> None:
+def test_it_serves_the_page_and_the_commands_and_ends_when_asked(saga: Call, folder: Path) -> None:
     tell(make_transition("order", 0, 0, emitted=("OrderPlaced",)), make_transition("payment", 0, S))
     with monitoring() as (process, address):
         until(lambda: saga("monitor", "trace", "order-1", "--monitor", address).exit_code == 0)
@@ -83,7 +83,7 @@ def test_it_answers_the_page_and_the_commands_and_ends_as_told(saga: Call, folde
     assert (folder / "monitor.log").read_text() == ""
 
 
-def test_it_is_killed_and_begins_anew_and_the_service_goes_on(embedded_pottery: Pottery, saga: Call) -> None:
+def test_it_is_killed_and_starts_again_and_the_service_continues(embedded_pottery: Pottery, saga: Call) -> None:
     assert saga("topics", "apply", embedded_pottery.module).exit_code == 0
     tell(make_transition("order", 0, 0, saga="before"), dead_letter("dead"))
 
@@ -103,7 +103,7 @@ def test_it_is_killed_and_begins_anew_and_the_service_goes_on(embedded_pottery: 
         assert [len(each["members"]) for each in shown] == [1]
 
 
-def test_it_reads_from_a_time_on_if_it_is_told_to(saga: Call, folder: Path) -> None:
+def test_it_reads_from_a_time_on_if_one_is_given(saga: Call, folder: Path) -> None:
     tell(dead_letter("before"))
     told_ms = CLOCK.now_ms()
     until(lambda: CLOCK.now_ms() > told_ms + 5)
@@ -113,7 +113,7 @@ def test_it_reads_from_a_time_on_if_it_is_told_to(saga: Call, folder: Path) -> N
         until(lambda: stuck(saga, address) == ["after"])
 
 
-def test_an_address_that_is_taken_is_told(folder: Path) -> None:
+def test_an_address_in_use_is_reported(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         said = refused("monitor", "run", "--listen", address)
@@ -122,13 +122,13 @@ def test_an_address_that_is_taken_is_told(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "said"), [("--since", "give a time as 90s"), ("--listen", "it must be host:port")])
-def test_what_is_asked_wrongly_is_told(saga: Call, option: str, said: str) -> None:
+def test_wrong_arguments_are_reported(saga: Call, option: str, said: str) -> None:
     result = saga("monitor", "run", option, "yesterday")
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_without_its_libraries_it_says_what_to_install(folder: Path) -> None:
+def test_without_its_libraries_it_names_what_to_install(folder: Path) -> None:
     (folder / "uvicorn.py").write_text("raise ImportError('no uvicorn')")
     ended = subprocess.run(
         command("monitor", "run"),

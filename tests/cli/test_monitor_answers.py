@@ -31,7 +31,7 @@ HISTORY = (
 
 @pytest.fixture
 def history(saga: Call) -> None:
-    """Transitions that services have told, in the log of the current folder."""
+    """Transitions that services have published, in the log of the current folder."""
     tell(*HISTORY)
 
 
@@ -58,7 +58,7 @@ def test_a_trace_shows_all_services_by_time_and_what_is_awaited(saga: Call) -> N
     assert "SAGA_MONITOR is not set: read from the topic saga.transitions: 5 transitions" in result.stderr
 
 
-def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
+def test_a_service_without_workers_that_has_something_to_handle_is_reported(
     saga: Call, embedded_pottery: Pottery
 ) -> None:
     service = embedded_pottery.service
@@ -84,7 +84,7 @@ def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
 
 
 @pytest.mark.usefixtures("history")
-def test_a_saga_that_nobody_told_of_is_not_traced(saga: Call) -> None:
+def test_a_saga_without_transition_events_is_not_traced(saga: Call) -> None:
     result = saga("monitor", "trace", "order-9")
     assert result.exit_code == 1
     assert "no transition of saga order-9 was published; `saga sagas show order-9` reads the stores" in result.stderr
@@ -100,7 +100,7 @@ def test_what_is_stuck_is_listed_with_what_would_end_it(saga: Call) -> None:
     assert (as_json["saga"], as_json["why"], as_json["awaited"]["handler"]) == ("order-1", "dead", "reserve")
 
 
-def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_told(saga: Call) -> None:
+def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_published(saga: Call) -> None:
     result = saga("monitor", "stuck")
     assert (result.exit_code, result.stdout) == (0, "nothing is stuck\n")
     assert "no service has published a transition yet" in result.stderr
@@ -143,7 +143,7 @@ def test_what_comes_from_the_topic_is_printed_escaped(saga: Call) -> None:
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:port", "a:99999"])
-def test_an_address_that_is_none_is_told_with_what_to_give(saga: Call, address: str) -> None:
+def test_an_invalid_address_is_reported_with_what_to_give(saga: Call, address: str) -> None:
     result = saga("monitor", "stuck", "--monitor", address)
     assert result.exit_code == 2
     assert "it must be host:port" in result.stderr
@@ -177,7 +177,7 @@ def answering(answers: dict[str, bytes], status: int = 200) -> Iterator[str]:
 
 
 def answers_of(*transitions: TransitionEvent) -> dict[str, bytes]:
-    """Answers of a monitor to which these were told."""
+    """Answers of a monitor that has read these."""
     views: Queries = Monitor().take(*transitions).answers
     now_ms = BEGIN_MS + 60 * MINUTE
     asked = {
@@ -201,7 +201,7 @@ def test_a_monitor_that_runs_is_asked_and_nothing_is_read(saga: Call, monkeypatc
     assert unknown.exit_code == 1
 
 
-def test_where_no_monitor_answers_the_topic_is_read_and_that_is_told(saga: Call, history: None) -> None:
+def test_where_no_monitor_answers_the_topic_is_read_and_that_is_printed(saga: Call, history: None) -> None:
     with answering({}) as address:
         pass
     result = saga("monitor", "stuck", "--monitor", address)
@@ -219,7 +219,9 @@ def test_where_no_monitor_answers_the_topic_is_read_and_that_is_told(saga: Call,
         ({"/api/stuck": b"{}"}, 500, "answers 500 to /api/stuck; see its log"),
     ],
 )
-def test_what_answers_and_is_no_monitor_is_told(saga: Call, answers: dict[str, bytes], status: int, said: str) -> None:
+def test_what_answers_and_is_no_monitor_is_reported(
+    saga: Call, answers: dict[str, bytes], status: int, said: str
+) -> None:
     with answering(answers, status) as address:
         result = saga("monitor", "stuck", "--monitor", address)
     assert result.exit_code == 2

@@ -58,7 +58,7 @@ def test_a_schema_that_is_deployed_while_the_service_runs_is_enough(
     assert verified.exit_code == 0, verified.output
 
 
-def test_a_service_that_is_started_with_the_schema_goes_on_with_what_another_one_parked(
+def test_a_service_that_is_started_with_the_schema_resumes_what_another_one_parked(
     pottery_on: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert saga("topics", "apply", pottery_on.module).exit_code == 0

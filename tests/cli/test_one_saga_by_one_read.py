@@ -85,7 +85,7 @@ def test_what_is_asked_about_one_saga_needs_no_list(baking: Running, saga: Call,
     assert saga("audit", service).exit_code == 0
 
 
-def test_what_needs_a_list_says_what_to_do(baking: Running, saga: Call, kafka_pottery: Pottery) -> None:
+def test_commands_that_need_a_list_fail_with_what_to_do(baking: Running, saga: Call, kafka_pottery: Pottery) -> None:
     for command in (("sagas", "list"), ("sagas", "verify")):
         refused = saga(*command)
         assert refused.exit_code == 2

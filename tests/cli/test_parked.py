@@ -1,4 +1,4 @@
-"""A run that fails is parked: people see it, others go on, and it goes on itself, whatever dies meanwhile."""
+"""A run that fails is parked: operators see it, others continue, and it resumes by itself, whatever dies meanwhile."""
 
 import asyncio
 import json
@@ -110,7 +110,7 @@ def check_each_once_and_in_order(saga: Call, cups: Sequence[str]) -> None:
 
 
 def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
-    """All events are handled; of the wakes some lie there, and most are committed. How many lie there depends on the
+    """All events are handled; of the timers some lie there, and most are committed. How many lie there depends on the
     machine: each attempt adds one, and commits and this look take their time."""
     said: list[str] = []
 
@@ -151,7 +151,7 @@ def test_what_fails_of_its_own_code_needs_a_person_at_its_first_failure(pottery_
         until(lambda: failing(saga) == [], last=lambda: failing(saga))
 
 
-def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
+def test_operators_see_what_is_parked_and_it_resumes_when_the_cause_is_mended(
     kiln: str, saga: Call, pottery_on: Pottery
 ) -> None:
     service = pottery_on.service
@@ -186,7 +186,7 @@ def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
 def test_a_worker_that_is_killed_again_and_again_loses_no_wake(
     kiln: str, saga: Call, pottery_on: Pottery, request: pytest.FixtureRequest
 ) -> None:
-    """It dies while a wake is held, between the write of a parking and its wake, and wherever else chance has it."""
+    """It dies while a timer waits, between the write of a parking and its timer, and wherever else chance has it."""
     cups, random = [f"cup-{n}" for n in range(8)], Random(SEED)
     with running(kiln):
         order(saga, pottery_on.service, *cups)
@@ -201,7 +201,7 @@ def test_a_worker_that_is_killed_again_and_again_loses_no_wake(
 
 
 @pytest.mark.slow
-def test_a_parked_saga_goes_on_after_the_broker_was_away(
+def test_a_parked_saga_resumes_after_the_broker_was_away(
     embedded_pottery: Pottery, saga: Call, server_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = KafkaServer.start(tmp_path / "kafka")

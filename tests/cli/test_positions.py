@@ -98,7 +98,7 @@ async def test_members_are_shown(saga: Call, pottery_on: Pottery) -> None:
     assert "\n  member " in shown.stdout
 
 
-def test_a_service_that_never_was_there_is_told(saga: Call, pottery: Pottery) -> None:
+def test_a_service_that_never_ran_is_reported(saga: Call, pottery: Pottery) -> None:
     shown = saga("offsets", "show", pottery.service, "no-such-service")
     assert shown.exit_code == 1
     assert shown.stdout.startswith(pottery.service)
@@ -137,7 +137,7 @@ def test_positions_go_back_and_the_move_is_recorded(saga: Call, pottery: Pottery
     assert headers["dead_service"] == pottery.service.encode()
 
 
-def test_before_its_first_start_a_person_says_where_a_service_begins(saga: Call, pottery_on: Pottery) -> None:
+def test_before_its_first_start_an_operator_sets_where_a_service_begins(saga: Call, pottery_on: Pottery) -> None:
     async def published() -> None:
         async with the_broker() as broker:
             await broker.ensure_topics([Topic(pottery_on.topic, 2)])
@@ -275,7 +275,9 @@ async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
         (("--to", "latest", "--who", " "), "--who"),
     ],
 )
-def test_who_asks_wrongly_is_told_what_to_say(saga: Call, pottery: Pottery, args: tuple[str, ...], says: str) -> None:
+def test_wrong_arguments_are_reported_with_the_right_ones(
+    saga: Call, pottery: Pottery, args: tuple[str, ...], says: str
+) -> None:
     result = move(saga, pottery, *args)
     assert result.exit_code == 2
     assert says in result.stderr

@@ -182,7 +182,7 @@ def test_the_traceback_of_a_defect_is_escaped_too() -> None:
     assert all(line.isprintable() for line in run.stderr.split("\n"))
 
 
-def test_what_a_library_says_is_escaped_and_bounded_in_every_command() -> None:
+def test_the_output_of_a_library_is_escaped_and_bounded_in_every_command() -> None:
     code = (
         "import saga.cli.main as m, click, logging\n"
         "@m.main.command('says')\n"
@@ -197,7 +197,7 @@ def test_what_a_library_says_is_escaped_and_bounded_in_every_command() -> None:
     assert run.stderr.count("\n") == 2 * LIBRARY_LINES_MAX + 1
 
 
-def test_what_nobody_can_be_told_and_the_end_of_a_thread_are_escaped_and_bounded_too() -> None:
+def test_errors_that_no_caller_gets_and_the_end_of_a_thread_are_escaped_and_bounded_too() -> None:
     code = (
         "import saga.cli.main as m, threading\n"
         "class Odd:\n"

@@ -1,4 +1,4 @@
-"""`saga publish`: lines of JSON become events in the embedded broker, or nothing does and the reason is told."""
+"""`saga publish`: lines of JSON become events in the embedded broker, or nothing does and the reason is printed."""
 
 import asyncio
 import importlib
@@ -121,7 +121,7 @@ def test_problems_come_as_json_when_asked_for(folder: Path, saga: Call) -> None:
     assert good == {"event": "OrderPlaced", "topic": "orders", "published": 1}
 
 
-def test_the_value_of_a_sensitive_field_is_not_told(folder: Path, saga: Call) -> None:
+def test_the_value_of_a_sensitive_field_is_not_printed(folder: Path, saga: Call) -> None:
     result = saga("publish", "OrderPlaced", stdin=lines(a_line(card=4242424242)))
     assert "card" in result.stderr
     assert "4242424242" not in result.output
@@ -173,7 +173,7 @@ def test_a_line_of_any_number_of_wrong_fields_takes_time_in_proportion(folder: P
     assert told["problems"][0]["what"].startswith("f89999: comes twice" if "f8" in last else "OrderPlaced: ")
 
 
-def test_of_a_file_of_wrong_lines_so_many_problems_are_told_and_all_lines_are_counted(
+def test_of_a_file_of_wrong_lines_the_first_problems_are_printed_and_all_lines_are_counted(
     folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.cli.publish.PROBLEMS_MAX", 5)
@@ -228,7 +228,7 @@ def test_without_contracts_or_a_broker_it_cannot_start(
     assert "there is no folder contracts/" in no_contracts.stderr
 
 
-def test_who_begins_the_sagas_is_said_of_each_event(folder: Path, saga: Call) -> None:
+def test_the_principal_of_the_sagas_is_in_each_event(folder: Path, saga: Call) -> None:
     result = saga(
         "publish", "OrderPlaced", "--principal", "user:4711", stdin=lines(a_line("order-1"), a_line("order-2"))
     )
@@ -236,12 +236,12 @@ def test_who_begins_the_sagas_is_said_of_each_event(folder: Path, saga: Call) ->
     assert [dict(record.headers)["ce_sagaprincipal"] for record in published(folder)] == [b"user:4711"] * 2
 
 
-def test_who_cannot_be_named_is_told_before_anything_is_read(folder: Path, saga: Call) -> None:
+def test_an_invalid_principal_is_reported_before_anything_is_read(folder: Path, saga: Call) -> None:
     result = saga("publish", "OrderPlaced", "--principal", " ", stdin=lines(a_line("order-1")))
     assert (result.exit_code, "has to be text that can be printed" in result.stderr) == (2, True)
 
 
-def test_with_an_event_that_begins_no_saga_nobody_begins_one(
+def test_an_event_that_starts_no_saga_has_no_principal(
     embedded_pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(embedded_pottery.folder))

@@ -34,7 +34,7 @@ ALL = ["inventory", "order", "payment", "shipping", "tally"]
 
 
 def change(file: Path, collection: str, key: str, how: Callable[[bytes], bytes]) -> None:
-    """Change a document, as somebody with access to the file can do."""
+    """Change a document, as a person with access to the file can do."""
 
     async def changed() -> None:
         async with SqliteStore(file, clock=SystemClock()) as store:
@@ -64,7 +64,7 @@ def test_sagas_are_listed_newest_first_with_their_state_in_each_service(shop: Pa
     assert all(each["started"] <= each["changed"] for each in found["sagas"])
 
 
-def test_the_limit_keeps_the_newest_and_tells_that_there_are_more(shop: Path, saga: Call) -> None:
+def test_the_limit_keeps_the_newest_and_shows_that_there_are_more(shop: Path, saga: Call) -> None:
     found = json.loads(saga("sagas", "list", "--json", "--limit", "2").stdout)
     everything = json.loads(saga("sagas", "list", "--json", "--limit", "4").stdout)
     assert found["sagas"] == everything["sagas"][:2]
@@ -81,7 +81,7 @@ def test_only_what_is_open_or_dead_is_listed_when_asked_for(shop: Path, saga: Ca
     assert still_open == dead
 
 
-def test_the_table_says_the_same_for_people(shop: Path, saga: Call) -> None:
+def test_the_table_for_people_has_the_same_content(shop: Path, saga: Call) -> None:
     heading, *rows = saga("sagas", "list").stdout.splitlines()
     assert heading.split() == ["SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"]
     assert len(rows) == 4
@@ -102,7 +102,7 @@ def test_a_progress_that_cannot_be_read_is_listed_as_damaged_and_the_others_are_
     assert "payment:damaged" in saga("sagas", "list").stdout
 
 
-def test_several_services_in_one_file_are_told_apart(folder: Path, saga: Call) -> None:
+def test_several_services_in_one_file_are_distinguished(folder: Path, saga: Call) -> None:
     asyncio.run(_shared(folder / "all.db"))
     found = json.loads(saga("sagas", "list", "--json", "--store", "sqlite:///all.db").stdout)["sagas"]
     assert {each["saga"]: sorted(each["services"]) for each in found} == {"a": ["x", "y"], "b::c": ["x", "y"]}
@@ -121,7 +121,7 @@ async def _shared(file: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["sagas", "list"], ["sagas", "show", "order-1"], ["sagas", "verify"]])
-def test_without_a_store_the_exit_code_is_2_and_what_to_do_is_said(
+def test_without_a_store_the_exit_code_is_2_and_what_to_do_is_printed(
     folder: Path, saga: Call, command: list[str]
 ) -> None:
     result = saga(*command)
@@ -152,7 +152,9 @@ def test_a_store_of_a_newer_version_is_not_passed_over(shop: Path, saga: Call) -
     assert "format 99" in listed.stderr
 
 
-def test_all_problems_of_the_settings_are_told_at_once(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_problems_of_the_settings_are_reported_at_once(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SAGA_STORE", "couch://x")
     monkeypatch.setenv("SAGA_DRAIN_S", "long")
     listed = saga("sagas", "list")
@@ -206,7 +208,7 @@ def test_a_saga_is_one_timeline_over_all_services(shop: Path, saga: Call) -> Non
     assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
 
 
-def test_the_timeline_for_people_says_what_is_open_and_why(shop: Path, saga: Call) -> None:
+def test_the_timeline_for_people_shows_what_is_open_and_why(shop: Path, saga: Call) -> None:
     text = saga("sagas", "show", "order-3").stdout
     assert text.startswith("saga order-3: no outcome yet; known to inventory, order, payment, shipping, tally\n")
     assert "(Permanent: the bank does not know such cards)" in text
@@ -283,7 +285,7 @@ class Paced(ShopClock):
                 raise Interrupted
 
 
-async def test_following_waits_for_the_saga_and_tells_each_transition_once(folder: Path) -> None:
+async def test_following_waits_for_the_saga_and_prints_each_transition_once(folder: Path) -> None:
     seen: list[TimelineEntry] = []
     warned = list[object]()
     clock = Paced(folder / ".saga")
@@ -296,7 +298,7 @@ async def test_following_waits_for_the_saga_and_tells_each_transition_once(folde
     assert sorted({line.service for line in seen}) == ALL
 
 
-def test_following_ends_well_with_ctrl_c_and_tells_what_it_saw_at_once(shop: Path) -> None:
+def test_following_ends_well_with_ctrl_c_and_prints_what_it_saw_at_once(shop: Path) -> None:
     # As the shell starts it, save that Ctrl-C reaches it whatever the process that runs the tests does with it.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -345,7 +347,7 @@ def test_a_transition_that_was_changed_is_named(shop: Path, saga: Call) -> None:
     assert saga("sagas", "verify", "order-1").exit_code == 1
 
 
-def test_of_more_broken_histories_than_are_shown_it_is_told_how_many_there_are(
+def test_with_more_broken_histories_than_are_shown_their_number_is_printed(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for order in ("order-1", "order-2", "order-3"):
@@ -443,7 +445,9 @@ def test_another_sagas_document_under_this_id_is_found_though_it_names_this_one(
 
 
 @pytest.mark.parametrize("says", ["inventory", "payment"])
-def test_a_progress_under_another_services_key_is_found_whatever_it_says(shop: Path, saga: Call, says: str) -> None:
+def test_a_progress_under_the_key_of_another_service_is_found_whatever_it_claims(
+    shop: Path, saga: Call, says: str
+) -> None:
     p = decode_progress(content_of(shop / ".saga" / "inventory.db", "inventory::order-1"))
     put(shop / ".saga" / "payment.db", "payment::order-1", encode(replace(p, service=says)))
     [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
@@ -499,7 +503,7 @@ def test_a_history_of_an_older_format_is_counted_as_not_bound_to_its_saga(shop: 
     assert json.loads(saga("sagas", "verify", "--json").stdout)["older"] == 1
 
 
-def test_the_help_says_what_is_not_found(saga: Call) -> None:
+def test_the_help_names_what_is_not_found(saga: Call) -> None:
     told = saga("sagas", "verify", "--help").stdout
     for what in (
         "intents",
@@ -514,7 +518,7 @@ def test_the_help_says_what_is_not_found(saga: Call) -> None:
         assert what in told.partition("Not found")[2]
 
 
-def test_verifying_a_saga_that_nobody_knows_is_a_no(shop: Path, saga: Call) -> None:
+def test_verifying_an_unknown_saga_exits_with_1(shop: Path, saga: Call) -> None:
     verified = saga("sagas", "verify", "order-99")
     assert verified.exit_code == 1
     assert "no service knows saga order-99" in verified.stderr

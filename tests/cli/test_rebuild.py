@@ -1,4 +1,4 @@
-"""`saga sagas rebuild`: progresses that are lost are made anew from the topics, as they were, and without the
+"""`saga sagas rebuild`: progresses that are lost are rebuilt from the topics, as they were, and without the
 outside."""
 
 import asyncio
@@ -137,7 +137,7 @@ def test_finished_sagas_are_made_as_they_were(folder: Path, saga: Call, service:
     assert saga("sagas", "rebuild", *MODULES, "--dry-run").stdout == "no sagas to be rebuilt, 0 cannot be\n"
 
 
-def test_a_saga_that_waits_is_made_as_it_was_and_goes_on(folder: Path, saga: Call) -> None:
+def test_a_waiting_saga_is_rebuilt_as_it_was_and_continues(folder: Path, saga: Call) -> None:
     shop = Shop()
 
     async def without_payment() -> None:
@@ -258,7 +258,7 @@ def test_a_worker_that_comes_first_keeps_its_progress(
     assert progresses(folder)["payment::one"].n == 0
 
 
-def test_what_a_person_has_decided_is_not_made_anew(folder: Path, saga: Call) -> None:
+def test_what_an_operator_has_decided_is_not_rebuilt(folder: Path, saga: Call) -> None:
     ordered(folder, one=Shop())
     lose(folder, "payment", "one")
 
@@ -341,7 +341,7 @@ def handled_for_good(service: str, topic: str) -> int:
     return sum(position for partition, position in asyncio.run(positions()).items() if partition.topic == topic)
 
 
-def test_it_works_wherever_the_log_is_and_is_told(
+def test_it_works_on_each_broker_and_its_result_is_published(
     pottery_on: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_TRANSITIONS", "on")

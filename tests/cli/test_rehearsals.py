@@ -106,7 +106,7 @@ def dead(pottery_on: Pottery, saga: Call) -> Iterator[Running]:
         yield process
 
 
-def test_a_rehearsal_tells_what_the_code_of_today_would_do_and_does_nothing(
+def test_a_rehearsal_shows_what_the_current_code_would_do_and_does_nothing(
     dead: Running, saga: Call, pottery_on: Pottery
 ) -> None:
     baked = (pottery_on.folder / "baked").read_text()
@@ -178,7 +178,9 @@ def test_whatever_a_resource_gives_has_a_stand_in_whose_methods_can_be_named(giv
         (("--code", "services.order", "--dry-run"), "none of these modules declares 'payment'"),
     ],
 )
-def test_a_rehearsal_is_of_the_service_and_only_told(saga: Call, shop: Path, args: tuple[str, ...], told: str) -> None:
+def test_a_rehearsal_needs_dry_run_and_the_module_of_the_service(
+    saga: Call, shop: Path, args: tuple[str, ...], told: str
+) -> None:
     result = saga("dead", "replay", "payment", "--all", *SAID, *args)
     assert result.exit_code == 2
     assert told in result.stderr

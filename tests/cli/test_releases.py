@@ -174,7 +174,7 @@ def by_release() -> set[tuple[str, str]]:
 
 
 @pytest.mark.timeout(240)
-def test_sagas_of_one_release_go_on_in_the_next_one_while_both_run(shop: Shop) -> None:
+def test_sagas_of_one_release_continue_in_the_next_one_while_both_run(shop: Shop) -> None:
     half_way, waiting, newer, both, late = map(cups_of, ("half", "wait", "new", "both", "late"))
     # The old release alone: some are parked half way through a run, with what it began on, and others wait.
     shop.deploy(OLD, "potter-0")

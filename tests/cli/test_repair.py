@@ -1,4 +1,4 @@
-"""`saga sagas repair`: sagas that get no message any more hear of what earlier releases said, and of what they wait
+"""`saga sagas repair`: sagas that get no message any more receive what earlier releases emitted, and what they wait
 for."""
 
 import asyncio
@@ -75,7 +75,7 @@ def handlers_of(saga: Call, id_: str) -> list[str]:
     return [line["handler"] for line in shown["timeline"]]
 
 
-def test_all_sagas_hear_what_earlier_releases_said(released: Path, saga: Call) -> None:
+def test_all_sagas_receive_what_earlier_releases_emitted(released: Path, saga: Call) -> None:
     told = saga("sagas", "repair", "second_release", "--dry-run")
     assert told.exit_code == 0
     assert told.stdout.splitlines() == [
@@ -100,7 +100,7 @@ def test_all_sagas_hear_what_earlier_releases_said(released: Path, saga: Call) -
 
 
 @pytest.mark.parametrize("damaged", ["progress", "transition"])
-def test_a_saga_that_cannot_be_gone_on_with_is_told_and_the_others_are_done(
+def test_a_saga_that_cannot_be_resumed_is_reported_and_the_others_are_done(
     released: Path, saga: Call, damaged: str
 ) -> None:
     asyncio.run(_damaged(released, damaged))
@@ -164,7 +164,7 @@ HAPPENS = {"made parked", "made later", "made timed", "reminded parked", "remind
 
 @dataclass(frozen=True)
 class Kiln:
-    """A service in which one saga is parked, one goes on later, and one has its deadline before it; and its folder."""
+    """A service in which one saga is parked, one is suspended, and one has its deadline before it; and its folder."""
 
     pottery: Pottery
     module: str
@@ -208,7 +208,7 @@ async def _has_timers(service: str) -> bool:
 
 
 async def _made(pottery: Pottery) -> list[str]:
-    """Ids of what the service has said, in the order in which it lies there."""
+    """Ids of what the service has published, in the order in which it lies there."""
     async with the_broker() as broker:
         return [texts_of(record.headers)["ce_id"] async for record in broker.scan(pottery.made)]
 
@@ -248,7 +248,7 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
 
 
 @pytest.mark.parametrize("lost", ["created again", "removed"])
-def test_timers_that_are_lost_while_nobody_runs_are_sent_again_by_the_service_itself(
+def test_timers_that_are_lost_while_no_worker_runs_are_published_again_by_the_service_itself(
     kafka_pottery: Pottery, saga: Call, kafka_address: str, lost: str
 ) -> None:
     kiln = a_kiln(kafka_pottery)
@@ -269,7 +269,7 @@ def test_timers_that_are_lost_while_nobody_runs_are_sent_again_by_the_service_it
     assert "its timers are lost" not in saga("doctor", kiln.module).stdout
 
 
-def test_what_lay_in_a_topic_that_was_created_again_is_told_and_published_again_by_a_repair(
+def test_events_of_a_topic_that_was_created_again_are_reported_and_published_again_by_a_repair(
     kafka_pottery: Pottery, saga: Call, kafka_address: str
 ) -> None:
     pottery = kafka_pottery

@@ -1,4 +1,4 @@
-"""Tools and services as a user who may little: what is not allowed is told, with what to allow. And as one who may
+"""Tools and services as a user with few rights: what is not allowed is named, with what to allow. And as one who may
 exactly what `saga access kafka` prints."""
 
 import asyncio
@@ -57,7 +57,7 @@ def guarded(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def as_anybody(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on as somebody who may everything."""
+    """From here on as a user with all rights."""
     monkeypatch.setenv("SAGA_BROKER", f"kafka://{guarded.kafka.address}")
     for name in ("SASL", "CLEARTEXT", "USERNAME", "PASSWORD"):
         monkeypatch.delenv(f"SAGA_KAFKA_{name}", raising=False)
@@ -104,7 +104,7 @@ def pottery(guarded: Guarded, embedded_pottery: Pottery, saga: Call, monkeypatch
     return embedded_pottery
 
 
-def test_a_user_who_may_too_little_is_told_what_is_missing(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
+def test_a_user_with_too_few_rights_learns_what_is_missing(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
     allowed = guarded.allow(
         Right(TOPIC, pottery.topic, READ),
         Right(TOPIC, pottery.sold, DESCRIBE),
@@ -134,7 +134,7 @@ def test_a_plan_is_not_made_of_what_may_not_be_seen(saga: Call, guarded: Guarded
     assert result.stdout == ""
 
 
-def test_a_group_that_may_not_be_seen_is_told_as_such(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
+def test_a_group_that_may_not_be_described_is_reported_as_such(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
     asyncio.run(guarded.allow(Right(TOPIC, pottery.topic, READ), Right(TOPIC, pottery.dead, WRITE)))
     result = saga("offsets", "show", pottery.service)
     assert result.exit_code == 2
@@ -175,14 +175,14 @@ def test_a_service_that_may_not_be_in_its_group_ends_and_names_the_group(guarded
     assert f"--operation Read --group {pottery.service}" in said
 
 
-def test_a_client_that_may_not_write_is_told_so_and_publishes_nothing(guarded: Guarded, pottery: Pottery) -> None:
+def test_a_client_that_may_not_write_gets_that_error_and_publishes_nothing(guarded: Guarded, pottery: Pottery) -> None:
     asyncio.run(guarded.allow(*needed(pottery).values()))
     said = refused("publish", "CupOrdered", stdin=A_CUP)
     assert "nothing was published" in said
     assert f"--operation Write --topic {pottery.topic}" in said
 
 
-def test_a_service_whose_rights_are_taken_away_waits_and_goes_on_when_it_has_them_again(
+def test_a_service_whose_rights_are_revoked_waits_and_continues_when_it_has_them_again(
     guarded: Guarded, pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rights = needed(pottery)
@@ -194,7 +194,7 @@ def test_a_service_whose_rights_are_taken_away_waits_and_goes_on_when_it_has_the
         assert saga("publish", "CupOrdered", stdin=A_CUP.replace("cup-1", cup)).exit_code == 0
 
     def made() -> set[bytes | None]:
-        """Cups of which it is said: twice, perhaps, for whose offset could not be committed is looked at again."""
+        """Cups that were reported: twice, perhaps, for one whose offset could not be committed is looked at again."""
 
         async def keys() -> set[bytes | None]:
             async with the_broker() as broker:
@@ -373,7 +373,7 @@ def right_on(rights: Sequence[Right], name: str, operation: int) -> Right:
     return found
 
 
-def test_a_client_with_exactly_the_printed_rights_publishes_and_without_them_is_told(
+def test_a_client_with_exactly_the_printed_rights_publishes_and_without_them_gets_an_error(
     saga: Call, guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]]
 ) -> None:
     rights = allowed(pottery.module, "--for", "client", "--event", "CupOrdered")
@@ -384,7 +384,7 @@ def test_a_client_with_exactly_the_printed_rights_publishes_and_without_them_is_
     ended(saga, "publish", "CupOrdered", stdin=A_CUP, code=2, word=NO_PRODUCER)
 
 
-def test_a_client_with_exactly_the_printed_rights_asks_and_listens_and_without_them_is_told(
+def test_a_client_with_exactly_the_printed_rights_asks_and_listens_and_without_them_gets_an_error(
     guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contract = pottery.folder / "contracts" / pottery.made / "CupMade.v1.avsc"
@@ -434,7 +434,7 @@ def test_a_client_with_exactly_the_printed_rights_asks_and_listens_and_without_t
     refused_with(pottery.made)
 
 
-def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_without_one_is_told(
+def test_an_operator_with_exactly_the_printed_rights_reads_and_commands_and_without_one_gets_an_error(
     saga: Call,
     guarded: Guarded,
     pottery: Pottery,
@@ -538,7 +538,7 @@ def test_without_the_right_to_create_a_topic_that_is_missing_it_is_named(
     ended(saga, "topics", "apply", embedded_pottery.module, code=2, word=embedded_pottery.made)
 
 
-def test_the_doctor_with_exactly_the_printed_rights_sees_everything_and_says_what_it_does_not(
+def test_the_doctor_with_exactly_the_printed_rights_sees_everything_and_reports_what_it_does_not(
     saga: Call, guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]]
 ) -> None:
     rights = allowed(pottery.module, "--for", "doctor")

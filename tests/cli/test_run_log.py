@@ -1,4 +1,4 @@
-"""Log of `saga run` on standard error: lines of one form, whoever says them."""
+"""Log of `saga run` on standard error: lines of one form, whichever part writes them."""
 
 import json
 import os

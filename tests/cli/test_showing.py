@@ -98,7 +98,7 @@ def test_a_compensation_is_shown_though_the_log_cannot_be_asked(shop: Path, saga
     assert shown.stdout.endswith(told)
 
 
-def test_a_call_of_which_nobody_knows_what_became_is_shown_with_its_run(shop: Path, saga: Call) -> None:
+def test_a_call_of_unknown_result_is_shown_with_its_run(shop: Path, saga: Call) -> None:
     call = Made(kind="step", name="refund", number=2, input="d", arguments='"charge-1", 7')
     first = replace(call, number=1, arguments="")
     begun = replace(undoing(), kind="do", begins=call, calls=(first,))
@@ -257,7 +257,7 @@ def test_what_an_upcaster_reads_is_shown_as_it_was_written(saga: Call, reserved:
     assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80"}\n' in text
 
 
-def test_without_contracts_no_value_is_shown_and_it_is_said_why(
+def test_without_contracts_no_value_is_shown_and_the_reason_is_given(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_CONTRACTS", str(shop / "nowhere"))

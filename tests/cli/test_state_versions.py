@@ -56,7 +56,7 @@ def handlers(saga: Call) -> list[str]:
     return [line["handler"] for line in lines if line["outcome"] == "handled"]
 
 
-def test_a_release_with_another_state_goes_on_with_what_the_one_before_has_written(
+def test_a_release_with_another_state_continues_with_what_the_one_before_has_written(
     embedded_pottery: Pottery, saga: Call
 ) -> None:
     pottery = embedded_pottery

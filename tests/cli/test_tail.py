@@ -1,4 +1,4 @@
-"""`saga topics tail`: what it shows of each kind of record, and of which, on both brokers; and that it goes on."""
+"""`saga topics tail`: what it shows of each kind of record, and of which, on both brokers; and that it continues."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def with_topics(saga: Call, pottery: Pottery) -> None:
     assert saga("topics", "apply", pottery.module).exit_code == 0
 
 
-def test_a_topic_is_told_record_by_record_with_the_fields_of_its_events(saga: Call, pottery_on: Pottery) -> None:
+def test_a_topic_is_printed_record_by_record_with_the_fields_of_its_events(saga: Call, pottery_on: Pottery) -> None:
     with_topics(saga, pottery_on)
     published(saga, "cup-1", "cup-2", "cup-3")
     told = saga("topics", "tail", pottery_on.topic, "--no-follow", "--json")
@@ -51,7 +51,7 @@ def test_a_topic_is_told_record_by_record_with_the_fields_of_its_events(saga: Ca
     assert text[text.index(one) + 1] == '    {"cup_id": "cup-2"}'
 
 
-def test_a_saga_is_told_from_all_topics_and_nothing_of_another(saga: Call, pottery_on: Pottery) -> None:
+def test_a_saga_is_printed_from_all_topics_and_nothing_of_another(saga: Call, pottery_on: Pottery) -> None:
     with_topics(saga, pottery_on)
     published(saga, "cup-1", "cup-2")
     write(Outgoing(pottery_on.sold, b"cup-2", b"{}", ()), Outgoing(pottery_on.sold, b"cup-1", b"{}", ()))
@@ -65,7 +65,9 @@ def test_a_saga_is_told_from_all_topics_and_nothing_of_another(saga: Call, potte
     assert (nobody.exit_code, nobody.stdout, nobody.stderr) == (1, "", "there is no record of cup-9\n")
 
 
-def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedded_pottery: Pottery) -> None:
+def test_what_cannot_be_read_is_printed_with_the_reason_and_the_others_as_ever(
+    saga: Call, embedded_pottery: Pottery
+) -> None:
     topic = embedded_pottery.topic
     write(
         Outgoing(topic, b"cup-1", b"\xc3\x01........", ()),
@@ -90,7 +92,7 @@ def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedd
     assert "secret" not in text
 
 
-def test_a_damaged_record_is_told_and_holds_up_nothing_else(saga: Call, embedded_pottery: Pottery) -> None:
+def test_a_damaged_record_is_printed_and_blocks_nothing_else(saga: Call, embedded_pottery: Pottery) -> None:
     topic = embedded_pottery.topic
     write(topics=[Topic(topic, 2)])
     published(saga, *(f"cup-{n}" for n in range(20)))
@@ -110,7 +112,7 @@ def test_a_damaged_record_is_told_and_holds_up_nothing_else(saga: Call, embedded
     assert f"{topic}/0" in told.stderr
 
 
-def test_sensitive_values_are_hidden_and_letters_and_controls_are_told(saga: Call, shop: Path) -> None:
+def test_sensitive_values_are_hidden_and_dead_letters_and_controls_are_printed(saga: Call, shop: Path) -> None:
     order = {
         "order_id": "order-9", "customer_id": "c-1", "sku": "tea", "quantity": 1, "total": "9.80",
         "card": "4242-4242", "address": "Kiel",
@@ -156,7 +158,7 @@ def test_since_leaves_out_what_is_older(saga: Call, pottery_on: Pottery) -> None
     assert "--since soon: give a time" in saga("topics", "tail", pottery_on.topic, "--since", "soon").stderr
 
 
-def test_it_goes_on_with_what_comes_until_it_is_left(saga: Call, pottery_on: Pottery, tmp_path: Path) -> None:
+def test_it_continues_with_what_comes_until_it_is_stopped(saga: Call, pottery_on: Pottery, tmp_path: Path) -> None:
     with_topics(saga, pottery_on)
     published(saga, "cup-1")
     out = tmp_path / "out"
@@ -175,7 +177,7 @@ def test_it_goes_on_with_what_comes_until_it_is_left(saga: Call, pottery_on: Pot
     assert [json.loads(line)["topic"] for line in out.read_text().splitlines()] == [pottery_on.topic, pottery_on.sold]
 
 
-def test_what_is_neither_a_topic_nor_a_saga_is_said(saga: Call, embedded_pottery: Pottery) -> None:
+def test_what_is_neither_a_topic_nor_a_saga_is_an_error(saga: Call, embedded_pottery: Pottery) -> None:
     missing = saga("topics", "tail", "cups")
     assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
     write(topics=[Topic("elsewhere", 1)])

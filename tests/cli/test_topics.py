@@ -1,4 +1,4 @@
-"""`saga topics`: what is to be done so that topics are as the contracts want them, told and done."""
+"""`saga topics`: what is to be done so that topics are as the contracts want them, printed and done."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def as_agreed(pottery: Pottery, partitions: int = 2) -> Mapping[str, tuple[int, 
 # -------------------------------------------------------------------- on each broker
 
 
-def test_a_plan_says_what_would_be_made_and_makes_nothing(saga: Call, pottery_on: Pottery) -> None:
+def test_a_plan_lists_what_would_be_made_and_makes_nothing(saga: Call, pottery_on: Pottery) -> None:
     planned = saga("topics", "plan", pottery_on.module)
     assert planned.exit_code == 0, planned.output
     lines = [" ".join(line.split()) for line in planned.stdout.splitlines()]
@@ -65,7 +65,7 @@ def test_apply_makes_topics_as_the_contracts_say_once(saga: Call, pottery_on: Po
     assert found(pottery_on) == as_agreed(pottery_on)
 
 
-def test_another_retention_is_told_and_given(saga: Call, pottery_on: Pottery) -> None:
+def test_another_retention_is_reported_and_set(saga: Call, pottery_on: Pottery) -> None:
     saga("topics", "apply", pottery_on.module)
     pottery_on.agree(pottery_on.made, partitions=2, retention_days=None)
     pottery_on.agree(pottery_on.sold, partitions=2, retention_days=0.5)
@@ -112,7 +112,9 @@ def test_the_embedded_broker_gives_no_more_partitions(saga: Call, embedded_potte
 # -------------------------------------------------------------------- more partitions, on Kafka
 
 
-async def test_partitions_grow_only_when_all_is_handled_and_nobody_is_there(saga: Call, kafka_pottery: Pottery) -> None:
+async def test_partitions_grow_only_when_all_is_handled_and_no_member_is_there(
+    saga: Call, kafka_pottery: Pottery
+) -> None:
     async def called(command: str) -> tuple[int, str]:
         result = await asyncio.to_thread(saga, "topics", command, module)
         line = next(line for line in result.stdout.splitlines() if kafka_pottery.topic in line.split())
@@ -212,11 +214,11 @@ async def test_of_a_plan_with_a_refusal_nothing_is_done() -> None:
 @pytest.mark.parametrize(
     ("ms", "text"), [(0, "0 milliseconds"), (1, "1 millisecond"), (36 * HOUR_MS, "1.5 days"), (90_000, "1.5 minutes")]
 )
-def test_times_are_told_in_words(ms: float, text: str) -> None:
+def test_times_are_printed_in_words(ms: float, text: str) -> None:
     assert describe_duration(ms) == text
 
 
-def test_the_topic_on_which_transitions_are_told_is_made_and_kept_as_the_settings_say(
+def test_the_topic_of_transition_events_is_made_and_kept_according_to_the_settings(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(command: str) -> list[list[str]]:

@@ -42,7 +42,7 @@ def test_a_type_is_unknown_where_neither_header_nor_bytes_say_a_contract_or_they
     assert find_unknown_type(given, [OURS, OURS]) == found
 
 
-def test_the_types_of_most_records_are_told_with_count_and_place() -> None:
+def test_the_types_of_most_records_are_listed_with_count_and_place() -> None:
     looked = TopicSample()
     for offset in range(20):
         looked.add(record(f"type-{offset % 7 if offset < 18 else 0}".encode(), b"{}", offset), [OURS])

@@ -33,7 +33,7 @@ class Told:
     earlier: bytes
     """Progress of order-1 before it was confirmed."""
     others: bytes
-    """Progress of order-1 as another service of the same name has it, elsewhere: as long, and told by nobody."""
+    """Progress of order-1 as another service of the same name has it, elsewhere: as long, and never published."""
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def told(told_once: Told, folder: Path) -> Told:
 
 
 def at_store(act: Callable[[SqliteStore], Any]) -> None:
-    """Do something to the store, as somebody with access to the file can do."""
+    """Do something to the store, as a person with access to the file can do."""
 
     async def done() -> None:
         async with SqliteStore(Path("store.db"), clock=SystemClock()) as store:
@@ -112,7 +112,7 @@ def put_on_topic(*records: Outgoing) -> None:
     asyncio.run(done())
 
 
-def test_what_was_told_is_what_is_there(told: Told, saga: Call) -> None:
+def test_stores_that_match_the_published_transitions_are_sound(told: Told, saga: Call) -> None:
     found = verified(saga, exit_code=0)
     assert (found["histories"], found["witnessed"], found["in_part"], found["strange"]) == (2, 2, 0, 0)
     assert (found["broken"], found["alone"]) == ([], None)
@@ -154,7 +154,7 @@ def test_a_document_that_was_removed_is_found_before_it_can_have_expired(told: T
 
 def test_two_transitions_with_one_number_are_found(told: Told, saga: Call) -> None:
     async def written_by_somebody() -> None:
-        """An earlier version is put back while the service runs, and it goes on from there."""
+        """An earlier version is put back while the service runs, and it continues from there."""
         async with workplace(Path.cwd()) as place:
             document = await place.store.get("saga", KEY)
             assert document is not None
@@ -171,7 +171,7 @@ def test_two_transitions_with_one_number_are_found(told: Told, saga: Call) -> No
     assert broken["todo"].startswith("look at both")
 
 
-def test_a_history_that_was_not_told_to_its_end_or_not_at_all_is_no_damage_and_counted(told: Told, saga: Call) -> None:
+def test_a_history_that_was_published_in_part_or_not_at_all_is_no_damage_and_counted(told: Told, saga: Call) -> None:
     async def untold() -> None:
         async with workplace(Path.cwd()) as place, at_work(place, payment):
             await place.publish(an_order("order-3"), OrderConfirmed(order_id="order-2"))
@@ -183,7 +183,7 @@ def test_a_history_that_was_not_told_to_its_end_or_not_at_all_is_no_damage_and_c
     assert "1 to their last transition, 1 in part, 1 not at all" in saga("sagas", "verify", *ADDRESSES).stdout
 
 
-def test_what_somebody_else_writes_to_the_topic_is_counted_and_accuses_nobody(told: Told, saga: Call) -> None:
+def test_foreign_records_in_the_topic_are_counted_and_break_no_history(told: Told, saga: Call) -> None:
     put_on_topic(
         Outgoing(TRANSITIONS, b"order-1", b"\x00\xff", ()),
         Outgoing(TRANSITIONS, b"order-1", None, ()),
@@ -195,7 +195,7 @@ def test_what_somebody_else_writes_to_the_topic_is_counted_and_accuses_nobody(to
     assert "3 records on saga.transitions are not transitions: another program writes there" in shown
 
 
-def test_without_a_witness_it_is_said_what_cannot_be_found(
+def test_without_transition_events_the_output_names_what_cannot_be_found(
     told: Told, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(told.earlier)

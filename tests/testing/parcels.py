@@ -20,7 +20,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Seen:
-    """Versions that a saga was shown, in order, and those that were there before each, as far as that was told."""
+    """Versions that a saga was shown, in order, and those that were there before each, as far as they are known."""
 
     versions: tuple[int, ...] = ()
     before: tuple[int | None, ...] = ()

@@ -18,7 +18,7 @@ PATIENT = Retry(attempts_max=60, delay_s_max=1)
 
 
 class Till:
-    """The outside: it takes each sum once, by key, and fails as often as it is told to."""
+    """The external system: it takes each sum once, by key, and fails as often as it is asked to."""
 
     def __init__(self, fails: int = 0) -> None:
         self.fails = fails

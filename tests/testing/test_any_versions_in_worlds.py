@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 
 class Play:
-    """Classes of all versions, what is said in each, and what was heard."""
+    """Classes of all versions, what is emitted in each, and what was received."""
 
     def __init__(self, module: ModuleType, versions: int, draw: Draw, sagas: Sequence[str]) -> None:
         self.begun, self.ended = module.Begun, module.Ended
@@ -69,7 +69,7 @@ class Play:
         return service
 
     def check(self, sagas: Sequence[str]) -> None:
-        """Each saga was heard with what some version said: fields that did not change are what they were."""
+        """Each saga was received with what some version emitted: fields that did not change are what they were."""
         assert {said.order_id for _, said in self.heard} == set(sagas)
         for version, heard in self.heard:
             options = [self.said[n + 1, heard.order_id] for n in range(len(self.classes))]

@@ -1,4 +1,4 @@
-"""Documents that an application writes in a world: simulated under faults, noted by the store or told by a connector,
+"""Documents that an application writes in a world: simulated under faults, noted by the store or read by a connector,
 and in real processes."""
 
 import json
@@ -116,7 +116,7 @@ def test_each_version_is_shown_once_in_order_and_the_last_surely_whatever_happen
         )
 
 
-def test_a_store_tells_what_was_before_and_a_connector_does_not() -> None:
+def test_a_store_provides_the_version_before_and_a_connector_does_not() -> None:
     for connector, before in ((False, (None, 1, 2, 3)), (True, (None,))):
         with simulated(0) as world:
             if connector:
@@ -130,7 +130,7 @@ def test_a_store_tells_what_was_before_and_a_connector_does_not() -> None:
                 assert p.state["kinds"] == ["Insert", "Update", "Update", "Delete"]
 
 
-def test_a_connector_tells_of_quick_writes_the_last_alone() -> None:
+def test_a_connector_publishes_only_the_last_of_quick_writes() -> None:
     merged = []
     for seed in range(5):
         with SimulatedWorld(seed, guarded=False) as world:
@@ -140,7 +140,7 @@ def test_a_connector_tells_of_quick_writes_the_last_alone() -> None:
     assert merged
 
 
-def test_a_connector_that_died_tells_a_stretch_again_and_nobody_sees_it_twice() -> None:
+def test_a_connector_that_died_publishes_a_stretch_again_and_no_saga_sees_it_twice() -> None:
     again = 0
     for seed in range(8):
         with simulated_with(seed, faults.of("crash", rate=0.2, target="watching-connector")) as world:
@@ -153,7 +153,7 @@ def test_a_connector_that_died_tells_a_stretch_again_and_nobody_sees_it_twice() 
     assert again
 
 
-def test_after_a_gap_what_was_removed_is_never_told_and_what_is_there_is() -> None:
+def test_after_a_gap_removals_are_never_published_and_existing_documents_are() -> None:
     lost = 0
     for seed in range(10):
         with simulated_with(seed, faults.of("gap", rate=0.3)) as world:
@@ -172,7 +172,7 @@ def test_after_a_gap_what_was_removed_is_never_told_and_what_is_there_is() -> No
     assert lost
 
 
-def test_after_a_gap_a_document_that_is_gone_is_not_told_at_all() -> None:
+def test_after_a_gap_a_document_that_is_gone_is_not_published_at_all() -> None:
     silent = 0
     for seed in range(8):
         with simulated_with(seed, faults.of("gap", rate=1.0)) as world:
@@ -218,7 +218,7 @@ def test_documents_that_are_there_from_the_beginning_are_insertions(connector: b
 
 
 @SOURCES
-def test_a_release_that_takes_changes_is_told_of_what_was_there_before(connector: bool) -> None:
+def test_a_release_that_handles_changes_gets_the_documents_that_existed_before(connector: bool) -> None:
     with simulated(3) as world:
         if connector:
             world.use_connector()
@@ -322,7 +322,7 @@ def test_each_document_is_one_order_whatever_happens(seed: int, connector: bool)
         assert (len(bank.taken), bank.held) == (len(placed), {})
 
 
-def test_a_document_that_is_gone_before_it_is_told_begins_no_saga_that_would_have_to_end() -> None:
+def test_a_document_that_is_gone_before_it_is_published_starts_no_saga_that_would_have_to_end() -> None:
     unplaced = 0
     for seed in range(6):
         with SimulatedWorld(seed, guarded=False) as world:
@@ -336,7 +336,7 @@ def test_a_document_that_is_gone_before_it_is_told_begins_no_saga_that_would_hav
     assert unplaced
 
 
-def test_documents_of_real_processes_are_shown_whoever_is_killed() -> None:
+def test_documents_of_real_processes_are_shown_whichever_process_is_killed() -> None:
     with ProcessWorld(1, {"crash": 0.01}) as world:
         parcels_are_written(world)
         for key in "abc":

@@ -23,7 +23,7 @@ SAGA = "order-17"
 
 
 class ClosedBank(Bank):
-    """Bank that is closed until somebody opens it."""
+    """Bank that is closed until it is opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ def replayed(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_replayed_goes_on_whatever_happens(seed: int) -> None:
+def test_a_replayed_run_resumes_whatever_happens(seed: int) -> None:
     with simulated(seed) as world:
         replayed(world)
 
 
 @pytest.mark.slow
-def test_what_is_replayed_goes_on_in_real_processes() -> None:
+def test_a_replayed_run_resumes_in_real_processes() -> None:
     with ProcessWorld() as world:
         replayed(world)
 
@@ -107,7 +107,7 @@ def test_what_is_discarded_is_over_in_its_service() -> None:
 
 
 class DeafBank(Bank):
-    """Bank that reserves, and whose answer nobody hears."""
+    """Bank that reserves, and whose answer is lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,13 +135,13 @@ def resolved(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_person_has_answered_goes_on_and_is_not_asked_again(seed: int) -> None:
+def test_a_run_with_an_entered_answer_resumes_and_its_step_is_not_repeated(seed: int) -> None:
     with simulated(seed) as world:
         resolved(world)
 
 
 @pytest.mark.slow
-def test_what_a_person_has_answered_goes_on_in_real_processes() -> None:
+def test_a_run_with_an_entered_answer_resumes_in_real_processes() -> None:
     with ProcessWorld() as world:
         resolved(world)
 

@@ -78,7 +78,7 @@ def rolled_out(world: SimulatedWorld, steps: Sequence[Service[Any]], drawer: Dra
 
 @pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.parametrize("first", ["shop", "till"] if EACH_WAY else ["shop"])
-def test_who_reads_both_first_and_says_the_new_one_then_loses_nothing(first: str, seed: int) -> None:
+def test_releases_that_read_both_versions_first_and_emit_the_new_one_then_lose_nothing(first: str, seed: int) -> None:
     services = (shop, till) if first == "shop" else (till, shop)
     steps = [service(release) for release in (2, 3) for service in services]
     drawer = Drawer(fails=6)
@@ -89,7 +89,7 @@ def test_who_reads_both_first_and_says_the_new_one_then_loses_nothing(first: str
 
 @pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.parametrize("back", ["shop", "till"] if EACH_WAY else ["till"])
-def test_a_release_that_says_the_new_version_is_rolled_back_to_one_that_reads_it(back: str, seed: int) -> None:
+def test_a_release_that_emits_the_new_version_is_rolled_back_to_one_that_reads_it(back: str, seed: int) -> None:
     service = {"shop": shop, "till": till}[back]
     steps = [shop(2), till(2), till(3), shop(3), service(2), service(3)]
     drawer = Drawer(fails=6)

@@ -23,7 +23,7 @@ from tests.testing.test_limits_in_worlds import SlowBank, with_limits
 SEEDS = 6
 ORDERS = (17, 18, 19)
 AT_LATEST = timedelta(seconds=70)
-"""Time in which what was paused goes on: a look into the book, and a wake."""
+"""Time in which what was paused resumes: a look into the control log, and a timer."""
 
 
 class WatchedBank(Bank):
@@ -58,7 +58,7 @@ def burnt(world: SimulatedWorld) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_paused_handler_asks_nobody_and_then_all_is_done_once(seed: int) -> None:
+def test_a_paused_handler_calls_nothing_and_then_all_is_done_once(seed: int) -> None:
     with simulated(seed) as world:
         bank, payment = WatchedBank(world), with_limits()
         begun(world, bank, payment)
@@ -81,7 +81,7 @@ def test_a_paused_handler_asks_nobody_and_then_all_is_done_once(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_paused_service_undoes_nothing_either_until_it_goes_on(seed: int) -> None:
+def test_a_paused_service_undoes_nothing_either_until_it_is_resumed(seed: int) -> None:
     with simulated(seed) as world:
         bank, payment = WatchedBank(world), with_limits()
         world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=0)})

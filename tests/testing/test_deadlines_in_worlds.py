@@ -38,7 +38,7 @@ async def hurry(placed: OrderPlaced) -> OrderCancelled:
 
 
 class ClosedDesk(Service):
-    """Service that can check no booking until its desk is open; a deadline and a run that goes on wait behind it."""
+    """Service that can check no booking until its desk is open; a deadline and a suspended run wait behind it."""
 
     def __init__(self) -> None:
         super().__init__("order")
@@ -59,7 +59,7 @@ class ClosedDesk(Service):
 
 
 class SilentBank(Bank):
-    """Bank that cannot be reached until somebody mends it."""
+    """Bank that cannot be reached until it is mended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def started(world: World, decider: Service = order) -> SilentBank:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_order_that_nobody_answers_is_cancelled_once_and_all_of_it_is_undone(seed: int) -> None:
+def test_an_unanswered_order_is_cancelled_once_and_all_of_it_is_undone(seed: int) -> None:
     with simulated(seed) as world:
         bank = started(world)
         world.publish(an_order(17))

@@ -464,7 +464,7 @@ async def test_a_handler_that_runs_on_one_of_the_events_given_is_known() -> None
     await check_idempotent(payment, an_order(card="declined"), an_order(), use=[Bank()])
 
 
-async def test_a_handler_that_waits_for_what_nobody_says_is_named() -> None:
+async def test_a_handler_that_waits_for_an_event_that_never_comes_is_named() -> None:
     service = Service("payment")
 
     @service.handler

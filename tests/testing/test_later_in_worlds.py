@@ -12,7 +12,7 @@ from tests.testing.simulation.orders import an_order
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_a_long_job_goes_on_and_waits_whatever_dies_meanwhile(seed: int) -> None:
+def test_a_long_job_resumes_and_waits_whatever_dies_meanwhile(seed: int) -> None:
     with simulated(seed) as world:
         judge = orders_in_instalments(world)
         judge()

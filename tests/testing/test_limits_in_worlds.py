@@ -28,7 +28,7 @@ CALLS_AT_ONCE = 2
 
 
 class AwayBank(Bank):
-    """Bank that cannot be reached until somebody mends it."""
+    """Bank that cannot be reached until it is mended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def test_calls_begin_as_often_as_the_rate_allows(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_call_that_says_so_is_made_one_by_one_and_the_others_of_its_resource_are_not(seed: int) -> None:
+def test_a_limited_call_is_made_one_by_one_and_the_others_of_its_resource_are_not(seed: int) -> None:
     with simulated(seed) as world:
         bank = OneByOneBank()
         started(world, with_limits(), bank)

@@ -1,4 +1,4 @@
-"""An application whose partitioner is another one, in a world: orders and what is said of them lie in two partitions of
+"""An application whose partitioner is another one, in a world: orders and events about them lie in two partitions of
 one topic, which two workers handle."""
 
 import pytest

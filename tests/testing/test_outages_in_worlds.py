@@ -24,7 +24,7 @@ SETTLED = timedelta(minutes=2)
 
 
 class Dish(NamedTuple):
-    """A dish that a party chooses, and how long nobody chooses any after it."""
+    """A dish that a party chooses, and the pause after it."""
 
     party: int
     pause_s: float
@@ -80,7 +80,7 @@ async def kitchen() -> AsyncIterator[Kitchen]:
 
 @cook.handler
 async def lay_the_table(planned: PartyPlanned) -> None:
-    """Needs nobody in the kitchen."""
+    """Needs no cook in the kitchen."""
 
 
 @cook.handler(repeats=MenuChosen)

@@ -30,7 +30,7 @@ SEEN = set[tuple[str, str | None]]()
 
 
 class AuditedBank(Bank):
-    """Bank that is told who asks, fails often, and cannot read one card before it is mended."""
+    """Bank that gets the principal, fails often, and cannot read one card before it is mended."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def meaning(p: SagaProgress) -> Mapping[str, object]:
 def of_saga(
     witnessed: ServiceEvidence, log: list[Record], saga: str
 ) -> tuple[list[ReceivedMessage], dict[str, Message]]:
-    """What the service had taken of a saga, and what it has said."""
+    """What the service had handled of a saga, and what it has emitted."""
     service, taken, said = witnessed.service, list[ReceivedMessage](), dict[str, Message]()
     for record in (record for record in log if record.key == saga.encode()):
         own = own_of(service, record)
@@ -116,7 +116,7 @@ def expired(world: SimulatedWorld) -> None:
 
 @pytest.mark.parametrize(("scenario", "sagas"), [(orders, 4), (expired, 1)])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_made_anew_is_as_it_was(seed: int, scenario: Callable[[SimulatedWorld], None], sagas: int) -> None:
+def test_what_is_rebuilt_is_as_it_was(seed: int, scenario: Callable[[SimulatedWorld], None], sagas: int) -> None:
     with simulated(seed) as world:
         scenario(world)
         evidence = world.evidence()

@@ -187,7 +187,7 @@ def test_runs_have_met_a_release_that_had_not_got_their_version_in_these_worlds(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_run_that_the_new_release_cannot_go_on_with_is_replayed_under_the_old_one(seed: int) -> None:
+def test_a_run_that_the_new_release_cannot_resume_is_replayed_under_the_old_one(seed: int) -> None:
     """Nobody thought of a flag. The run is a dead letter with what it has got, its state is not migrated, and after a
     roll back it goes on."""
     till, payment = Till(fails=4), before()
@@ -214,7 +214,7 @@ def is_dead(world: SimulatedWorld, saga: str) -> bool:
     return p is not None and any(kept.dead for kept in p.queue)
 
 
-def test_there_are_runs_that_the_new_release_cannot_go_on_with() -> None:
+def test_there_are_runs_that_the_new_release_cannot_resume() -> None:
     def dead(seed: int) -> bool:
         with world_of(seed) as world:
             began(world, before(), Till(fails=4))
@@ -296,7 +296,7 @@ def test_real_processes_have_one_release() -> None:
         world.deploy(before())
 
 
-def test_a_schedule_tells_of_workers_that_went_back_and_forth_and_gives_the_same_run() -> None:
+def test_a_schedule_records_workers_that_went_back_and_forth_and_gives_the_same_run() -> None:
     def play(world: SimulatedWorld) -> None:
         began(world, before(), Till())
         world.deploy(after())

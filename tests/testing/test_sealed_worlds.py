@@ -1,4 +1,4 @@
-"""Sealed values in a world full of faults: the books are as ever, and nobody can read what he is not to read."""
+"""Sealed values in a world full of faults: the books are as ever, and no one can read what is sealed."""
 
 from datetime import timedelta
 
@@ -43,7 +43,7 @@ def started(world: SimulatedWorld) -> NotingBank:
 
 
 def stored_bytes(world: SimulatedWorld) -> list[bytes]:
-    """All that the services have ever written or said."""
+    """All that the services have ever written or published."""
     evidence = world.evidence()
     said = [record.value or b"" for record in evidence.log]
     kept = [content for w in evidence.services.values() for contents in w.versions.values() for content in contents]
@@ -84,7 +84,7 @@ def test_a_customer_who_is_forgotten_on_the_way_blocks_nothing(seed: int) -> Non
         world.verify(rerun=True)
 
 
-def test_a_world_says_when_it_cannot_seal_or_forget() -> None:
+def test_a_world_reports_when_it_cannot_seal_or_forget() -> None:
     with simulated(0) as world:
         with pytest.raises(SagaError, match=r"world\.seal\(\) comes first"):
             world.forget("order-1")
@@ -93,7 +93,7 @@ def test_a_world_says_when_it_cannot_seal_or_forget() -> None:
             world.seal()
 
 
-def test_an_event_about_somebody_who_was_forgotten_is_refused_where_it_is_said() -> None:
+def test_an_event_about_an_erased_subject_is_refused_where_it_is_emitted() -> None:
     with simulated(0) as world:
         started(world)
         world.forget("order-1")

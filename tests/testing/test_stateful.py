@@ -258,7 +258,7 @@ def test_the_world_is_ended_whatever_happens() -> None:
     assert shop.world._loop.is_closed()
 
 
-def test_settings_are_few_examples_until_the_user_says_otherwise() -> None:
+def test_settings_are_few_examples_unless_the_user_sets_others() -> None:
     class Plain(Shop):
         pass
 
@@ -266,7 +266,7 @@ def test_settings_are_few_examples_until_the_user_says_otherwise() -> None:
     assert settings(SETTINGS, max_examples=7)(Plain).TestCase.settings.max_examples == 7
 
 
-def test_without_hypothesis_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hypothesis_the_import_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     monkeypatch.delitem(sys.modules, "saga.testing.stateful")
     with pytest.raises(ImportError, match=r"stateful needs hypothesis: pip install saga-choreography\[testing\]"):

@@ -195,7 +195,7 @@ def test_it_is_typed_by_the_class() -> None:
     assert_type(events(OrderPlaced), st.SearchStrategy[OrderPlaced])
 
 
-def test_without_hypothesis_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hypothesis_the_import_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     monkeypatch.delitem(sys.modules, "saga.testing.strategies")
     with pytest.raises(ImportError, match=r"needs hypothesis: pip install saga-choreography\[testing\]"):

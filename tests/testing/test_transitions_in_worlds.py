@@ -1,4 +1,4 @@
-"""Transitions as they are told, in a world full of faults: what the services have written, all, and nothing else."""
+"""Published transitions in a world full of faults: what the services have written, all, and nothing else."""
 
 from collections import Counter
 from hashlib import sha256
@@ -61,7 +61,7 @@ def hash_of(entry: Transition) -> str:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_that_was_written_is_told_and_nothing_else_through_crashes_and_lost_answers(seed: int) -> None:
+def test_exactly_what_was_written_is_published_through_crashes_and_lost_answers(seed: int) -> None:
     with world_of(seed) as world:
         play(world)
         told, written = told_in(world), written_in(world)
@@ -75,7 +75,7 @@ def test_all_that_was_written_is_told_and_nothing_else_through_crashes_and_lost_
         assert tuple(said.id for said in each.emitted) == tuple(event.id for event in entry.events)
 
 
-def test_without_faults_a_transition_is_told_again_only_by_who_loads_its_progress() -> None:
+def test_without_faults_a_transition_is_published_again_only_by_workers_that_load_its_progress() -> None:
     with world_of(0) as world:
         play(world)
         counts = Counter((t.service, t.saga, t.number) for t in told_in(world))
@@ -84,7 +84,7 @@ def test_without_faults_a_transition_is_told_again_only_by_who_loads_its_progres
     assert set(counts.values()) == {1, 2}
 
 
-def test_deadlines_waits_and_outcomes_are_told_with_the_transition_that_brings_them() -> None:
+def test_deadlines_waits_and_outcomes_are_published_with_the_transition_that_brings_them() -> None:
     with world_of(0) as world:
         play(world)
         told = [t for t in told_in(world) if t.handler_ms is not None]
@@ -98,7 +98,7 @@ def test_deadlines_waits_and_outcomes_are_told_with_the_transition_that_brings_t
     assert (first.outcome, waits.handler, set(waits.types)) == ("waiting", "book", parts - {first.message.type})
 
 
-def test_a_world_that_is_not_asked_tells_nothing() -> None:
+def test_a_world_publishes_no_transitions_unless_asked() -> None:
     with world_of(0, tells=False) as world:
         play(world)
         assert told_in(world) == []

@@ -1,4 +1,4 @@
-"""`trial`: what the author of a service is told about a run, and what is refused."""
+"""`trial`: what the author of a service learns about a run, and what is refused."""
 
 import re
 from collections.abc import AsyncIterator
@@ -176,7 +176,7 @@ async def test_a_store_that_cannot_be_used_ends_the_trial_at_once(monkeypatch: p
         await trial(payment, an_order(), use=[FakeBank()])
 
 
-async def test_a_resource_without_a_fake_that_does_not_open_says_so() -> None:
+async def test_a_resource_without_a_fake_that_does_not_open_is_reported() -> None:
     shut = Service("payment")
 
     @shut.resource

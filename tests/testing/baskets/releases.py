@@ -31,7 +31,7 @@ LIMIT_CENTS = 100_000
 
 
 class Drawer:
-    """The outside of the till: it takes each sum once, by key, and fails as often as it is told to."""
+    """The external system of the till: it takes each sum once, by key, and fails as often as it is asked to."""
 
     def __init__(self, fails: int = 0) -> None:
         self.fails = fails

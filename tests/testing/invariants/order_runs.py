@@ -74,7 +74,7 @@ class Disk:
 
 @dataclass(slots=True)
 class ShopClock(FixedClock):
-    """It goes on by a millisecond whenever somebody looks."""
+    """It advances by a millisecond whenever it is read."""
 
     def now_ms(self) -> int:
         self.now += 1

@@ -1,4 +1,4 @@
-"""Versions of a progress and of a document, one after another: a call that nobody began, an answer that changed, a
+"""Versions of a progress and of a document, one after another: a call that was never begun, an answer that changed, a
 progress that only grows, a marker that went."""
 
 from collections.abc import Callable

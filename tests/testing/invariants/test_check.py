@@ -102,7 +102,7 @@ async def other_contents() -> Evidence:
 
 
 async def unreadable() -> Evidence:
-    """A record of which nothing can be told."""
+    """A record that cannot be read at all."""
     shop = Shop()
     shop.append(Outgoing("orders", b"", b"?", ()))
     shop.publish(an_order())
@@ -111,7 +111,7 @@ async def unreadable() -> Evidence:
 
 
 async def poisoned() -> Evidence:
-    """Things that cannot be read are said in the name of services, before and after the truth."""
+    """Unreadable records are published in the name of services, before and after the true ones."""
     shop = Shop()
 
     def poison() -> None:
@@ -132,7 +132,7 @@ async def poisoned() -> Evidence:
 
 
 async def again_after(ms: int) -> Evidence:
-    """The saga comes once more, and nobody knows it."""
+    """The saga comes once more, and no service knows it."""
     first, second = Shop(), Shop()
     first.publish(an_order())
     await first.run()
@@ -169,7 +169,7 @@ RUNS = (
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
-async def test_nothing_is_said_against_the_shipped_runtime(run: Callable[[], object]) -> None:
+async def test_no_violation_is_found_in_the_shipped_runtime(run: Callable[[], object]) -> None:
     evidence = await run()  # type: ignore[misc] # each of them gives evidence, as a coroutine
     assert [str(violation) for violation in find_violations(evidence)] == []
     if run is not forgotten:  # of that nobody who comes at the end knows that it began anew
@@ -225,7 +225,7 @@ async def test_a_second_outcome_is_found() -> None:
     found(evidence, "one outcome", "2 outcomes", "another")
 
 
-async def test_the_same_outcome_said_again_is_no_second_one() -> None:
+async def test_the_same_outcome_published_again_is_no_second_one() -> None:
     evidence = with_record(await confirmed(), "OrderConfirmed", lambda record: record)
     assert "one outcome" not in kinds(evidence)
 
@@ -244,7 +244,7 @@ async def test_services_of_which_none_decides_are_asked_for_no_outcome() -> None
     assert find_violations(shop.evidence()) == []
 
 
-async def test_a_saga_may_wait_for_somebody_outside() -> None:
+async def test_a_saga_may_wait_for_an_external_sender() -> None:
     shop = Shop(services=(order, inventory, shipping))
     shop.publish(an_order())
     await shop.run()
@@ -275,7 +275,7 @@ async def test_a_result_that_stands_after_a_failure_is_found() -> None:
     found(evidence, "compensated", "InventoryReserved", "never compensated", service="inventory")
 
 
-async def test_what_a_person_was_told_of_may_stand() -> None:
+async def test_what_was_escalated_may_stay_undone() -> None:
     letter = DeadLetterRecord(
         id="d", kind="escalation", handler="set_aside", reason="r", remedy="r", message=a_message(await cancelled())
     )
@@ -478,7 +478,7 @@ async def test_an_unreadable_record_that_is_no_dead_letter_is_found() -> None:
 # -------------------------------------------------------------------- published as recorded
 
 
-async def test_an_event_that_was_recorded_and_never_said_is_found() -> None:
+async def test_an_event_that_was_recorded_and_never_published_is_found() -> None:
     evidence = without_records(await confirmed(), "PaymentCaptured")
     found(evidence, "published as recorded", "LOST EVENT PaymentCaptured", service="payment")
 
@@ -491,7 +491,9 @@ async def test_an_event_that_was_recorded_and_never_said_is_found() -> None:
         (with_header("ce_time", b"2027-01-15T09:00:00.000Z"), "twice, with different bytes or headers"),
     ],
 )
-async def test_what_a_service_says_and_has_not_recorded_is_found(change: Callable[[Record], Record], what: str) -> None:
+async def test_an_event_that_was_published_and_not_recorded_is_found(
+    change: Callable[[Record], Record], what: str
+) -> None:
     evidence = with_record(await confirmed(), "PaymentReserved", change)
     found(evidence, "published as recorded", "PaymentReserved", what, service="payment")
 
@@ -506,7 +508,7 @@ async def test_a_dead_letter_that_is_not_recorded_is_found() -> None:
 # -------------------------------------------------------------------- in order
 
 
-async def test_events_said_in_another_order_than_recorded_are_found() -> None:
+async def test_events_published_in_another_order_than_recorded_are_found() -> None:
     run = await confirmed()
     log = list(run.log)
     reserved, captured = (
@@ -516,7 +518,7 @@ async def test_events_said_in_another_order_than_recorded_are_found() -> None:
     found(replace(run, log=tuple(log)), "in order", "ORDER", service="payment")
 
 
-async def test_messages_handled_in_another_order_than_said_are_found() -> None:
+async def test_messages_handled_in_another_order_than_published_are_found() -> None:
     run = await refused()
     (cancel,) = entries_of(run, "order")
     refusal = next(r for r in run.log if envelope.type_of(r) == "ShipmentRefused")
@@ -604,7 +606,7 @@ async def test_a_document_that_cannot_be_read_is_found() -> None:
 # -------------------------------------------------------------------- what is found
 
 
-def test_a_violation_says_where_and_what() -> None:
+def test_a_violation_names_its_place_and_what_is_wrong() -> None:
     assert str(Violation("once", "o-1", "order", "it ran twice")) == "once: saga 'o-1' in 'order': it ran twice"
     assert str(Violation("nothing waits", None, None, "it waits")) == "nothing waits: it waits"
 

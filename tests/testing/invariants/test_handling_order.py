@@ -50,7 +50,7 @@ async def labelled(card: str = "declined") -> Evidence:
     return shop.evidence()
 
 
-async def test_nothing_is_said_against_own_events_and_two_results() -> None:
+async def test_no_violation_is_found_in_self_consumed_events_and_two_results() -> None:
     evidence = await labelled()
     assert find_violations(evidence) == []
     outcomes = [(e.handler, e.outcome) for e in entries_of(evidence, "inventory")]
@@ -64,7 +64,7 @@ def without(message: str) -> Callable[[Transition], Transition | None]:
     return lambda entry: None if entry.message == message else entry
 
 
-async def test_an_own_event_that_nobody_here_has_handled_is_found() -> None:
+async def test_a_self_consumed_event_that_was_not_handled_is_found() -> None:
     run = await labelled("visa")
     for event in entries_of(run, "inventory")[0].events:
         id_ = event.id
@@ -75,7 +75,7 @@ async def test_an_own_event_that_nobody_here_has_handled_is_found() -> None:
         )
 
 
-async def test_an_own_event_that_was_taken_back_need_not_be_handled() -> None:
+async def test_a_self_consumed_event_that_was_withdrawn_need_not_be_handled() -> None:
     evidence = with_transitions(await labelled(), "inventory", lambda e: None if e.handler == "label" else e)
     assert "nothing waits" not in kinds(evidence)
 
@@ -178,7 +178,7 @@ async def test_what_was_handled_behind_a_dead_letter_is_found() -> None:
     assert find_progress_problem(evidence.services["shipping"].service, evidence.services["shipping"].versions["o-1"])
 
 
-async def test_after_a_dead_letter_is_dropped_the_saga_goes_on() -> None:
+async def test_after_a_dead_letter_is_dropped_the_saga_continues() -> None:
     run = await dead()
     (book,) = [e for e in entries_of(run, "shipping") if e.outcome == "dead"]
     letter = book.letters[0]

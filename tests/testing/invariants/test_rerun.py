@@ -61,7 +61,7 @@ async def test_a_run_whose_resource_is_not_there_is_not_counted() -> None:
     assert await find_rerun_differences(without.services["payment"], run.log) == (0, [])
 
 
-async def test_a_rerun_asks_nobody_outside() -> None:
+async def test_a_rerun_calls_no_external_system() -> None:
     run = await confirmed()
     bank = run.services["payment"].resources[Bank]
     assert isinstance(bank, Bank)
@@ -111,7 +111,7 @@ def with_handler(evidence: Evidence, service: str, name: str, function: Callable
     return with_service(evidence, service, service=replace(prepared, handlers=handlers))
 
 
-async def test_a_handler_that_says_something_else_is_found() -> None:
+async def test_a_handler_that_emits_something_else_is_found() -> None:
     times = iter(range(100))
 
     async def cancel(why: PaymentDeclined | InventoryRejected | ShipmentRefused) -> OrderCancelled:
@@ -148,7 +148,7 @@ async def test_a_handler_that_fails_when_it_is_run_again_is_found() -> None:
 
 
 @pytest.mark.parametrize("service", ["order", "payment", "inventory", "shipping"])
-async def test_a_transition_that_nobody_would_write_is_found(service: str) -> None:
+async def test_a_transition_that_no_worker_would_write_is_found(service: str) -> None:
     run = await cancelled()
     versions = run.services[service].versions["o-1"]
     p = decode_progress(versions[-1])

@@ -1,1 +1,1 @@
-"""Tests of the pytest plugin: how tests with a world are run, shrunk and told."""
+"""Tests of the pytest plugin: how tests with a world are run, shrunk and reported."""

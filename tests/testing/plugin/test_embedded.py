@@ -1,4 +1,4 @@
-"""The same tests as real processes: a run of each kind, and what is said of what is left out."""
+"""The same tests as real processes: a run of each kind, and the report of what is left out."""
 
 import pytest
 

@@ -65,7 +65,7 @@ def test_plain(world: World, monkeypatch) -> None:
     assert "AssertionError: looked at" in note_of(result)
 
 
-def test_a_plain_failure_is_told_with_seed_and_timeline(runs: Runs) -> None:
+def test_a_plain_failure_is_reported_with_seed_and_timeline(runs: Runs) -> None:
     result = runs(PLAIN.replace("asked_max=1", "asked_max=0, customer='c-0'"), "--saga-seed=5")
     result.assert_outcomes(failed=1)
     note = note_of(result)

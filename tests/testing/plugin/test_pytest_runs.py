@@ -1,4 +1,4 @@
-"""Tests that are run in many worlds: their options, what is said of them, what a failure says."""
+"""Tests that are run in many worlds: their options, their report, and that of a failure."""
 
 import re
 
@@ -30,7 +30,7 @@ def report_of(note: str) -> str:
     return re.sub(r"shrunk .*\n", "", note)
 
 
-def test_a_failure_is_told_with_seed_faults_and_timeline_and_how_to_have_it_again(runs: Runs) -> None:
+def test_a_failure_is_reported_with_seed_faults_and_timeline_and_how_to_repeat_it(runs: Runs) -> None:
     result = runs(FAILING)
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
@@ -107,7 +107,7 @@ def test_no_seeds_at_all_are_refused(runs: Runs) -> None:
     result.stderr.fnmatch_lines(["*--saga-seeds=0: at least one*"])
 
 
-def test_what_was_run_is_said_at_the_end(runs: Runs) -> None:
+def test_what_was_run_is_printed_at_the_end(runs: Runs) -> None:
     result = runs(FINE + POINTS)
     result.assert_outcomes(passed=2)
     result.stdout.re_match_lines(
@@ -119,7 +119,7 @@ def test_what_was_run_is_said_at_the_end(runs: Runs) -> None:
     )
 
 
-def test_what_workers_of_xdist_have_run_is_said_too(runs: Runs) -> None:
+def test_what_workers_of_xdist_have_run_is_printed_too(runs: Runs) -> None:
     result = runs(FINE + POINTS + FAILING, "-n2")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
@@ -163,7 +163,7 @@ def test_it(world: World) -> None:
     )
 
 
-def test_a_replay_runs_what_the_schedule_says(runs: Runs) -> None:
+def test_a_replay_runs_what_is_in_the_schedule(runs: Runs) -> None:
     result = runs(
         """
 @replay(seed=3, faults=["till-1#1 crash after", "till-2#1 crash after"], without=[1])

@@ -1,4 +1,4 @@
-"""A run that goes another way the second time is told, with the place where the two part."""
+"""A run that goes another way the second time is reported, with the place where the two part."""
 
 from collections.abc import Callable
 from itertools import count

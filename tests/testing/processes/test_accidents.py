@@ -40,7 +40,7 @@ def test_a_rate_is_a_number_of_faults_at_least_one(rate: float, count: int) -> N
     assert count_of(rate) == count
 
 
-def test_each_kind_happens_as_often_as_its_rate_says() -> None:
+def test_each_kind_happens_as_often_as_its_rate() -> None:
     made, hands, clock = accidents({"crash": 0.03, "duplicate": 0.02, "freeze": 0.01, "rebalance": 0.02, "clock": 0.5})
     run(made, clock)
     assert Counter(what for what, _ in hands.done) == {

@@ -1,4 +1,4 @@
-"""Partial evidence of a run, by those who come at its end: nothing is said against one that went well, and much of one
+"""Partial evidence of a run, by those who come at its end: no violation is found in one that went well, and many in one
 that did not."""
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def left_in(world: SimulatedWorld) -> Evidence:
     return Evidence(services=services, log=whole.log, ends=whole.ends, spoiled=whole.spoiled, partial=True)
 
 
-def test_nothing_is_said_against_what_survives_everything() -> None:
+def test_no_violation_is_found_in_what_survives_everything() -> None:
     asked = Faults(tuple(rule for rule in faults.everything().rules if rule.kind not in FOREIGN))
     assert len(asked.rules) == len(EVERYTHING_RATES) - 1
     for seed in range(SEEDS):
@@ -77,7 +77,7 @@ def test_a_lost_event_is_seen() -> None:
     assert why.startswith("LOST EVENT Payment")
 
 
-def test_what_nobody_has_committed_is_seen() -> None:
+def test_records_that_were_never_committed_are_found() -> None:
     evidence = left_in(ran(3)[0])
     behind = replace(evidence.services["payment"], committed={})
     found = find_violations(replace(evidence, services={**evidence.services, "payment": behind}))

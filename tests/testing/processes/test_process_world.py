@@ -110,7 +110,7 @@ def test_a_declared_answer_of_a_fake_comes_through(world: ProcessWorld) -> None:
     world.verify()
 
 
-def test_a_second_run_goes_on_where_the_first_one_ended(world: ProcessWorld) -> None:
+def test_a_second_run_continues_where_the_first_one_ended(world: ProcessWorld) -> None:
     bank = Bank()
     world.start(payment, use=[bank])
     for number in (1, 2):
@@ -119,7 +119,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(world: ProcessWorld) -> 
         assert len(bank.held) == number
 
 
-def test_what_is_not_always_true_is_told_in_its_words(world: ProcessWorld) -> None:
+def test_a_broken_always_condition_fails_with_its_description(world: ProcessWorld) -> None:
     bank = Bank()
     world.always("money stays where it is", lambda: not bank.held)
     world.start(payment, use=[bank])
@@ -156,7 +156,7 @@ class DeadBank(Bank):
         raise ConnectionError("the line is dead")
 
 
-def test_a_world_that_does_not_become_quiet_says_what_goes_on() -> None:
+def test_a_world_that_does_not_become_quiet_reports_what_is_still_running() -> None:
     # One wake or more: that of an earlier attempt, too, which is about to be committed.
     parked = re.compile(r"payment: 0 records and [1-9]\d* wakes not committed, 2 members in its group")
     with ProcessWorld(deadline_s=4) as world:
@@ -203,7 +203,7 @@ def test_a_service_that_no_module_holds_is_refused(world: ProcessWorld) -> None:
     assert not world.pids
 
 
-def test_what_nobody_in_the_world_uses_is_refused(world: ProcessWorld) -> None:
+def test_fakes_and_documents_that_no_service_uses_are_refused(world: ProcessWorld) -> None:
     with pytest.raises(DeclarationError, match="what the fake Carrier stands for"):
         world.start(payment, use=[Bank(), Carrier()])
     with pytest.raises(SagaError, match=r"no service of this world declares a document Stock \(key 'tea'\)"):
@@ -219,7 +219,7 @@ def test_a_service_is_started_once(world: ProcessWorld) -> None:
         world.start(order)
 
 
-def test_a_worker_that_cannot_start_is_told_of_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_is_reported_with_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
     with ProcessWorld() as world:
         monkeypatch.setenv("PAYMENT_LEDGER", "/dev/null/ledger.db")
         world.start(payment, real=[Bank])
@@ -227,7 +227,7 @@ def test_a_worker_that_cannot_start_is_told_of_with_its_last_words(monkeypatch: 
             world.run_until_quiet()
 
 
-def test_kinds_of_faults_that_are_left_out_are_told_with_the_reason(world: ProcessWorld) -> None:
+def test_kinds_of_faults_that_are_left_out_are_reported_with_the_reason(world: ProcessWorld) -> None:
     told = world.left_out(["crash", "clock", "full disk"])
     assert [line.split(":")[0] for line in told] == ["clock", "full disk"]
     assert LEFT_OUT["clock"] in told[0]
@@ -298,7 +298,7 @@ def test_workers_end_when_the_process_of_the_test_is_killed() -> None:
 
 
 def is_there(pid: int) -> bool:
-    """True if a process runs; one that has ended and nobody has waited for does not."""
+    """True if a process runs; one that has ended and was not waited for does not."""
     try:
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat")

@@ -141,7 +141,7 @@ async def test_calls_are_answered_one_after_another(shop: Shop, fake: FakeShop) 
     assert fake.at_once_max == 1
 
 
-async def test_a_call_whose_caller_gives_up_holds_nobody_up(shop: Shop, fake: FakeShop) -> None:
+async def test_a_call_whose_caller_gives_up_blocks_no_other(shop: Shop, fake: FakeShop) -> None:
     call = asyncio.ensure_future(shop.hang())  # noqa: TID251 - it is to be cancelled
     async with asyncio.timeout(10):
         while not fake.asked:  # noqa: ASYNC110 - the other thread tells nobody
@@ -158,7 +158,7 @@ async def test_what_is_no_async_method_is_refused_with_the_reason(shop: Shop) ->
         shop.close()
 
 
-async def test_what_cannot_go_to_another_process_is_told(shop: Shop, fake: FakeShop) -> None:
+async def test_what_cannot_be_sent_to_another_process_is_reported(shop: Shop, fake: FakeShop) -> None:
     with pytest.raises(SagaError, match=r"the arguments of Shop\.ask cannot go to the fake"):
         await shop.ask(lambda: None)  # type: ignore[arg-type] # on purpose
 
@@ -170,7 +170,7 @@ async def test_what_cannot_go_to_another_process_is_told(shop: Shop, fake: FakeS
         await shop.ask("tea")
 
 
-async def test_an_exception_that_cannot_be_made_again_is_told(shop: Shop, fake: FakeShop) -> None:
+async def test_an_exception_that_cannot_be_made_again_is_reported(shop: Shop, fake: FakeShop) -> None:
     class Local(Exception):
         pass
 
@@ -192,7 +192,7 @@ async def test_nothing_changes_while_it_is_looked_at(outside: FakeServer, shop: 
     assert await call == Offer(Decimal("1.50"))
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_told() -> None:
+def test_a_path_that_is_too_long_for_a_socket_is_reported() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         pytest.raises(SagaError, match="choose a shorter path for temporary files"),

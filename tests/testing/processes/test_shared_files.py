@@ -1,4 +1,4 @@
-"""The files below a world: read as they are, and written though somebody holds a lock."""
+"""The files below a world: read as they are, and written though another process has a lock."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> Iterator[SharedFiles]:
         yield files
 
 
-def test_publishing_waits_for_the_lock_while_the_world_goes_on(files: SharedFiles) -> None:
+def test_publishing_waits_for_the_lock_while_the_world_continues(files: SharedFiles) -> None:
     lock = WriteLock(files.broker_file.with_name("broker.db.lock"))
     assert lock.try_acquire()
     try:

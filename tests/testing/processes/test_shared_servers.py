@@ -105,11 +105,11 @@ def test_a_worker_that_cannot_start_is_started_again_so_many_times(tmp_path: Pat
         assert (member.starts, member.process.pid != first) == (3, True)
 
 
-def test_whoever_gives_servers_is_named_by_module_and_function() -> None:
+def test_the_provider_of_servers_is_named_by_module_and_function() -> None:
     assert load_provider(GIVER) is servers
 
 
 @pytest.mark.parametrize("name", ["servers", "tests.servers.world_servers:nobody", "tests.nowhere:servers", ":servers"])
-def test_a_name_that_gives_no_servers_is_told_with_what_would(name: str) -> None:
+def test_a_name_that_gives_no_servers_is_reported_with_what_would(name: str) -> None:
     with pytest.raises(SagaError, match="write module:function"):
         load_provider(name)

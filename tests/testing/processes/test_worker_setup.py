@@ -82,12 +82,12 @@ def test_a_service_without_handlers_is_refused() -> None:
         module_and_name(Service("payment"))
 
 
-def test_a_module_that_holds_no_service_is_told() -> None:
+def test_a_module_without_a_service_is_reported() -> None:
     with pytest.raises(SagaError, match=r"services\.payment\.Bank is no service when the module is imported afresh"):
         replace(PAYMENT, attribute="Bank").service()
 
 
-def test_a_service_that_is_another_one_when_it_is_imported_is_told() -> None:
+def test_a_service_that_is_another_one_when_it_is_imported_is_reported() -> None:
     with pytest.raises(SagaError, match=r"declares bank, capture, release, reserve when .* and reserve in the test"):
         replace(PAYMENT, declarations=("reserve",)).service()
 

@@ -1,4 +1,4 @@
-"""Stores and brokers on a loop of their own, with faults planted by hand and nobody who restarts what dies."""
+"""Stores and brokers on a loop of their own, with faults planted by hand and no restart of what dies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -143,7 +143,7 @@ async def describe_result(asked: Awaitable[object]) -> str:
 
 
 async def until_done(ask: Callable[[], Awaitable[object]], attempts_max: int = 10_000) -> list[str]:
-    """Ask until it is done; what was said before."""
+    """Ask until it is done; what was answered before."""
     said: list[str] = []
     for _ in range(attempts_max):
         said.append(await describe_result(ask()))

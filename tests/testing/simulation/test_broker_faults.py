@@ -22,7 +22,7 @@ each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 
 def published(seed: int, kind: FaultKind, count: int = 1) -> tuple[FaultGround, str]:
-    """The ground after so many records were published at once, with that fault; and what was said."""
+    """The ground after so many records were published at once, with that fault; and what was answered."""
     ground = FaultGround.with_(seed, fault(1, kind))
 
     async def work() -> str:
@@ -50,7 +50,7 @@ def test_of_a_lost_answer_to_many_the_first_ones_are_there() -> None:
     assert lengths == {0, 1, 2, 3, 4}
 
 
-def test_a_late_answer_is_told_before_the_record_is_there() -> None:
+def test_a_late_answer_arrives_before_the_record_is_there() -> None:
     def there_when_told(seed: int) -> bool:
         ground = FaultGround.with_(seed, fault(1, "late answer"))
 

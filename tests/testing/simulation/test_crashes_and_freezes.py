@@ -47,7 +47,7 @@ def test_a_process_can_be_killed_by_what_it_does_itself(loop: SimulatedLoop, pro
     assert (said, loop.time()) == ([], 0)
 
 
-def test_an_answer_to_a_dead_process_reaches_nobody(loop: SimulatedLoop, process: Process) -> None:
+def test_an_answer_to_a_dead_process_is_lost(loop: SimulatedLoop, process: Process) -> None:
     said: list[str] = []
     answer = loop.create_future()
 
@@ -61,7 +61,7 @@ def test_an_answer_to_a_dead_process_reaches_nobody(loop: SimulatedLoop, process
     assert (said, loop.time()) == ([], 2)
 
 
-def test_the_other_processes_go_on_when_one_is_killed(loop: SimulatedLoop, process: Process) -> None:
+def test_the_other_processes_continue_when_one_is_killed(loop: SimulatedLoop, process: Process) -> None:
     mine: list[float] = []
     others: list[float] = []
     begin(loop, process, ticks(mine))
@@ -79,7 +79,7 @@ def test_tasks_of_the_dead_are_not_pending(loop: SimulatedLoop, process: Process
     assert loop.pending() == ["living"]
 
 
-def test_a_frozen_process_goes_on_later_with_its_answers(loop: SimulatedLoop, process: Process) -> None:
+def test_a_frozen_process_continues_later_with_its_answers(loop: SimulatedLoop, process: Process) -> None:
     said: list[tuple[str, float]] = []
     answer = loop.create_future()
 
@@ -111,7 +111,7 @@ def test_callbacks_of_a_frozen_process_keep_their_order(loop: SimulatedLoop, pro
     assert said == list(range(20))
 
 
-def test_a_process_that_is_killed_while_frozen_does_not_go_on(loop: SimulatedLoop, process: Process) -> None:
+def test_a_process_that_is_killed_while_frozen_does_not_continue(loop: SimulatedLoop, process: Process) -> None:
     said: list[float] = []
     for when_s in (1.0, 2.0, 7.0):
         loop.call_later(when_s, said.append, when_s, context=context_of(process))

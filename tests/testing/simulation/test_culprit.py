@@ -1,4 +1,4 @@
-"""The guard: whose line a stray call is told with."""
+"""The guard: which line a stray call is reported with."""
 
 import inspect
 import time
@@ -24,13 +24,13 @@ LIBRARY_FILES = [
 
 
 @pytest.mark.parametrize("file", LIBRARY_FILES, ids=str)
-def test_a_library_called_by_a_service_is_told_with_the_services_line(file: Path | str) -> None:
+def test_a_library_called_by_a_service_is_reported_with_the_line_of_the_service(file: Path | str) -> None:
     library = placed(ASKS, file)
     stray = first_of(lambda: library())
     assert (stray.file, stray.through) == (__file__, "placed.called")
 
 
-def test_a_library_that_nobody_of_them_calls_is_named_where_it_was_entered() -> None:
+def test_a_library_called_from_no_service_is_named_where_it_was_entered() -> None:
     world = placed(HANDS_ON, SAGA / "testing" / "made.py")
     runtime = placed(HANDS_ON, SAGA / "runtime" / "made.py")
     outer = placed(HANDS_ON, LIBRARIES / "made" / "services.py")
@@ -59,7 +59,7 @@ def test_the_toolkit_is_named_where_it_asks_even_if_a_library_called_it() -> Non
     assert [stray.file for stray in guard.caught] == [str(SAGA / "runtime" / "made.py")]
 
 
-def test_the_system_clock_is_told_with_the_line_that_asks_it() -> None:
+def test_the_system_clock_is_reported_with_the_line_that_reads_it() -> None:
     world = placed(HANDS_ON, SAGA / "testing" / "made.py")
     runtime = placed(HANDS_ON, SAGA / "runtime" / "made.py")
     with Guard() as guard:
@@ -78,12 +78,12 @@ class Memory:
     began: float = field(default_factory=time.time)  # noqa: TID251 - what is to be noticed
 
 
-def test_a_default_of_a_dataclass_is_told_with_the_line_that_makes_one() -> None:
+def test_a_default_of_a_dataclass_is_reported_with_the_line_that_makes_one() -> None:
     stray = first_of(lambda: Memory())
     assert (stray.what, stray.file, stray.function) == ("time.time", __file__, "<lambda>")
 
 
-def test_a_default_of_a_dataclass_that_the_runtime_makes_is_told_with_the_class() -> None:
+def test_a_default_of_a_dataclass_that_the_runtime_makes_is_reported_with_the_class() -> None:
     world = placed(HANDS_ON, SAGA / "testing" / "made.py")
     runtime = placed(HANDS_ON, SAGA / "runtime" / "made.py")
     with Guard() as guard:

@@ -1,4 +1,4 @@
-"""A deadline waits for the log: what came in time counts, whoever was down, behind, paused or elsewhere."""
+"""A deadline waits for the log: what came in time counts, whatever was down, behind, paused or elsewhere."""
 
 from datetime import timedelta
 
@@ -69,7 +69,7 @@ def test_an_answer_that_came_in_time_counts_though_the_decider_was_paused(world:
     assert outcomes(world) == {OrderConfirmed}
 
 
-def test_an_order_that_nobody_answers_is_cancelled_after_an_outage_at_once(world: World) -> None:
+def test_an_unanswered_order_is_cancelled_after_an_outage_at_once(world: World) -> None:
     world.start(order)
     world.run_for(timedelta(minutes=1))
     world.publish(an_order(0))
@@ -86,7 +86,7 @@ def test_an_order_that_is_read_hours_late_is_cancelled_when_all_has_been_read(wo
     assert world.outcome("order-0") is OrderCancelled
 
 
-def test_a_part_of_the_log_that_cannot_be_read_holds_up_no_deadline_and_is_told() -> None:
+def test_an_unreadable_part_of_the_log_blocks_no_deadline_and_is_reported() -> None:
     with SimulatedWorld(3, None, guarded=False) as world:
         begun(world)
         count = len(world.cluster.topics["shipments"])

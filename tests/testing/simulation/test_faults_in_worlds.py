@@ -166,7 +166,7 @@ def test_partitions_move() -> None:
 # -------------------------------------------------------------------- messages
 
 
-def test_a_message_that_nobody_can_read_is_a_dead_letter() -> None:
+def test_an_unreadable_message_is_a_dead_letter() -> None:
     found = ordered(fault(operation(APPLICATION, "publish"), "poison"))
     assert any("BadInput" in reason for reason in found.reasons())
     assert found.world.cluster.spoiled == {"order-0"}

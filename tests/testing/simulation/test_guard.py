@@ -259,7 +259,7 @@ def test_a_library_that_is_imported_while_the_world_runs_may_ask_for_the_time(mo
 # ---------------------------------------------------------------- the guard itself
 
 
-def test_check_says_what_happened_where_and_what_to_do() -> None:
+def test_check_reports_what_happened_where_and_what_to_do() -> None:
     def pay() -> float:
         return time.time()  # noqa: TID251
 
@@ -313,7 +313,7 @@ def test_it_is_taken_away_when_the_world_fails() -> None:
     assert sys.getprofile() is None
 
 
-def test_a_profiler_that_is_there_already_stays_and_the_guard_says_that_it_does_not_watch() -> None:
+def test_a_profiler_that_is_there_already_stays_and_the_guard_reports_that_it_does_not_watch() -> None:
     def profiler(frame: FrameType, event: str, called: object) -> None:
         """Somebody else's."""
 
@@ -349,7 +349,7 @@ def test_of_two_guards_the_outer_one_watches() -> None:
     assert (inner.active, inner.caught) == (False, [])
 
 
-def test_a_line_that_calls_often_is_told_once() -> None:
+def test_a_line_that_calls_often_is_reported_once() -> None:
     assert len(caught_in(lambda: [time.time() for _ in range(5)])) == 1  # noqa: TID251
 
 

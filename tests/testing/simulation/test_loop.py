@@ -109,7 +109,7 @@ def order_of_tasks(seed: int) -> list[str]:
     return said
 
 
-def test_chance_says_which_task_goes_first_and_the_seed_says_the_chance() -> None:
+def test_chance_decides_which_task_goes_first_and_the_seed_decides_the_chance() -> None:
     orders = [order_of_tasks(seed) for seed in range(5)]
     assert orders == [order_of_tasks(seed) for seed in range(5)]
     assert len({tuple(order) for order in orders}) == 5

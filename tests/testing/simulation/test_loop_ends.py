@@ -15,7 +15,9 @@ from tests.testing.simulation.planted_faults import begin, passes, ticks
 DAY_S = 86_400.0
 
 
-def test_a_world_that_never_comes_to_rest_says_so(loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_that_never_comes_to_rest_fails_with_that_reason(
+    loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop_module, "CALLBACKS_MAX", 1000)
     begin(loop, None, ticks([]), "ticks")
     with pytest.raises(NotQuiet, match=r"after 1000 callbacks at \d+\.\d+ s"):
@@ -23,7 +25,7 @@ def test_a_world_that_never_comes_to_rest_says_so(loop: SimulatedLoop, monkeypat
     assert loop.pending() == ["ticks"]
 
 
-def test_who_waits_for_something_that_never_comes_is_told(loop: SimulatedLoop) -> None:
+def test_waiting_for_something_that_never_comes_fails(loop: SimulatedLoop) -> None:
     async def waits() -> None:
         await asyncio.Event().wait()
 

@@ -60,7 +60,7 @@ def test_who_is_cut_off_can_neither_read_nor_publish_nor_commit(seed: int) -> No
 
 
 @each_seed
-def test_who_is_not_heard_of_for_ten_seconds_loses_its_partitions_and_is_told(seed: int) -> None:
+def test_a_member_that_is_silent_for_ten_seconds_loses_its_partitions_and_is_notified(seed: int) -> None:
     ground = FaultGround.with_(seed)
     frozen: list[tuple[SimulatedMember, Hears]] = []
 
@@ -117,7 +117,7 @@ def test_who_is_silent_for_less_than_ten_seconds_loses_nothing(seed: int) -> Non
 
 
 @each_seed
-def test_who_does_not_let_go_in_time_is_told_that_it_has_lost(seed: int) -> None:
+def test_a_member_that_does_not_give_up_partitions_in_time_is_notified_of_their_loss(seed: int) -> None:
     ground = FaultGround.with_(seed)
 
     async def work() -> None:
@@ -138,7 +138,7 @@ def test_who_does_not_let_go_in_time_is_told_that_it_has_lost(seed: int) -> None
 
 
 @each_seed
-def test_nobody_waits_longer_than_the_drain_for_one_that_stands_still(seed: int) -> None:
+def test_no_member_waits_longer_than_the_drain_for_one_that_hangs(seed: int) -> None:
     ground = FaultGround.with_(seed)
     frozen: list[Hears] = []
 

@@ -125,7 +125,7 @@ def test_a_target_can_be_a_handler_whose_steps_are_meant() -> None:
     assert hits(asked, what="step", names=("payment.release",)) == 0
 
 
-def test_a_window_says_from_when_to_when() -> None:
+def test_a_window_has_a_beginning_and_an_end() -> None:
     plan = RandomPlan(faults.of("crash", rate=1, window=(timedelta(seconds=5), timedelta(seconds=10))), Chance(1))
     drawn = [now_s for now_s in (0, 4.9, 5, 9.9, 10, 11) if plan.fault_at(operation(1), now_s) is not None]
     assert drawn == [5, 9.9]
@@ -137,7 +137,7 @@ def test_a_kind_meets_only_what_it_can_happen_to(kind: FaultKind) -> None:
     assert met == POSSIBLE[kind] != set()
 
 
-def test_the_application_does_not_crash_but_what_it_says_may_come_twice() -> None:
+def test_the_application_does_not_crash_but_what_it_publishes_may_come_twice() -> None:
     assert {kind for kind in KINDS if hits(faults.of(kind, rate=1), service=APPLICATION)} == {
         "duplicate",
         "expiry",

@@ -83,7 +83,7 @@ def test_how_an_interpreter_is_called_changes_nothing(
 
 
 def test_other_interpreters_change_nothing(here: list[str]) -> None:
-    """On all that are named, else on all that are found; on none there is nothing to compare, which is said."""
+    """On all that are named, else on all that are found; on none there is nothing to compare, which is reported."""
     if named := os.environ.get(PYTHONS, "").split():
         found = named
     else:

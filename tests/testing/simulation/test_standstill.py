@@ -1,4 +1,4 @@
-"""A record that cannot be read: its partition stands, people are told, and all goes on when it is mended."""
+"""A record that cannot be read: its partition stalls, this is reported, and all continues when it is mended."""
 
 from saga.messages import Partition
 from saga.telemetry.events import GoesOn, StandsStill, TelemetryEvent
@@ -8,7 +8,7 @@ from services.order.events import OrderConfirmed
 from tests.testing.simulation.orders import an_order, begun
 
 
-def test_what_stands_is_told_once_by_each_who_reads_it_and_when_it_goes_on_too() -> None:
+def test_a_stalled_partition_is_reported_once_by_each_reader_and_its_end_too() -> None:
     with SimulatedWorld(3, None, guarded=False) as world:
         begun(world)
         for topic, logs in world.cluster.topics.items():

@@ -81,7 +81,7 @@ def test_of_a_lost_answer_the_effect_is_there(seed: int) -> None:
     ground.runs(work())
 
 
-def test_a_late_answer_is_told_before_its_effect_is_there() -> None:
+def test_a_late_answer_arrives_before_its_effect_is_there() -> None:
     def there_when_told(seed: int) -> bool:
         ground = FaultGround.with_(seed, fault(1, "late answer"))
 

@@ -95,7 +95,7 @@ def patient() -> Service:
     return service
 
 
-def test_a_run_that_goes_on_later_does_so_though_the_date_was_ahead() -> None:
+def test_a_suspended_run_resumes_though_the_date_was_ahead() -> None:
     with SimulatedWorld(1, None, guarded=False) as world:
         world.start(patient())
         world.run_for(timedelta(seconds=1))
@@ -120,7 +120,7 @@ def test_a_clock_that_is_behind_makes_no_deadline_earlier() -> None:
         assert world.outcome("order-0") is OrderCancelled
 
 
-def test_a_start_far_in_the_future_is_told() -> None:
+def test_a_start_far_in_the_future_is_reported() -> None:
     with SimulatedWorld(1, None, guarded=False) as world:
         world.start(order)
         world.run_for(timedelta(seconds=1))
