@@ -72,7 +72,7 @@ def test_its_settings_are_settings_like_any_other() -> None:
     assert "drawer://CUPBOARD/DRAWER" in known_settings()["SAGA_STORE"].takes
 
 
-def test_what_cannot_work_of_them_is_told_with_all_else() -> None:
+def test_what_cannot_work_of_them_is_reported_with_all_else() -> None:
     assert problems({**LOCKED, "SAGA_DRAIN_S": "x"}) == (
         "SAGA_DRAIN_S is 'x': it must be a number of seconds from 0 to 3600",
         "SAGA_DRAWER_LOCK=locked needs SAGA_DRAWER_KEY",
@@ -149,7 +149,7 @@ async def _run(pottery: Pottery, drawer: str) -> None:
         await wiring.run(services, Settings.from_environment(), lambda _: None, stop)
 
 
-def test_the_doctor_tells_of_a_drawer_that_does_not_open(
+def test_the_doctor_reports_a_drawer_that_does_not_open(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_STORE", "drawer://cupboard/all")

@@ -118,7 +118,7 @@ class ToldChangesConformance:
 
     # ---------------------------------------------------------------- tests
 
-    async def test_what_becomes_of_a_document_is_told_in_order_with_what_was_before_where_the_source_knows(
+    async def test_changes_of_a_document_are_published_in_order_with_the_version_before_where_the_source_knows_it(
         self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
     ) -> None:
         await teller.begin(changes_from="beginning")
@@ -157,7 +157,7 @@ class ToldChangesConformance:
         shown = await self.shown(service, connect, file)
         assert {key: shown.versions(key) for key in KEYS} == dict.fromkeys(KEYS, (1, 2, 3))
 
-    async def test_what_is_told_again_is_dropped_by_key_and_version(
+    async def test_what_is_published_again_is_dropped_by_key_and_version(
         self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
     ) -> None:
         await teller.begin(changes_from="beginning")
@@ -221,7 +221,7 @@ class ToldChangesConformance:
         assert shown.versions("a") == versions
         assert ("untouched" in shown.seen) == (changes_from == "beginning")
 
-    async def test_a_service_goes_on_from_its_stored_position_and_from_where_that_is_moved_to(
+    async def test_a_service_continues_from_its_stored_offset_and_from_where_that_is_moved_to(
         self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
     ) -> None:
         await teller.begin(changes_from="beginning")
@@ -239,7 +239,7 @@ class ToldChangesConformance:
         third = await self.shown(service, connect, file)
         assert third.versions("a") == (1, 2), "what comes again is dropped"
 
-    async def test_a_gap_is_told_and_what_comes_after_it_is_shown(
+    async def test_a_gap_is_reported_and_what_comes_after_it_is_shown(
         self, service: Service[Seen], teller: Teller, connect: Connect, file: Path, remove: Remove
     ) -> None:
         await teller.begin(changes_from="beginning")

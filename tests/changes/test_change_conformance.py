@@ -70,7 +70,7 @@ class FromConnector:
 
 
 class TestStoreOnFiles(FromStore, OnFiles):
-    async def test_a_release_that_starts_goes_on_noting_what_another_release_takes(
+    async def test_a_release_that_starts_continues_to_record_what_another_release_handles(
         self, service: Service[Seen], connect: Connect, file: Path
     ) -> None:
         name = service.declared.name

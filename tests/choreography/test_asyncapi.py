@@ -71,7 +71,7 @@ def test_services_send_and_receive_what_their_manifests_say(shop: Any) -> None:
     assert operations["client.send.OrderPlaced"] == ("send", "#/channels/orders")
 
 
-def test_every_header_of_ours_is_told(shop: Any) -> None:
+def test_every_header_of_ours_is_described(shop: Any) -> None:
     said: dict[str, Any] = {
         "id": "m-1",
         "type": "OrderPlaced",
@@ -115,7 +115,7 @@ def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Pat
     assert any("channel" in each["message"] for each in refused["complaints"]), refused["complaints"]
 
 
-def test_own_events_are_not_received_and_a_registry_is_told(tmp_path: Path) -> None:
+def test_self_consumed_events_are_not_received_and_a_registry_is_named(tmp_path: Path) -> None:
     odd = make_asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
     assert sorted(odd["operations"]) == [
         "client.send.Said",

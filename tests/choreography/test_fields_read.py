@@ -94,7 +94,7 @@ def test_each_function_says_what_it_reads(readers: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ORDER))
-def test_a_run_reads_nothing_that_was_not_told(readers: ModuleType, name: str) -> None:
+def test_a_run_reads_no_field_that_was_not_found(readers: ModuleType, name: str) -> None:
     events, function = sys.modules["events"], getattr(readers, name)
     told = read_by(readers, name)
     for cls in ("Order", "Refused"):

@@ -57,7 +57,7 @@ def test_it_says_what_is_undone_awaited_and_used() -> None:
     assert make_manifest(inventory.declared).documents == {"stock": "Stock"}
 
 
-def test_a_wait_and_what_ends_it_are_told() -> None:
+def test_a_wait_and_what_ends_it_are_in_the_manifest() -> None:
     patient = Service("patient")
 
     @patient.handler
@@ -108,7 +108,7 @@ class Now:
     note: str | None = None
 
 
-def test_the_state_and_its_version_are_told() -> None:
+def test_the_state_and_its_version_are_in_the_manifest() -> None:
     stateful = Service("stateful", state=Now)
 
     @stateful.migrate(1)
@@ -146,7 +146,7 @@ def test_of_two_versions_of_a_class_the_older_counts_and_both_are_read(tmp_path:
     assert (use.version, use.fields) == (1, ("one", "order_id", "three"))
 
 
-def test_versions_that_an_upcaster_reads_are_told(tmp_path: Path) -> None:
+def test_versions_that_an_upcaster_reads_are_in_the_manifest(tmp_path: Path) -> None:
     write(tmp_path, schema("Said", field("cents", "int")))
     write(tmp_path, schema("Said", field("euros", "string", default=""), upcasts=[1]), version=2)
     events = generated(tmp_path, "Said", "Said.v1")
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(text: str, problem: str) 
     assert problem in str(refused.value)
 
 
-def test_all_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
+def test_all_files_that_cannot_be_used_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}", "utf-8")
     (tmp_path / "b.json").write_bytes(b"\xff")
     (tmp_path / "c.json").write_text(edited(), "utf-8")

@@ -87,7 +87,7 @@ def test_there_is_a_page_for_each_event_and_service(shop: Mapping[str, Page]) ->
     assert set(shop) == {"index.html", *wanted}
 
 
-def test_a_page_says_who_says_an_event_and_who_hears_it(shop: Mapping[str, Page]) -> None:
+def test_a_page_names_who_emits_an_event_and_who_consumes_it(shop: Mapping[str, Page]) -> None:
     text = shop["events/PaymentReserved.html"].text
     assert "Who emits it service by as version payment payment.reserve 1 Who consumes it" in text
     assert "payment from its own progress payment.capture , payment.release 1 amount , charge_id , order_id" in text
@@ -150,7 +150,7 @@ def test_a_service_page_says_what_it_does(shop: Mapping[str, Page], odd: Mapping
     assert "unless the saga has ended, or Failed came" in odd["services/odd.html"].text
 
 
-def test_what_does_not_fit_together_is_told(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
+def test_what_does_not_fit_together_is_reported(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
     assert "Loose ends" not in shop["index.html"].text
     text = odd["index.html"].text
     assert "Failed: no service emits it" in text
@@ -170,7 +170,7 @@ def test_every_link_leads_to_a_page_and_a_place_on_it(shop: Mapping[str, Page], 
                 assert not place or place in found[target].ids, f"{name}: {link}"
 
 
-def test_pages_ask_nobody_for_anything(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
+def test_pages_load_nothing_from_elsewhere(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
     for page in (*shop.values(), *odd.values()):
         policy = next(value or "" for name, value in page.attributes if name == "content" and "src" in (value or ""))
         digest = b64encode(sha256(page.style.encode()).digest()).decode()

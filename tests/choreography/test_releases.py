@@ -352,7 +352,7 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("case", sorted(TOLD))
-def test_a_harmless_difference_is_told(case: str) -> None:
+def test_a_harmless_difference_is_reported(case: str) -> None:
     new, told = TOLD[case]
     assert [(each.where, each.what) for each in found(new)] == told
     assert {each.verdict for each in found(new)} <= {"told"}
@@ -377,7 +377,7 @@ def test_no_reaction_goes_unnoticed(old: DeclaredReaction, change: Callable[[Dec
 # -------------------------------------------------------------------- a service that was not there before
 
 
-def test_a_new_service_that_reacts_as_a_known_one_does_is_refused_until_it_says_which_it_is() -> None:
+def test_a_new_service_that_reacts_like_a_known_one_is_refused_until_it_declares_which_it_is() -> None:
     renamed = replace(OLD, service="pay-ments")
     (refused,) = check_new_service(renamed, [OLD])
     assert refused.verdict == "refused"
@@ -389,7 +389,7 @@ def test_a_new_service_that_reacts_as_a_known_one_does_is_refused_until_it_says_
     assert 'was="payment"' in refused.way_out, "the name of the first release"
 
 
-def test_of_another_new_service_is_told_that_it_works_through_all_history() -> None:
+def test_another_new_service_is_reported_to_handle_all_history() -> None:
     mailer = replace(OLD, service="mailer", reactions=(replace(RESERVE, name="tell"),))
     sayer = replace(OLD, service="order", reactions=(), emits=(emitted("OrderConfirmed", "orders"),))
     (told,) = check_new_service(mailer, [sayer])
@@ -399,7 +399,7 @@ def test_of_another_new_service_is_told_that_it_works_through_all_history() -> N
     assert check_new_service(replace(mailer, start="now"), [sayer]) == []
 
 
-def test_another_name_is_told_and_harms_nobody() -> None:
+def test_another_name_is_reported_and_harms_nothing() -> None:
     (told,) = compare_releases(OLD, replace(OLD, service="payments", was="payment"), [])
     assert (told.verdict, told.where) == ("told", "payments")
     assert "was called payment; stored, in topics, keys and metrics it stays payment" in told.what

@@ -44,7 +44,7 @@ async def test_what_was_published_is_in_the_log_in_its_order_and_an_equal_event_
     assert len(set(IDS)) == 3
 
 
-async def test_a_broker_that_acknowledges_nothing_is_told_in_time_and_publishing_again_is_right(
+async def test_a_broker_that_acknowledges_nothing_is_reported_in_time_and_publishing_again_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[bool] = []
@@ -73,7 +73,7 @@ async def test_a_broker_that_acknowledges_nothing_is_told_in_time_and_publishing
     assert ids_of(await in_the_log(tmp_path / "broker.db")) == IDS + IDS
 
 
-async def test_an_outage_is_told_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_is_reported_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(broker: EmbeddedBroker, records: Sequence[Outgoing]) -> None:
         raise BrokerUnavailable("the disk is full")
 
@@ -118,7 +118,7 @@ async def test_who_begins_a_saga_goes_with_the_events_that_begin_one_the_nearest
 
 
 @pytest.mark.parametrize("who", ["", "  ", "x" * 257, "ada\nroot", "ü" * 129, "\ud800"])
-async def test_a_principal_that_nobody_could_read_is_refused(tmp_path: Path, who: str) -> None:
+async def test_an_unreadable_principal_is_refused(tmp_path: Path, who: str) -> None:
     refused = "nothing was published: the principal .* has to be text that can be printed, of at most 256 bytes"
     with pytest.raises(SagaError, match=refused):
         Client(principal=who)

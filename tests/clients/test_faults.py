@@ -166,7 +166,7 @@ async def test_all_is_heard_whatever_fails_also_before_the_first_event(
     await check_each_fault(listen, set(sent), is_patient=True)
 
 
-async def test_many_ask_at_every_moment_and_nobody_is_told_that_the_client_was_closed(orders: Orders) -> None:
+async def test_many_ask_at_every_moment_and_none_gets_the_error_that_the_client_was_closed(orders: Orders) -> None:
     both = orders.confirmed, orders.cancelled
     said = [orders.confirmed(order_id=f"o-{n}") for n in range(5)]
     await orders.say(*said)
@@ -182,7 +182,7 @@ async def test_many_ask_at_every_moment_and_nobody_is_told_that_the_client_was_c
             await asyncio.gather(*(a_task(ask(client, turns)) for turns in range(askers)))
 
 
-async def test_a_reader_that_has_ended_says_nothing_to_those_who_asked_since(orders: Orders) -> None:
+async def test_a_reader_that_has_ended_gives_no_answer_to_later_questions(orders: Orders) -> None:
     both = orders.confirmed, orders.cancelled
     await orders.say(orders.confirmed(order_id="o-1"))
     async with Client() as client:

@@ -125,7 +125,7 @@ async def test_from_now_on_only_what_comes_is_heard(shop: Shop) -> None:
         assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
 
 
-async def test_a_group_goes_on_where_it_was_and_repeats_what_was_given_last(shop: Shop) -> None:
+async def test_a_group_continues_where_it_was_and_repeats_what_was_given_last(shop: Shop) -> None:
     sent = [shop.sent(order_id="o-1") for _ in range(3)] + [shop.lost(order_id="o-1")]
     await shop.say(*sent)
     async with Client() as client:
@@ -251,7 +251,7 @@ async def test_topics_that_are_missing_on_kafka_are_named(
 # -------------------------------------------------------------------- what goes wrong
 
 
-async def test_what_can_never_be_read_is_passed_over_and_told(embedded: Shop, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_can_never_be_read_is_skipped_and_reported(embedded: Shop, caplog: pytest.LogCaptureFixture) -> None:
     bad = outgoing(embedded.sent(order_id="o-1"))
     await embedded.say(
         bad._replace(value=bad.value and bad.value[:-2]),
@@ -278,7 +278,7 @@ async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedd
         assert set((await broker.describe_group(f"{CLIENTS}mailer")).positions.values()) <= {0}
 
 
-async def test_an_outage_is_told_once_and_waited_for_and_nothing_is_lost(
+async def test_an_outage_is_reported_once_and_waited_for_and_nothing_is_lost(
     embedded: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("saga.clients.subscription.AGAIN_S", 0.01)
@@ -301,7 +301,7 @@ async def test_an_outage_is_told_once_and_waited_for_and_nothing_is_lost(
         assert len(broker._readers) == 1
 
 
-async def test_a_partition_that_cannot_be_read_is_told_once_and_the_others_go_on(
+async def test_a_partition_that_cannot_be_read_is_reported_once_and_the_others_continue(
     embedded: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     await embedded.say(*(embedded.sent(order_id=f"o-{n}") for n in range(20)))

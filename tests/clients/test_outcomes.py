@@ -97,7 +97,7 @@ async def client(embedded: Shop) -> AsyncIterator[Client]:
 # -------------------------------------------------------------------- both brokers
 
 
-async def test_an_outcome_is_told_whether_it_was_said_before_the_question_or_after(shop: Shop) -> None:
+async def test_an_outcome_is_returned_whether_it_was_published_before_the_question_or_after(shop: Shop) -> None:
     await shop.say(
         shop.placed(order_id="o-1"), shop.confirmed(order_id="o-1", parcel="p-7"), shop.placed(order_id="o-2")
     )
@@ -111,7 +111,7 @@ async def test_an_outcome_is_told_whether_it_was_said_before_the_question_or_aft
         assert await client.outcome("o-2", *both, within=SOON) == shop.cancelled(order_id="o-2", reason="late")
 
 
-async def test_many_ask_at_once_and_each_is_told_its_own(shop: Shop) -> None:
+async def test_many_ask_at_once_and_each_gets_its_own(shop: Shop) -> None:
     async with Client() as client:
         await shop.say(*(shop.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(0, 100, 2)))
         both = shop.confirmed, shop.cancelled
@@ -209,7 +209,7 @@ def test_places_of_a_saga_are_found_among_many_and_bounded() -> None:
     assert places.of(b"o-3") == [30_000]
 
 
-async def test_the_first_outcome_that_was_said_is_the_one(embedded: Shop, client: Client) -> None:
+async def test_the_first_outcome_that_was_published_counts(embedded: Shop, client: Client) -> None:
     await embedded.say(embedded.cancelled(order_id="o-1", reason="a"), embedded.cancelled(order_id="o-1", reason="b"))
     said = await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
     assert said == embedded.cancelled(order_id="o-1", reason="a")
@@ -218,7 +218,7 @@ async def test_the_first_outcome_that_was_said_is_the_one(embedded: Shop, client
 # -------------------------------------------------------------------- who is asked
 
 
-async def test_without_classes_it_is_told_by_the_contracts_that_are_there(
+async def test_without_classes_it_is_recognized_by_the_contracts_that_are_there(
     embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_CONTRACTS", str(embedded.folder / "contracts"))
@@ -272,7 +272,7 @@ async def test_an_outage_is_waited_for_within_the_question(
         await client.outcome("o-2", *both, within=SOON) or await client.outcome("o-3", *both, within=SOON)
 
 
-async def test_a_file_that_goes_is_told_to_all_who_ask(embedded: Shop) -> None:
+async def test_all_who_ask_get_an_error_when_the_file_is_removed(embedded: Shop) -> None:
     both = embedded.confirmed, embedded.cancelled
     await embedded.say(embedded.placed(order_id="o-1"))
     async with Client() as client:
@@ -284,7 +284,7 @@ async def test_a_file_that_goes_is_told_to_all_who_ask(embedded: Shop) -> None:
                 await each
 
 
-async def test_who_asks_while_the_client_is_closed_is_told(embedded: Shop) -> None:
+async def test_asking_while_the_client_is_closed_raises(embedded: Shop) -> None:
     await embedded.say(embedded.placed(order_id="o-1"))
     async with Client() as client:
         asked = a_task(client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=LONG))
@@ -293,7 +293,7 @@ async def test_who_asks_while_the_client_is_closed_is_told(embedded: Shop) -> No
         await asked
 
 
-async def test_nobody_reads_when_nobody_asks(embedded: Shop, client: Client) -> None:
+async def test_nothing_is_read_while_no_one_asks(embedded: Shop, client: Client) -> None:
     await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
     (asked,) = client._outcomes.values()
     await until(lambda: asked._reader is not None and asked._reader.done())

@@ -33,7 +33,7 @@ class Opens:
         self.closed = True
 
 
-async def test_all_begins_at_once_and_each_that_opens_is_told_and_closed() -> None:
+async def test_all_begins_at_once_and_each_that_opens_is_reported_and_closed() -> None:
     moments, things = list[TelemetryEvent](), [Opens() for _ in range(16)]
     async with AsyncExitStack() as stack:
         opening = wiring._Opening(stack, moments.append, 5)
@@ -49,7 +49,7 @@ async def test_all_begins_at_once_and_each_that_opens_is_told_and_closed() -> No
     assert all(each.closed for each in things)
 
 
-async def test_nobody_gives_up_while_anything_comes_on_and_what_does_not_is_named(
+async def test_opening_is_not_given_up_while_anything_opens_and_what_does_not_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wiring, "REPORT_EVERY_S", 0.0)
@@ -77,7 +77,7 @@ async def test_nobody_gives_up_while_anything_comes_on_and_what_does_not_is_name
     assert not hangs.closed
 
 
-async def test_the_first_that_cannot_be_opened_is_told_in_its_own_words() -> None:
+async def test_the_first_that_cannot_be_opened_is_reported_in_its_own_words() -> None:
     good, bad = Opens(), Opens(fails=StoreUnavailable("the password is another one"))
     good.may.set()
     bad.may.set()

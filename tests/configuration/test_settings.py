@@ -74,7 +74,7 @@ def test_the_defaults_are_values_that_could_be_given() -> None:
     assert Settings.read(given) == Settings()
 
 
-def test_all_problems_are_told_at_once_with_what_would_be_right() -> None:
+def test_all_problems_are_reported_at_once_with_what_would_be_right() -> None:
     assert problems(
         {
             "SAGA_BROKER": "redis://localhost",
@@ -173,7 +173,7 @@ def test_an_address_gives_its_file() -> None:
     assert SQLITE.store_address(settings, "payment") == "sqlite:///stores/payment/all.db"
 
 
-async def test_an_address_that_somebody_gave_is_refused_as_settings_are() -> None:
+async def test_a_given_address_is_refused_as_settings_are() -> None:
     with pytest.raises(ConfigurationError, match=r"'redis://here' cannot work\n  - there is no store 'redis'"):
         async with open_stores(["redis://here"], SystemClock()):
             pass
@@ -241,7 +241,7 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
         ({"SAGA_HTTP": "8080"}, "it must be host:port"),
     ],
 )
-def test_what_cannot_work_with_servers_is_told(given: Mapping[str, str], told: str) -> None:
+def test_what_cannot_work_with_servers_is_reported(given: Mapping[str, str], told: str) -> None:
     assert any(told in problem for problem in problems(given))
 
 
@@ -264,7 +264,9 @@ def test_a_file_gives_settings_and_variables_and_flags_win(tmp_path: Path, monke
         ('contracts = "here"', r"contracts in .*saga\.toml: give it as the variable SAGA_CONTRACTS"),
     ],
 )
-def test_a_file_that_cannot_work_is_told(text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_work_is_reported(
+    text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "saga.toml"
     file.write_text(text)
     monkeypatch.setenv("SAGA_CONFIG", str(file))
@@ -272,7 +274,7 @@ def test_a_file_that_cannot_work_is_told(text: str, told: str, tmp_path: Path, m
         Settings.from_environment()
 
 
-def test_a_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGA_CONFIG", "/nowhere/saga.toml")
     with pytest.raises(ConfigurationError, match="/nowhere/saga"):
         Settings.from_environment()
@@ -288,7 +290,7 @@ def test_a_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         ("couchbase://db/shop?tls_verify=none", "options after"),
     ],
 )
-def test_an_address_that_cannot_work_is_told(address: str, problem: str) -> None:
+def test_an_address_that_cannot_work_is_reported(address: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         couchbase_place(address, "payment")
 

@@ -122,7 +122,7 @@ ADDRESSES_WITH_SECRETS = [
         ("async def given(): ...", "names what is no plain function of module 'shop_tokens': give one that is not"),
     ],
 )
-def test_a_function_for_tokens_that_is_none_is_told_before_anything_is_opened(
+def test_an_invalid_function_for_tokens_is_reported_before_anything_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, told: str
 ) -> None:
     if source is not None:
@@ -146,7 +146,7 @@ def test_an_address_with_a_secret_is_refused_and_the_secret_is_nowhere(name: str
 
 
 @pytest.mark.parametrize("address", ADDRESSES_WITH_SECRETS)
-def test_whoever_takes_an_address_apart_repeats_no_secret(address: str) -> None:
+def test_errors_of_parsing_an_address_repeat_no_secret(address: str) -> None:
     assert not is_plain(address)
     for takes in (kafka_servers, lambda url: couchbase_place(url, "x"), embedded_path, sqlite_template):
         with pytest.raises(ValueError, match=r".") as refusal:
@@ -276,7 +276,7 @@ def test_a_file_has_no_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # ---------------------------------------------------------------- all problems at once
 
 
-def test_what_is_wrong_by_itself_and_what_does_not_go_together_is_told_in_one_go() -> None:
+def test_what_is_wrong_by_itself_and_what_does_not_go_together_is_reported_together() -> None:
     told = refused(
         {
             **KAFKA,
@@ -300,7 +300,7 @@ def test_what_is_wrong_by_itself_and_what_does_not_go_together_is_told_in_one_go
 @pytest.mark.parametrize(
     ("text", "told"), [("drain_s = ", "Invalid value"), ('[kafka]\n[more]\nsasl = "plain"', "kafka is no single value")]
 )
-def test_what_is_wrong_with_the_file_is_told_with_the_rest_and_nothing_is_guessed_of_it(
+def test_what_is_wrong_with_the_file_is_reported_with_the_rest_and_nothing_is_guessed_of_it(
     text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_with(text, tmp_path, monkeypatch)

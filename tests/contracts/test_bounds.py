@@ -157,7 +157,7 @@ def test_types_that_are_used_twice_in_each_other_do_not_explode(tmp_path: Path) 
         Library.load(tmp_path / "contracts")
 
 
-def test_a_file_that_nests_without_end_is_told_like_any_other(tmp_path: Path) -> None:
+def test_a_file_that_nests_without_end_is_reported_like_any_other(tmp_path: Path) -> None:
     write(tmp_path, schema("Heard"))
     put(tmp_path / "contracts/orders/Deep.v1.avsc", "[" * 100_000)
     deep = '{"type": "array", "items": ' * 200 + '"int"' + "}" * 200

@@ -160,7 +160,7 @@ def test_no_value_is_in_an_error_for_it_may_be_sensitive(said: Any) -> None:
     assert "4111" not in str(caught.value)
 
 
-def test_of_a_sensitive_field_not_even_the_path_inside_of_it_is_told(tmp_path: Path) -> None:
+def test_not_even_the_path_inside_of_a_sensitive_field_is_reported(tmp_path: Path) -> None:
     texts, words = {"type": "map", "values": "string"}, {"type": "enum", "name": "Word", "symbols": ["YES"]}
     part = {"type": "record", "name": "Part", "fields": [field("texts", texts, sensitive=True)]}
     marked = field("texts", texts, sensitive=True), field("part", part), field("word", words, sensitive=True)
@@ -184,7 +184,7 @@ def test_of_a_sensitive_field_not_even_the_path_inside_of_it_is_told(tmp_path: P
         codec.decode(another, module.Said, library_of(module.Said))
 
 
-def test_a_word_that_the_reader_of_a_sensitive_field_does_not_know_is_not_told(tmp_path: Path) -> None:
+def test_an_unknown_symbol_of_a_sensitive_field_is_not_reported(tmp_path: Path) -> None:
     words = {"type": "enum", "name": "Word", "symbols": ["YES", "SECRET"]}
     write(tmp_path, schema("Said", field("word", words, sensitive=True)))
     newer = {**words, "symbols": ["YES"]}

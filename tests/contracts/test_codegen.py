@@ -98,7 +98,7 @@ def test_a_nested_type_defined_differently_is_refused(tmp_path: Path) -> None:
         generate(Library.load(tmp_path / "contracts"), ["A", "B"])
 
 
-def test_names_that_are_no_contracts_are_told_all_at_once(tmp_path: Path) -> None:
+def test_names_that_are_no_contracts_are_reported_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         generate(library(tmp_path), ["Placd", "Asked", "Asked", "Nothing"])
     assert [problem.split(" in ")[0] for problem in caught.value.problems] == [
@@ -124,20 +124,20 @@ def test_a_type_may_be_called_like_a_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mro", "_dflt_order_id", "_HAS_DEFAULT_FACTORY", "__slots__", "class"])
-def test_what_a_dataclass_cannot_have_as_a_field_is_told_with_the_schema(tmp_path: Path, name: str) -> None:
+def test_what_a_dataclass_cannot_have_as_a_field_is_reported_with_the_schema(tmp_path: Path, name: str) -> None:
     write(tmp_path, schema("A", field(name, "int")))
     with pytest.raises(ContractError, match=f"field {name}: this name cannot be an attribute in Python; choose"):
         Library.load(tmp_path / "contracts")
 
 
 @pytest.mark.parametrize("name", ["__Part", "a.class", "None"])
-def test_what_no_class_can_be_called_is_told_with_the_schema(tmp_path: Path, name: str) -> None:
+def test_what_no_class_can_be_called_is_reported_with_the_schema(tmp_path: Path, name: str) -> None:
     write(tmp_path, schema("A", field("part", {"type": "record", "name": name, "fields": [field("n", "int")]})))
     with pytest.raises(ContractError, match=f"field part: '{name}' is no name for a type: no class in Python"):
         Library.load(tmp_path / "contracts")
 
 
-def test_two_types_whose_classes_would_have_one_name_are_told_with_the_schema(tmp_path: Path) -> None:
+def test_two_types_whose_classes_would_have_one_name_are_reported_with_the_schema(tmp_path: Path) -> None:
     one, two = ({"type": "enum", "name": "Color", "namespace": space, "symbols": [space]} for space in ("a", "b"))
     write(tmp_path, schema("A", field("one", one), field("two", two)))
     with pytest.raises(ContractError, match=r"field two: the types a\.Color and b\.Color would be one class Color"):
@@ -155,7 +155,7 @@ def test_two_types_whose_classes_would_have_one_name_are_told_with_the_schema(tm
         (decimal(10**9, 0), "\x00", "decimal has a precision of 1000000000; at most 1000"),
     ],
 )
-def test_a_default_that_no_event_could_have_is_told_with_the_schema(
+def test_a_default_that_no_event_could_have_is_reported_with_the_schema(
     tmp_path: Path, type_: Any, default: Any, told: str
 ) -> None:
     write(tmp_path, schema("A", field("f", type_, default=default)))
@@ -329,7 +329,7 @@ def test_classes_of_two_versions_are_encoded_each_as_its_own(tmp_path: Path) -> 
         codec.encode(module.PlacedV1(order_id="o", line=new.line))
 
 
-def test_a_version_that_there_is_not_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+def test_a_missing_version_is_reported_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         generate(
             with_two_versions(tmp_path), ["Placed.v3", "Asked.v2", "Placd.v1", "Placed.v0", "Asked.v1", "Asked.v1"]
@@ -343,7 +343,7 @@ def test_a_version_that_there_is_not_is_told_with_those_that_there_are(tmp_path:
     ]
 
 
-def test_a_contract_that_is_called_like_a_version_is_told_from_it(tmp_path: Path) -> None:
+def test_a_contract_that_is_called_like_a_version_is_distinguished_from_it(tmp_path: Path) -> None:
     write(tmp_path, schema("Placed"), schema("PlacedV1", field("n", "int")))
     library = Library.load(tmp_path / "contracts")
     assert list_classes(generate(library, ["PlacedV1", "Placed"])) == ["PlacedV1", "Placed"]

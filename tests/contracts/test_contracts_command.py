@@ -146,7 +146,7 @@ def test_a_repository_of_contracts_alone_is_checked(folder: Path) -> None:
     assert (done.exit_code, done.output.splitlines()[-1]) == (0, "0 generated modules are up to date")
 
 
-def test_check_tells_each_promise_that_a_version_breaks_and_what_to_do(folder: Path) -> None:
+def test_check_reports_each_promise_that_a_version_breaks_and_what_to_do(folder: Path) -> None:
     fields = [field("total", "int"), field("colour", {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]})]
     write(folder, schema("Said", *fields))
     write(folder, schema("Said", *fields), version=2)
@@ -169,7 +169,7 @@ def test_check_tells_each_promise_that_a_version_breaks_and_what_to_do(folder: P
     assert 'its "compatible", by default full_transitive' in done.output
 
 
-def test_what_is_misread_is_told_of_all_versions_together(folder: Path) -> None:
+def test_what_is_misread_is_reported_for_all_versions_together(folder: Path) -> None:
     for number, default in ((1, 1), (2, 1), (3, 2)):
         write(folder, schema("Said", field("x", "int", default=default)), version=number)
     told = [line.partition(" messages of ")[0] for line in saga("check").output.splitlines() if "Said.v3" in line]
@@ -234,7 +234,7 @@ def test_sarif_is_what_its_schema_wants(folder: Path, command: str) -> None:
     assert list(Draft4Validator(wanted).iter_errors(told | {"version": "2.0.0"})), "it would see what is wrong"
 
 
-def test_a_folder_that_cannot_be_used_is_told_in_every_form(folder: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported_in_every_form(folder: Path) -> None:
     saga("generate", "events.py", "Placed")
     write(folder, schema("Asked", owner=None))
     forget_folders()
@@ -443,7 +443,7 @@ def test_a_default_that_is_called_like_our_words_counts(folder: Path) -> None:
         ('{"format": 1, "format": 1, "versions": {}}', "names 'format' twice"),
     ],
 )
-def test_a_damaged_list_of_releases_is_told(folder: Path, text: str, message: str) -> None:
+def test_a_damaged_list_of_releases_is_reported(folder: Path, text: str, message: str) -> None:
     put(folder / "contracts/released.json", text)
     done = saga("check")
     assert done.exit_code == 1

@@ -23,7 +23,7 @@ def part(*fields: dict[str, object], name: str = "Part") -> dict[str, object]:
     return {"type": "record", "name": name, "fields": list(fields)}
 
 
-def test_each_kind_of_change_is_told_with_its_effects() -> None:
+def test_each_kind_of_change_is_reported_with_its_effects() -> None:
     colour = {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}
     old = version(
         field("gone", "int"),
@@ -108,7 +108,7 @@ def test_every_finding_belongs_to_one_change_and_to_its_path(change: changes.Cha
         assert all(one.says != finding.says for finding in (*one.backward, *one.forward)), "it was not seen as a change"
 
 
-def test_a_change_concerns_whoever_may_read_its_field_and_a_failure_everybody() -> None:
+def test_a_change_concerns_services_that_may_read_its_field_and_a_failure_all_of_them() -> None:
     old = version(
         field("total", decimal(12, 2)), field("note", "string", default=""), field("at", part(field("x", "int")))
     )

@@ -188,7 +188,7 @@ def test_a_type_that_is_defined_where_it_is_not_read_is_known_where_it_is(tmp_pa
         ),
     ],
 )
-def test_a_few_bytes_of_somebody_elses_schema_do_not_keep_anybody_busy(
+def test_a_few_bytes_of_a_foreign_schema_do_not_keep_a_reader_busy(
     tmp_path: Path, theirs: Any, bytes_: bytes, reason: str
 ) -> None:
     known = library(tmp_path)

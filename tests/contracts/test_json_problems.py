@@ -26,7 +26,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return event(tmp_path_factory.mktemp("problems"), *FIELDS)
 
 
-def test_each_wrong_thing_is_told_with_its_path_in_the_order_of_the_line(said: Any) -> None:
+def test_each_wrong_thing_is_reported_with_its_path_in_the_order_of_the_line(said: Any) -> None:
     wrong = {
         **WHOLE,
         "lines": [{"sku": 1}, {"sku": "b", "price": "9.801"}, 7, {"sku": "d", "price": "1", "colour": "red"}],

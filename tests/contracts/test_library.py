@@ -280,7 +280,7 @@ def test_an_alias_that_is_clear_is_used(tmp_path: Path) -> None:
     assert contract.newest.record.fields[1].aliases == ("x", "x", "y")
 
 
-def test_all_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     contracts = write(tmp_path, schema("A", field("f", "fixed"), field("g", "null"), starts=5), schema("B", key=None))
     put(contracts / "orders/C.v1.avsc", "{")
     put(contracts / "orders/D.v1.avsc", '{"type": "record", "type": "record"}')
@@ -393,7 +393,7 @@ def test_a_decimal_may_become_longer(tmp_path: Path) -> None:
     assert len(Library.load(tmp_path / "contracts").contracts["Said"].versions) == 2
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     assert problems_of(tmp_path) == ["there is no such folder: make it, or set SAGA_CONTRACTS"]
 
 

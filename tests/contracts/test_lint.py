@@ -180,7 +180,7 @@ def test_every_rule_has_a_test_and_a_sentence() -> None:
         assert f"| `{rule}` | {sentence} |" in page
 
 
-def test_a_type_used_twice_is_told_once_and_the_newest_version_alone(tmp_path: Path) -> None:
+def test_a_type_used_twice_is_reported_once_and_the_newest_version_alone(tmp_path: Path) -> None:
     schema = said(fields=[field("x", part(field("a", "int"))), field("y", "Part", doc="It.")])
     schema["fields"][1]["doc"] = "It."
     assert [found.at for found in problems(schema)] == ["x.a"]

@@ -165,7 +165,7 @@ def mute(old: Any) -> Any:
         ),
     ],
 )
-def test_an_upcaster_that_fails_is_told_by_name_and_version(
+def test_an_upcaster_that_fails_is_reported_by_name_and_version(
     function: Make, why: str, failing: Callable[[Make], None]
 ) -> None:
     failing(function)

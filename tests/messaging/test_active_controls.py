@@ -82,7 +82,7 @@ def test_what_has_a_time_is_over_then_and_what_was_refused_never_began() -> None
     assert paused(read_controls(book_of(pause("reserve"), refused="there is no such handler"))) == []
 
 
-def test_people_are_told_what_is_paused_by_whom_why_and_until_when() -> None:
+def test_it_reports_what_is_paused_by_whom_why_and_until_when() -> None:
     (entry,) = read_controls(book_of(pause(until=iso(NOW_MS)))).others.values()
     assert describe_entry("payment", entry) == f"payment is paused by ada: to see, until {iso(NOW_MS)}"
     (entry,) = read_controls(book_of(Switch(kind="route", event="OrderPlaced"))).others.values()
@@ -116,7 +116,7 @@ def test_an_earlier_version_takes_what_it_does_not_know_for_a_flag_that_nobody_a
     assert msgspec.json.decode(raw, type=EarlierEntry).switch == EarlierSwitch(flag="", percent=0)
 
 
-def test_a_later_kind_is_left_alone_kept_and_told() -> None:
+def test_a_later_kind_is_left_alone_kept_and_reported() -> None:
     book = book_of(pause("reserve"))
     later = msgspec.json.decode(book.entries[0], type=dict)
     later["switch"] = {"flag": "", "percent": 0, "kind": "drain", "how": "slowly"}
@@ -164,7 +164,7 @@ def test_a_later_kind_is_left_alone_kept_and_told() -> None:
         ),
     ],
 )
-def test_all_mistakes_are_told_at_once(switch: Switch, mistakes: list[str]) -> None:
+def test_all_mistakes_are_reported_at_once(switch: Switch, mistakes: list[str]) -> None:
     assert find_mistakes(msgspec.convert(msgspec.to_builtins(switch), Switch, strict=False)) == mistakes
 
 

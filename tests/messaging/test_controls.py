@@ -51,7 +51,7 @@ def book_of(*switches: Switch) -> ControlLog:
     return book
 
 
-def test_what_is_said_comes_back() -> None:
+def test_what_is_encoded_comes_back() -> None:
     switch = Switch(flag="new", percent=12.5, saga="order-1", until="2027-01-01T00:00:00.000Z")
     record = said(switch)
     assert (record.topic, record.key) == ("payment.commands", b"payment")
@@ -98,7 +98,7 @@ def test_each_wish_is_noted_once_and_none_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize("change", [(b'"who":"ada"', b'"who":17'), (b'"until":"2', b'"until":"x')])
-def test_a_book_with_an_entry_that_cannot_be_read_is_told_as_one(change: tuple[bytes, bytes]) -> None:
+def test_a_control_log_with_an_unreadable_entry_is_reported_as_such(change: tuple[bytes, bytes]) -> None:
     switch = Switch(kind="pause", until="2026-11-25T18:00:00.000Z")
     book = controls.append_control(ControlLog(service="payment"), wish(1, switch))
     assert book is not None
@@ -134,7 +134,7 @@ def test_whatever_is_changed_in_a_book_shows() -> None:
     assert controls.digest_of(cut) != controls.digest_of(book), "the last digest tells"
 
 
-def test_a_flag_that_nobody_has_set_is_off() -> None:
+def test_a_flag_that_was_never_set_is_off() -> None:
     assert not is_on(Flags(), "new", "order-1", NOW_MS)
 
 

@@ -118,7 +118,7 @@ def test_a_schema_is_known_by_every_uri_that_ends_in_its_path(uri: str) -> None:
     assert read(record).schema == "orders/OrderPlaced.v1"
 
 
-def test_the_schema_of_somebody_else_is_kept_as_it_is() -> None:
+def test_a_foreign_schema_is_kept_as_it_is() -> None:
     uri = "https://registry.example.org/schemas/17"
     message = read(with_headers(received(to_record(an_order(), NOW_MS)), ce_dataschema=uri.encode()))
     assert message.schema == uri
@@ -276,7 +276,7 @@ def test_a_trace_that_is_none_spoils_nothing(trace: bytes) -> None:
     assert message.foreign == ((("foreign_traceparent", trace),) if trace else ())
 
 
-def test_of_more_headers_than_are_kept_the_rest_is_told() -> None:
+def test_of_more_headers_than_are_kept_the_rest_is_counted() -> None:
     record = received(to_record(an_order(), NOW_MS))
     many: Headers = tuple((f"x-{n}", b"y" * 1000) for n in range(100))
     message = read(record._replace(headers=(*record.headers, *many)))

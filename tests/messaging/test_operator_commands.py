@@ -34,7 +34,7 @@ def with_header(outgoing: Outgoing, name: str, value: bytes) -> tuple[tuple[str,
     return (*((n, v) for n, v in outgoing.headers if n != name), (name, value))
 
 
-def test_what_is_said_comes_back() -> None:
+def test_what_is_encoded_comes_back() -> None:
     record = said()
     assert (record.topic, record.key) == ("payment.commands", b"order-17")
     command = parse_command(lies(record))

@@ -41,16 +41,16 @@ def test_a_progress_without_transitions_is_one() -> None:
     [b"", b"{", b"[]", b'{"service": "svc"}', b'{"service": "svc", "saga": 7}', b"\xff", b"[" * 100_000],
     ids=["nothing", "cut off", "a list", "half", "a number", "no text", "deep"],
 )
-def test_what_is_no_progress_is_told(content: bytes) -> None:
+def test_what_is_no_progress_is_reported(content: bytes) -> None:
     with pytest.raises(SagaError, match=r"^it cannot be read: "):
         decode_summary(content)
 
 
-def test_a_progress_whose_last_transition_is_none_is_told() -> None:
+def test_a_progress_with_an_invalid_last_transition_is_reported() -> None:
     with pytest.raises(SagaError, match=r"^it cannot be read: "):
         decode_summary(encode(replace(blank(), transitions=(Raw(b'{"time": 7}'),))))
 
 
-def test_one_of_a_newer_version_is_told_with_what_to_do() -> None:
+def test_one_of_a_newer_version_is_reported_with_what_to_do() -> None:
     with pytest.raises(SagaError, match=rf"format {FORMAT + 1}, and this version reads up to {FORMAT}: use the newer"):
         decode_summary(encode(replace(blank(), format=FORMAT + 1)))

@@ -92,7 +92,9 @@ async def test_a_damaged_archive_is_unreadable_unless_what_it_has_is_known(sourc
     assert [entry.n for entry in known.entries] == [4, 5]
 
 
-async def test_a_page_that_is_damaged_on_disk_makes_its_saga_unreadable(source: ServiceStore, tmp_path: Path) -> None:
+async def test_a_segment_that_is_damaged_on_disk_makes_its_saga_unreadable(
+    source: ServiceStore, tmp_path: Path
+) -> None:
     p = SagaProgress(service="order", saga=SAGA)
     new = overflow.make_inbox_segment(p, [bytes(12)], newest=1, until=1 << 40)
     p = replace(p, format=PAGED, segments=(new.segment,))
@@ -105,5 +107,5 @@ async def test_a_page_that_is_damaged_on_disk_makes_its_saga_unreadable(source: 
         await read_history(source, SAGA)
 
 
-async def test_a_saga_that_nobody_knows_has_no_history(source: ServiceStore) -> None:
+async def test_an_unknown_saga_has_no_history(source: ServiceStore) -> None:
     assert await read_history(source, SAGA) is None

@@ -44,13 +44,13 @@ async def test_services_are_given_by_name_however_their_stores_are_given(tmp_pat
             assert [source.service for source in sources] == ["order", "payment", "shipping"]
 
 
-async def test_where_no_store_is_found_that_is_told(tmp_path: Path) -> None:
+async def test_where_no_store_is_found_that_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NoStore, match="no file matches"):
         async with open_stores([f"sqlite:///{tmp_path}/{{service}}.db"], CLOCK):
             pass
 
 
-async def test_what_cannot_be_read_is_told_and_the_rest_is_given(tmp_path: Path) -> None:
+async def test_what_cannot_be_read_is_reported_and_the_rest_is_given(tmp_path: Path) -> None:
     address = await a_store(tmp_path, "order", "payment")
     await damage(address, "payment")
     told = list[object]()
@@ -96,7 +96,7 @@ async def test_only_the_stores_of_services_that_are_named_are_opened(tmp_path: P
 
 
 @pytest.mark.parametrize("one_file", [True, False])
-async def test_a_service_that_nobody_knows_is_told_with_those_that_there_are(
+async def test_an_unknown_service_is_reported_with_the_known_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, one_file: bool
 ) -> None:
     monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path}/broker.db")

@@ -89,7 +89,7 @@ def test_within_a_service_numbers_go_up_though_its_clock_went_back() -> None:
     assert told(a_history("a", an_entry(0, 9, "m"), an_entry(1, 3, "n"))) == [("a", 0), ("a", 1)]
 
 
-def test_causes_that_go_in_a_circle_are_told_all_the_same() -> None:
+def test_causes_that_go_in_a_circle_are_shown_all_the_same() -> None:
     a = a_history("a", an_entry(0, 2, "y", emits=("x",)))
     b = a_history("b", an_entry(0, 1, "x", emits=("y",)))
     assert told(a, b) == [("b", 0), ("a", 0)]
@@ -137,7 +137,7 @@ def retrying(n: int, handler: str, attempt: int, reason: str) -> Transition:
     )
 
 
-def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it() -> None:
+def test_what_is_parked_is_shown_with_why_and_until_when_and_what_waits_behind_it() -> None:
     once = retrying(3, "react", 5, "another message, that was given up")
     entries = (once, retrying(4, "react", 4, "shut"), retrying(5, "react", 5, "shut still"), an_entry(6, 9, "n"))
     kept = PendingMessage(handler="react", message=a_message("m"), n=4, attempts=5, due_ms=1_767_225_660_000)
@@ -162,7 +162,7 @@ def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it
     ("attempts", "words"),
     [(0, "checked each minute; last error: shut"), (2, "each minute: 2 attempts failed since ")],
 )
-def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(attempts: int, words: str) -> None:
+def test_what_is_postponed_is_shown_without_a_time_for_its_checks_are_not_written(attempts: int, words: str) -> None:
     held_up = PendingMessage(
         handler="react", message=a_message("m"), n=0, attempts=attempts, due_ms=1_767_225_660_000, put_off=True
     )
@@ -198,7 +198,7 @@ def test_a_parked_compensation_has_its_own_name() -> None:
         assert (status.state, status.parked, status.compensating) == ("retrying", 1, 0)
 
 
-def test_what_is_parked_is_told_though_its_transitions_are_archived_or_damaged() -> None:
+def test_what_is_parked_is_shown_though_its_transitions_are_archived_or_damaged() -> None:
     kept = PendingMessage(handler="react", message=a_message("m"), n=3, attempts=5, due_ms=1 << 70)
     last = Raw(encode(an_entry(9, 9, "n")))
     for p in (
@@ -249,7 +249,7 @@ def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[st
     assert compute_status(p).waiting == 1 - left
 
 
-def test_messages_in_pages_are_counted_as_what_they_are() -> None:
+def test_messages_in_segments_are_counted_by_their_kind() -> None:
     pages = tuple(OverflowSegment(kind=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
     status = compute_status(SagaProgress(service="a", saga="s", started=START, segments=pages))
     assert (status.queue, status.waiting) == (COUNTS["queue"], COUNTS["waiting"])

@@ -49,7 +49,7 @@ def test_what_is_open_never_expires() -> None:
     assert removed.broken.what.endswith("it is open, and never expires")
 
 
-def test_the_last_transition_says_whether_it_expires_in_whatever_order_they_were_told() -> None:
+def test_the_last_transition_decides_whether_it_expires_in_whatever_order_they_were_published() -> None:
     late = from_iso(TIME) + 10**12
     assert heard(told(1, "b"), told(0, "a", kept_s=None)).find_removed(OF, late) is None
     assert heard(told(0, "a"), told(1, "b", kept_s=None), told(0, "a")).find_removed(OF, late) is not None

@@ -82,7 +82,7 @@ def test_the_canonical_line_of_each_message_and_step_is_always_written(place: Lo
     assert (len(place.events("handled")), len(place.events("step_done"))) == (5000, 5000)
 
 
-def test_other_services_handlers_and_types_are_told_apart(place: LogInMemory) -> None:
+def test_other_services_handlers_and_types_are_distinguished(place: LogInMemory) -> None:
     for number in range(3):
         for _ in range(100):
             place.log.report(replace(RETRYING, handler=f"h{number}"))
@@ -91,7 +91,7 @@ def test_other_services_handlers_and_types_are_told_apart(place: LogInMemory) ->
     assert len(lines(place.stream)) == 9 * LINES_MAX
 
 
-def test_what_was_held_back_is_told_before_the_service_has_stopped(place: LogInMemory) -> None:
+def test_suppressed_lines_are_summed_up_before_the_service_has_stopped(place: LogInMemory) -> None:
     for _ in range(100):
         place.log.report(STUCK)
     place.log.report(Stopped(service="payment", drained_s=0.1))
@@ -141,7 +141,7 @@ def test_a_long_text_is_cut_and_says_how_long_it_was(kind: type[TelemetryEvent],
 # ---------------------------------------------------------------- what libraries say
 
 
-def test_what_a_library_says_is_a_line_like_all_others_and_bounded(of_python: LogInMemory) -> None:
+def test_the_log_of_a_library_has_lines_like_all_others_and_bounded(of_python: LogInMemory) -> None:
     for number in range(5000):
         logging.getLogger("asyncio.somewhere").error("fetch %d of %s failed", number, "orders")
     told = of_python.events("log")
@@ -172,7 +172,7 @@ def test_of_a_deep_trace_the_innermost_frames_are_written(of_python: LogInMemory
     assert told["error"] == "ValueError: at last"
 
 
-def test_what_asyncio_says_of_tasks_that_nobody_waits_for_is_bounded(of_python: LogInMemory) -> None:
+def test_the_log_of_asyncio_about_tasks_that_are_not_awaited_is_bounded(of_python: LogInMemory) -> None:
     async def fails() -> None:
         raise ValueError("a" * 100_000)
 
@@ -190,7 +190,7 @@ def test_what_asyncio_says_of_tasks_that_nobody_waits_for_is_bounded(of_python: 
     assert any("test_bounded_logs.py" in frame for frame in told[0]["trace"])  # type: ignore[attr-defined]  # a list
 
 
-def test_what_was_held_back_of_libraries_is_told_at_the_end(place: LogInMemory) -> None:
+def test_suppressed_lines_of_libraries_are_summed_up_at_the_end(place: LogInMemory) -> None:
     root = logging.getLogger()
     there, root.handlers = root.handlers, []
     with place.log.of_python():

@@ -263,7 +263,7 @@ async def test_no_answer_says_which_version_serves(path: bytes) -> None:
     assert b"aiohttp" not in head
 
 
-async def test_a_defect_of_a_page_is_told_without_what_it_is(
+async def test_a_defect_of_a_page_is_answered_without_details(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:
@@ -277,7 +277,7 @@ async def test_a_defect_of_a_page_is_told_without_what_it_is(
     assert caplog.messages == ["an HTTP request failed"]
 
 
-async def test_whoever_asks_for_the_page_again_and_again_gets_the_one_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repeated_requests_for_the_page_get_the_one_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saga.telemetry.metrics.PAGE_S", 3600)
     written = 0
 

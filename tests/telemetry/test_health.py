@@ -43,7 +43,7 @@ def test_a_member_without_a_partition_is_ready(health: Health) -> None:
         assert not reasons(health)
 
 
-def test_a_rebalance_makes_nobody_less_ready(health: Health) -> None:
+def test_a_rebalance_makes_no_worker_less_ready(health: Health) -> None:
     worker = WatchedWorker(behind=JOINED)
     with health.watch(worker):
         assert not reasons(health)

@@ -92,7 +92,7 @@ class Ground:
         return [body for _, body, _, _ in self.calls]
 
 
-async def test_each_letter_that_needs_a_person_is_told_once() -> None:
+async def test_each_dead_letter_that_needs_a_person_is_reported_once() -> None:
     ground = Ground()
     bodies = await ground.play(dead(1), dead(1), dead(2, blocks=False), ESCALATED, dead(3), dead(1), ESCALATED)
     assert [body["id"] for body in bodies] == ["dead-1", "esc-1", "dead-3"]
@@ -115,7 +115,7 @@ async def test_each_letter_that_needs_a_person_is_told_once() -> None:
     assert ground.told == []
 
 
-def test_nobody_is_called_for_anything_else() -> None:
+def test_the_hook_is_called_for_nothing_else() -> None:
     quiet = Escalated(service="payment", saga="order-2", handler="release", reason="again", steps=())
     for moment in (Recovered(service="payment", what="store", away_s=1.0), dead(1, blocks=False), quiet):
         assert encode_body(moment, NOW_MS, 0) is None
@@ -129,7 +129,7 @@ async def test_no_more_calls_than_so_many_are_made_in_a_minute() -> None:
     assert all(sum(t <= at_s < t + 59.9 for at_s in times) <= 2 for t in times)
 
 
-async def test_what_fails_is_called_again_with_growing_delays_and_people_are_told_once() -> None:
+async def test_what_fails_is_called_again_with_growing_delays_and_reported_once() -> None:
     ground = Ground(fails=4)
     await ground.play(dead(1), dead(2))
     assert list(ground.tried_s[:5]) == [0, 1, 3, 7, 15]
@@ -141,7 +141,7 @@ async def test_what_fails_is_called_again_with_growing_delays_and_people_are_tol
     assert (again.what, again.away_s) == ("hook", 15)
 
 
-async def test_what_cannot_be_told_is_left_out_and_the_next_call_says_so() -> None:
+async def test_what_cannot_be_delivered_is_left_out_and_the_next_call_counts_it() -> None:
     bodies = await Ground(fails=ATTEMPTS_MAX).play(dead(1), dead(2), dead(3))
     assert [(body["id"], body.get("left_out")) for body in bodies] == [("dead-2", 1), ("dead-3", None)]
 
@@ -186,7 +186,7 @@ async def test_of_very_many_the_oldest_are_left_out(monkeypatch: pytest.MonkeyPa
     ]
 
 
-async def test_a_call_is_signed_so_that_nobody_else_can_make_one() -> None:
+async def test_a_call_is_signed_so_that_it_cannot_be_forged() -> None:
     ground = Ground(secret=b"key")
     await ground.play(dead(1))
     ((_, _, headers, body),) = ground.calls
@@ -200,7 +200,7 @@ async def test_a_call_is_signed_so_that_nobody_else_can_make_one() -> None:
     assert "x-saga-signature" not in unsigned.calls[0][2]
 
 
-async def test_a_process_that_stops_waits_only_a_moment_for_what_is_still_to_be_told() -> None:
+async def test_a_process_that_stops_waits_only_a_moment_for_calls_that_are_left() -> None:
     class Deaf(Clock):
         async def within(self, seconds: float, what: Awaitable[T]) -> T:
             async with asyncio.timeout(0.05):
@@ -258,7 +258,7 @@ async def test_a_url_gets_it_as_a_post(status: int) -> None:
     assert b"x-saga-id: dead-1" in got[0].lower()
 
 
-async def test_a_url_that_leads_elsewhere_is_not_taken_for_one_that_was_told() -> None:
+async def test_a_redirect_is_not_taken_for_a_successful_call() -> None:
     asked = list[bytes]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -302,7 +302,7 @@ async def test_a_url_that_keeps_calls_waiting_takes_no_threads_from_others_and_i
             await SystemClock().sleep(0.02)
 
 
-async def test_what_a_command_has_started_ends_with_it_and_what_it_leaves_running_keeps_nobody_waiting(
+async def test_what_a_command_has_started_ends_with_it_and_what_it_leaves_running_delays_nothing(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "pid"

@@ -189,7 +189,7 @@ async def test_the_pages_are_for_machines_and_nothing_else_is_there() -> None:
         assert other.status == 404
 
 
-async def test_the_end_of_a_worker_is_told_as_no_life() -> None:
+async def test_the_end_of_a_worker_is_reported_as_not_alive() -> None:
     async with (
         serve_http("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
         asking(answers.host, answers.port) as get,

@@ -13,7 +13,7 @@ def fails(moment: TelemetryEvent) -> None:
     raise RuntimeError("nobody counts here")
 
 
-def test_each_listener_is_told_even_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_listener_is_called_even_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     first: list[TelemetryEvent] = []
     last: list[TelemetryEvent] = []
     report = to_all(first.append, fails, last.append)
@@ -22,7 +22,7 @@ def test_each_listener_is_told_even_after_one_that_fails(caplog: pytest.LogCaptu
     assert first == last == [STARTED, STARTED]
 
 
-def test_a_failing_listener_is_told_of_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_is_reported_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     report = to_all(fails)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):

@@ -81,7 +81,7 @@ def to(stream: io.StringIO, settings: Settings | None = None) -> Report:
     return EventLog(stream, settings, clock=FixedClock()).report
 
 
-def test_who_began_the_saga_is_in_the_line_if_that_was_said() -> None:
+def test_the_principal_of_the_saga_is_in_the_line_if_there_is_one() -> None:
     to(stream := io.StringIO())(replace(HANDLED, principal="user:4711\nadmin"))
     (line,) = lines(stream)
     assert line["principal"] == "user:4711\nadmin"
@@ -127,7 +127,7 @@ def test_every_field_of_a_moment_is_a_field_of_its_line() -> None:
         assert set(line) == {"time", "level", "event"} | {field.name for field in fields(moment)}
 
 
-def test_partitions_are_told_by_topic() -> None:
+def test_partitions_are_logged_by_topic() -> None:
     partitions = (Partition("payments", 1), Partition("orders", 2), Partition("orders", 1))
     to(stream := io.StringIO())(Assigned(service="payment", partitions=partitions))
     assert lines(stream)[0]["partitions"] == {"orders": [1, 2], "payments": [1]}
@@ -209,7 +209,7 @@ def test_what_an_exception_says_stays_on_one_line_whatever_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("breaks", [io.StringIO.close, lambda stream: setattr(stream, "write", fails)])
-def test_a_log_that_cannot_be_written_stops_nobody(breaks: Callable[[io.StringIO], object]) -> None:
+def test_a_log_that_cannot_be_written_stops_no_worker(breaks: Callable[[io.StringIO], object]) -> None:
     stream = Terminal()
     breaks(stream)
     EventLog(stream, Settings(log="json")).report(HANDLED)

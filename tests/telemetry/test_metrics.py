@@ -346,7 +346,7 @@ def test_names_without_end_are_counted_together() -> None:
     assert page[series("saga_retries_total", service="payment", handler="other")] == 2 * SERIES_MAX + 2
 
 
-def test_what_a_worker_has_in_hand_is_asked_when_the_page_is() -> None:
+def test_what_is_in_flight_is_measured_when_the_metrics_are_read() -> None:
     worker = WatchedWorker()
     metrics = of(worker)
     worker.inflight, worker.behind, worker.gone = 7, {P0: 3, P1: 0}, {"store": 12.5}
@@ -413,7 +413,7 @@ def test_a_partition_that_comes_while_a_worker_recovers_is_part_of_it_and_one_th
     assert recovery in told(metrics)
 
 
-def test_the_drain_is_told_once_it_is_over() -> None:
+def test_the_drain_is_reported_once_it_is_over() -> None:
     metrics = of(WatchedWorker())
     assert series("saga_drained_seconds", service="payment") not in told(metrics)
     metrics(Stopped(service="payment", drained_s=1.5))
@@ -436,7 +436,7 @@ def test_everything_is_every_metric() -> None:
     assert [family.name for family in everything().collect() if not family.samples] == []
 
 
-def test_whoever_asks_for_open_metrics_gets_them() -> None:
+def test_a_request_for_open_metrics_gets_them() -> None:
     text, content_type = page_of(everything(), "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     families = open_metrics(text.decode())  # type: ignore[no-untyped-call]  # theirs

@@ -65,7 +65,7 @@ def refuse_once(place: Workplace, monkeypatch: pytest.MonkeyPatch, collection: s
         ("stock", Ambiguous("no answer"), (None, "update", "ambiguous")),
     ],
 )
-async def test_a_refused_write_is_told_and_made_again(
+async def test_a_refused_write_is_reported_and_repeated(
     place: Workplace,
     monkeypatch: pytest.MonkeyPatch,
     collection: str,
@@ -83,7 +83,7 @@ async def test_a_refused_write_is_told_and_made_again(
     assert msgspec.json.decode(stock.content, type=Stock) == Stock(left=4, aside=1)
 
 
-async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_archive_whose_answer_is_lost_is_reported(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     payment = Service("payment")
 
     @payment.handler(repeats=OrderPlaced)

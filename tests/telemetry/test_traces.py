@@ -195,7 +195,7 @@ async def test_one_saga_is_one_trace_from_the_application_through_all_services_t
         assert secret.encode() not in otel.said
 
 
-async def test_a_collector_that_is_away_holds_up_nobody(tmp_path: Path, otel: Collector, monkeypatch: Any) -> None:
+async def test_a_collector_that_is_away_blocks_no_handler(tmp_path: Path, otel: Collector, monkeypatch: Any) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(traces, "FLUSH_S", 0.2)
     async with workplace(tmp_path) as place, traces.export_spans("a process", SystemClock()) as place.traces:
@@ -229,7 +229,7 @@ async def test_each_stage_of_a_turn_is_a_span(tmp_path: Path) -> None:
         assert {span.status.status_code for span in spans} == {StatusCode.UNSET}
 
 
-async def test_an_event_hands_on_the_span_of_its_publishing_whoever_publishes_it(tmp_path: Path) -> None:
+async def test_an_event_carries_the_span_of_its_publishing_whichever_worker_publishes_it(tmp_path: Path) -> None:
     async with traced(tmp_path) as (place, spans):
         payment = a_payment(Bank())
         async with at_work(place, payment):

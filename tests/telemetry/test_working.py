@@ -79,7 +79,7 @@ async def watched(place: Workplace, service: Service) -> AsyncIterator[WorkerVie
     assert ended.is_set()
 
 
-async def test_a_worker_tells_what_it_has_in_hand_and_how_far_it_is_behind(place: Workplace) -> None:
+async def test_a_worker_reports_what_is_in_flight_and_how_far_it_is_behind(place: Workplace) -> None:
     may_end = asyncio.Event()
     service = service_that_waits_for(may_end)
     async with watched(place, service) as worker:
@@ -94,7 +94,7 @@ async def test_a_worker_tells_what_it_has_in_hand_and_how_far_it_is_behind(place
         await place.until(lambda: worker.inflight == 0)
 
 
-async def test_what_cannot_be_read_is_in_hand_until_its_letter_is_durable(place: Workplace) -> None:
+async def test_an_unreadable_record_is_in_flight_until_its_dead_letter_is_durable(place: Workplace) -> None:
     may_end, publish = asyncio.Event(), place.broker.publish
 
     async def slowly(messages: Sequence[Outgoing]) -> None:
