@@ -1,7 +1,7 @@
-"""Suite that every source of changes passes, whoever tells them: from the application that writes a document to the
+"""Suite that every publisher of changes passes: from the application that writes a document to the
 handler that is shown it, on the runtime as it ships.
 
-A subclass gives the fixtures `teller` and `connect`, and `remove` for its log.
+A subclass gives the fixtures `publisher` and `connect`, and `remove` for its log.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Expired, Handled, TelemetryEvent
 from saga.testing.conformance.broker_suite import Remove
-from tests.changes.change_sources import CLOCK, PARCELS, Teller
+from tests.changes.change_sources import CLOCK, PARCELS, ChangePublisher
 from tests.testing.parcels import GONE, Seen, watcher
 
 Connect: TypeAlias = Callable[[], Administration]
@@ -33,7 +33,7 @@ KEYS = tuple(f"p-{n}" for n in range(20))
 
 @dataclass
 class Shown:
-    """What the service's handler was shown of each document, and what it told meanwhile."""
+    """What the service's handler was shown of each document, and what it reported meanwhile."""
 
     seen: Mapping[str, Seen]
     moments: list[TelemetryEvent]
@@ -50,16 +50,16 @@ def parcel(version: int) -> str:
     return f'{{"version":{version}}}'
 
 
-class ToldChangesConformance:
-    """Tests of what `docs/changes.md` promises of both sources. What honestly differs, the teller says."""
+class PublishedChangesConformance:
+    """Tests of what `docs/changes.md` promises of both sources. What honestly differs, the publisher declares."""
 
     @pytest.fixture
     def service(self) -> Service[Seen]:
         raise NotImplementedError("give the fixture `service`: one of its own name for each test")
 
     @pytest.fixture
-    def teller(self, service: Service[Seen]) -> Teller:
-        raise NotImplementedError("give the fixture `teller`")
+    def publisher(self, service: Service[Seen]) -> ChangePublisher:
+        raise NotImplementedError("give the fixture `publisher`")
 
     @pytest.fixture
     def connect(self) -> Connect:
@@ -81,9 +81,9 @@ class ToldChangesConformance:
         async with connect() as broker, SqliteStore(file, clock=CLOCK):
             await broker.ensure_topics(topics_of(service.declared))
 
-    async def tell(self, teller: Teller, connect: Connect, *, twice: bool = False) -> None:
+    async def publish(self, publisher: ChangePublisher, connect: Connect, *, twice: bool = False) -> None:
         async with connect() as broker:
-            await teller.tell(broker, twice=twice)
+            await publisher.publish(broker, twice=twice)
 
     async def shown(self, service: Service[Seen], connect: Connect, file: Path) -> Shown:
         """Run the service until it has committed all that is in the log, then stop it in good order."""
@@ -119,117 +119,117 @@ class ToldChangesConformance:
     # ---------------------------------------------------------------- tests
 
     async def test_changes_of_a_document_are_published_in_order_with_the_version_before_where_the_source_knows_it(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
-        await teller.begin(changes_from="beginning")
+        await publisher.begin(changes_from="beginning")
         for version in (1, 2):
-            await teller.write("a", parcel(version))
-            await self.tell(teller, connect)
-        await teller.remove("a")
-        await self.tell(teller, connect)
+            await publisher.write("a", parcel(version))
+            await self.publish(publisher, connect)
+        await publisher.remove("a")
+        await self.publish(publisher, connect)
         seen = (await self.shown(service, connect, file)).seen["a"]
         assert seen.versions == (1, 2, GONE)
         assert seen.kinds == ("Insert", "Update", "Delete")
-        assert seen.before == ((None, 1, 2) if teller.tells_before else (None, None, None))
+        assert seen.before == ((None, 1, 2) if publisher.publishes_before else (None, None, None))
 
     async def test_a_document_whose_time_is_over_has_expired_and_may_be_written_again(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
-        await teller.begin(changes_from="beginning")
-        await teller.write("a", parcel(1), expires=True)
-        if teller.merges:
-            await self.tell(teller, connect)
-        await teller.write("a", parcel(2))
-        await self.tell(teller, connect)
+        await publisher.begin(changes_from="beginning")
+        await publisher.write("a", parcel(1), expires=True)
+        if publisher.merges:
+            await self.publish(publisher, connect)
+        await publisher.write("a", parcel(2))
+        await self.publish(publisher, connect)
         seen = (await self.shown(service, connect, file)).seen["a"]
-        assert seen.versions == ((GONE, 2) if teller.merges else (1, GONE, 2))
-        new = "Insert" if teller.tells_new_after_removal else "Update"
+        assert seen.versions == ((GONE, 2) if publisher.merges else (1, GONE, 2))
+        new = "Insert" if publisher.publishes_new_after_removal else "Update"
         assert seen.kinds[-2:] == ("Expiry", new)
 
     async def test_the_changes_of_each_of_many_documents_come_in_its_order(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
-        await teller.begin(changes_from="beginning")
+        await publisher.begin(changes_from="beginning")
         for version in (1, 2, 3):
             for key in KEYS:
-                await teller.write(key, parcel(version))
-            await self.tell(teller, connect)
+                await publisher.write(key, parcel(version))
+            await self.publish(publisher, connect)
         shown = await self.shown(service, connect, file)
         assert {key: shown.versions(key) for key in KEYS} == dict.fromkeys(KEYS, (1, 2, 3))
 
     async def test_what_is_published_again_is_dropped_by_key_and_version(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
-        await teller.begin(changes_from="beginning")
+        await publisher.begin(changes_from="beginning")
         for version in (1, 2):
-            await teller.write("a", parcel(version))
-            await self.tell(teller, connect, twice=True)
-        await teller.remove("a")
-        await self.tell(teller, connect, twice=True)
+            await publisher.write("a", parcel(version))
+            await self.publish(publisher, connect, twice=True)
+        await publisher.remove("a")
+        await self.publish(publisher, connect, twice=True)
         async with connect() as broker:
             assert len([r async for r in broker.scan(change_topic(service.declared.name, PARCELS))]) == 6
         assert (await self.shown(service, connect, file)).versions("a") == (1, 2, GONE)
 
     async def test_quick_writes_come_as_the_last_where_the_source_merges_and_else_each(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
-        await teller.begin(changes_from="beginning")
+        await publisher.begin(changes_from="beginning")
         for version in (1, 2, 3):
-            await teller.write("a", parcel(version))
-        await teller.write("b", parcel(1))
-        await teller.remove("b")
-        await self.tell(teller, connect)
+            await publisher.write("a", parcel(version))
+        await publisher.write("b", parcel(1))
+        await publisher.remove("b")
+        await self.publish(publisher, connect)
         shown = await self.shown(service, connect, file)
-        assert shown.versions("a") == ((3,) if teller.merges else (1, 2, 3))
+        assert shown.versions("a") == ((3,) if publisher.merges else (1, 2, 3))
         assert shown.seen["a"].kinds[-1] == "Update", "the first that is seen of a merged document may be an Update"
-        assert shown.versions("b") == ((GONE,) if teller.merges else (1, GONE))
+        assert shown.versions("b") == ((GONE,) if publisher.merges else (1, GONE))
 
     async def test_a_document_that_was_removed_before_it_was_seen_starts_its_saga_when_it_is_made_again(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
         starting = watcher(service.declared.name, many=False)
-        await teller.write("a", parcel(1))
-        await teller.begin(changes_from="now")
-        await teller.remove("a")
-        await self.tell(teller, connect)
-        await teller.write("a", parcel(2))
-        await teller.write("b", parcel(1))
-        await teller.remove("b")
-        await self.tell(teller, connect)
-        await teller.write("b", parcel(2))
-        await self.tell(teller, connect)
+        await publisher.write("a", parcel(1))
+        await publisher.begin(changes_from="now")
+        await publisher.remove("a")
+        await self.publish(publisher, connect)
+        await publisher.write("a", parcel(2))
+        await publisher.write("b", parcel(1))
+        await publisher.remove("b")
+        await self.publish(publisher, connect)
+        await publisher.write("b", parcel(2))
+        await self.publish(publisher, connect)
         seen = (await self.shown(starting, connect, file)).seen
-        assert {key: seen[key].versions for key in ("a", "b")} == {"a": (2,), "b": (2,) if teller.merges else (1,)}
+        assert {key: seen[key].versions for key in ("a", "b")} == {"a": (2,), "b": (2,) if publisher.merges else (1,)}
 
     @pytest.mark.parametrize(("changes_from", "versions"), [("beginning", (1, 2)), ("now", (2,))])
     async def test_what_was_there_before_counts_from_the_beginning_alone(
         self,
         service: Service[Seen],
-        teller: Teller,
+        publisher: ChangePublisher,
         connect: Connect,
         file: Path,
         changes_from: str,
         versions: tuple[int, ...],
     ) -> None:
-        await teller.write("a", parcel(1))
-        await teller.write("untouched", parcel(1))
-        await teller.begin(changes_from="beginning" if changes_from == "beginning" else "now")
-        await self.tell(teller, connect)
-        await teller.write("a", parcel(2))
-        await self.tell(teller, connect)
+        await publisher.write("a", parcel(1))
+        await publisher.write("untouched", parcel(1))
+        await publisher.begin(changes_from="beginning" if changes_from == "beginning" else "now")
+        await self.publish(publisher, connect)
+        await publisher.write("a", parcel(2))
+        await self.publish(publisher, connect)
         shown = await self.shown(service, connect, file)
         assert shown.versions("a") == versions
         assert ("untouched" in shown.seen) == (changes_from == "beginning")
 
     async def test_a_service_continues_from_its_stored_offset_and_from_where_that_is_moved_to(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
-        await teller.begin(changes_from="beginning")
-        await teller.write("a", parcel(1))
-        await self.tell(teller, connect)
+        await publisher.begin(changes_from="beginning")
+        await publisher.write("a", parcel(1))
+        await self.publish(publisher, connect)
         assert (await self.shown(service, connect, file)).handled == 1
-        await teller.write("a", parcel(2))
-        await self.tell(teller, connect)
+        await publisher.write("a", parcel(2))
+        await self.publish(publisher, connect)
         second = await self.shown(service, connect, file)
         assert (second.handled, second.versions("a")) == (1, (1, 2)), "it has not read the first again"
         name = service.declared.name
@@ -240,15 +240,15 @@ class ToldChangesConformance:
         assert third.versions("a") == (1, 2), "what comes again is dropped"
 
     async def test_a_gap_is_reported_and_what_comes_after_it_is_shown(
-        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path, remove: Remove
+        self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path, remove: Remove
     ) -> None:
-        await teller.begin(changes_from="beginning")
-        await teller.write("a", parcel(1))
-        await self.tell(teller, connect)
+        await publisher.begin(changes_from="beginning")
+        await publisher.write("a", parcel(1))
+        await self.publish(publisher, connect)
         await self.shown(service, connect, file)
         for version in (2, 3):
-            await teller.write("a", parcel(version))
-            await self.tell(teller, connect)
+            await publisher.write("a", parcel(version))
+            await self.publish(publisher, connect)
         topic = change_topic(service.declared.name, PARCELS)
         async with connect() as broker:
             (last,) = [at.end - 1 for at in (await broker.fetch_bounds([topic])).values() if at.end]

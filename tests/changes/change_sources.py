@@ -31,15 +31,15 @@ UPDATE = "UPDATE business_documents SET content = ? WHERE collection = 'parcels'
 DELETE = "DELETE FROM business_documents WHERE collection = 'parcels' AND key = ?"
 
 
-class Teller(Protocol):
-    """Documents that an application writes, and whatever tells their changes on the service's topic."""
+class ChangePublisher(Protocol):
+    """Documents that an application writes, and the publisher of their changes on the service's topic."""
 
     merges: ClassVar[bool]
     """True if quick writes of one document come as the last."""
-    tells_before: ClassVar[bool]
-    """True if it tells what was there before."""
-    tells_new_after_removal: ClassVar[bool]
-    """True if a document that was gone, and is written again, is told as new."""
+    publishes_before: ClassVar[bool]
+    """True if it publishes what was there before."""
+    publishes_new_after_removal: ClassVar[bool]
+    """True if a document that was gone, and is written again, is published as new."""
 
     async def write(self, key: str, content: str, *, expires: bool = False) -> None:
         """Write a document, as an application does. `expires`: its time is over at once."""
@@ -48,21 +48,21 @@ class Teller(Protocol):
         """Remove a document, as an application does."""
 
     async def begin(self, *, changes_from: Literal["beginning", "now"]) -> None:
-        """Begin to tell, as `SAGA_CHANGES_FROM` says."""
+        """Begin to publish, as `SAGA_CHANGES_FROM` says."""
 
-    async def tell(self, broker: Broker, *, twice: bool = False) -> None:
-        """Have all that was not told be in the log. `twice`: who tells dies before it has noted so, and goes on."""
+    async def publish(self, broker: Broker, *, twice: bool = False) -> None:
+        """Publish all changes since the last call. `twice`: it dies before it has noted that, and resumes."""
 
 
 @dataclass
-class StoreTeller:
+class StoreChangePublisher:
     """SQLite store of a service, to which an application writes with SQL alone, and the relay beside it."""
 
     service: Service[Seen]
     file: Path
     merges: ClassVar[bool] = False
-    tells_before: ClassVar[bool] = True
-    tells_new_after_removal: ClassVar[bool] = True
+    publishes_before: ClassVar[bool] = True
+    publishes_new_after_removal: ClassVar[bool] = True
 
     async def write(self, key: str, content: str, *, expires: bool = False) -> None:
         async with SqliteStore(self.file, clock=CLOCK) as store:
@@ -87,7 +87,7 @@ class StoreTeller:
         async with SqliteStore(self.file, clock=CLOCK) as store:
             await store.watch(self.service.declared.name, [PARCELS], from_beginning=changes_from == "beginning")
 
-    async def tell(self, broker: Broker, *, twice: bool = False) -> None:
+    async def publish(self, broker: Broker, *, twice: bool = False) -> None:
         name = self.service.declared.name
         watching = OutageWatch(name, CLOCK, lambda moment: None)
         async with SqliteStore(self.file, clock=CLOCK) as store:
@@ -114,7 +114,7 @@ class Forgetful:
 
 
 @dataclass
-class ConnectorTeller:
+class ConnectorChangePublisher:
     """Couchbase's connector, by the records that its documentation shows, configured as `saga changes connector`
     says."""
 
@@ -123,10 +123,10 @@ class ConnectorTeller:
     kept: list[ConnectorRecord] = field(default_factory=list)
     """Every version, oldest first."""
     position: int = 0
-    """Number of the last version that was told, as the connector has saved it."""
+    """Number of the last version that was published, as the connector has saved it."""
     merges: ClassVar[bool] = True
-    tells_before: ClassVar[bool] = False
-    tells_new_after_removal: ClassVar[bool] = False
+    publishes_before: ClassVar[bool] = False
+    publishes_new_after_removal: ClassVar[bool] = False
 
     async def write(self, key: str, content: str, *, expires: bool = False) -> None:
         self._keep(key, content.encode())
@@ -148,7 +148,7 @@ class ConnectorTeller:
         begins = make_connector(self.service.declared, settings).config["couchbase.stream.from"]
         self.position = {"SAVED_OFFSET_OR_BEGINNING": 0, "SAVED_OFFSET_OR_NOW": len(self.kept)}[begins]
 
-    async def tell(self, broker: Broker, *, twice: bool = False) -> None:
+    async def publish(self, broker: Broker, *, twice: bool = False) -> None:
         topic = change_topic(self.service.declared.name, PARCELS)
         newest = {record.key: record for record in self.kept if record.number > self.position}
         records = sorted(newest.values(), key=lambda record: record.number)

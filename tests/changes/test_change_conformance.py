@@ -18,15 +18,15 @@ from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
 from saga.testing.conformance.broker_suite import Remove
 from tests.broker.removal import removal_from
-from tests.changes.change_conformance import Connect, ToldChangesConformance
-from tests.changes.change_sources import CLOCK, PARCELS, ConnectorTeller, StoreTeller, Teller
+from tests.changes.change_conformance import Connect, PublishedChangesConformance
+from tests.changes.change_sources import CLOCK, PARCELS, ChangePublisher, ConnectorChangePublisher, StoreChangePublisher
 from tests.servers.plain_clients import start_client
 from tests.testing.parcels import Seen, watcher, watching
 
 NUMBERS = itertools.count()
 
 
-class OnFiles(ToldChangesConformance):
+class OnFiles(PublishedChangesConformance):
     @pytest.fixture
     def service(self) -> Service[Seen]:
         return watching
@@ -40,7 +40,7 @@ class OnFiles(ToldChangesConformance):
         return removal_from(tmp_path / "broker.db")
 
 
-class OnKafka(ToldChangesConformance):
+class OnKafka(PublishedChangesConformance):
     @pytest.fixture
     def service(self) -> Service[Seen]:
         return watcher(f"watching-{os.getpid()}-{next(NUMBERS)}")
@@ -59,14 +59,14 @@ class OnKafka(ToldChangesConformance):
 
 class FromStore:
     @pytest.fixture
-    def teller(self, service: Service[Seen], file: Path) -> Teller:
-        return StoreTeller(service, file)
+    def publisher(self, service: Service[Seen], file: Path) -> ChangePublisher:
+        return StoreChangePublisher(service, file)
 
 
 class FromConnector:
     @pytest.fixture
-    def teller(self, service: Service[Seen]) -> Teller:
-        return ConnectorTeller(service)
+    def publisher(self, service: Service[Seen]) -> ChangePublisher:
+        return ConnectorChangePublisher(service)
 
 
 class TestStoreOnFiles(FromStore, OnFiles):
@@ -85,8 +85,8 @@ class TestStoreOnFiles(FromStore, OnFiles):
 
 class TestConnectorOnFiles(FromConnector, OnFiles):
     @pytest.fixture(params=["raw", "default", "default with schemas"])
-    def teller(self, service: Service[Seen], request: pytest.FixtureRequest) -> Teller:
-        return ConnectorTeller(service, request.param)
+    def publisher(self, service: Service[Seen], request: pytest.FixtureRequest) -> ChangePublisher:
+        return ConnectorChangePublisher(service, request.param)
 
 
 on_kafka = pytest.mark.skipif(
