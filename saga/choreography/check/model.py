@@ -6,8 +6,8 @@ when it has all its parts, chooses any of its alternatives, and its effects happ
 time while it is open. What the runtime guarantees is assumed: a message is handled once, a handler without `repeats`
 runs once in a saga, an outcome is decided once by a service, a failure outcome undoes what has a compensation and
 closes its handler (docs/protocol.md). What people guarantee is assumed, too: a handler that fails is mended and
-replayed in the end. Not modelled: a deadline or a failure outcome that comes first while a handler of the same event is
-tried again.
+replayed in the end. Not modelled: what comes between two reactions of one service to one event, while one of them is
+tried again (`ChoreographyModel.find_joint_reactions`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -197,6 +197,22 @@ class ChoreographyModel:
         return tuple(
             s.name for s in self.services.values() if any(r.emits & self.outcomes for r in s.reactions.values())
         )
+
+    def find_joint_reactions(self) -> str:
+        """Return two reactions of one service that take one event, and the event, for people; empty if there are none.
+
+        The model lets all reactions to an event happen at once. On the runtime one of them may fail and be tried again
+        later, and a deadline, an outcome or the other one comes first.
+        """
+        for service in self.services.values():
+            waiting = [*service.handlers, *service.deadlines]
+            for place, first in enumerate(waiting):
+                for second in waiting[place + 1 :]:
+                    if both := first.takes & second.takes:
+                        return (
+                            f"{first.label} and {second.label} both take {min(both)}, and one may be tried again later"
+                        )
+        return ""
 
     def compensation_of(self, reaction: ReactionModel) -> ReactionModel | None:
         """Return the compensation that undoes a handler; `None` if it has none."""

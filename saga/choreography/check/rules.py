@@ -229,15 +229,33 @@ def estimate_costs(choreography: ChoreographyModel) -> Mapping[str, float]:
     """Return the number of runs that the cheapest way to each event takes, if every choice were free. An event without
     a cost can never be emitted."""
     costs: dict[str, float] = dict.fromkeys(choreography.external, 0)
+    possible = [each for each in choreography.reactions if not waits_for_exclusive_events(choreography, each)]
     is_settled = False
     while not is_settled:
         is_settled = True
-        for reaction in choreography.reactions:
+        for reaction in possible:
             cost = _cost_of(costs, reaction)
             for name in reaction.emits if cost is not None else ():
                 if cost is not None and cost + 1 < costs.get(name, float("inf")):
                     costs[name], is_settled = cost + 1, False
     return costs
+
+
+def waits_for_exclusive_events(choreography: ChoreographyModel, reaction: ReactionModel) -> bool:
+    """Return whether two parameters take only events of one handler, which runs once and never emits both together."""
+    for place, names in enumerate(reaction.parameters):
+        for others in reaction.parameters[place + 1 :]:
+            sources = {each.label: each for name in names | others for each in choreography.emitters[name]}
+            if len(sources) != 1 or (names | others) & choreography.external:
+                continue
+            (source,) = sources.values()
+            # A compensation runs for each result, a suspended run for each turn.
+            runs_once = source.kind != "compensation" and not source.repeats
+            runs_once = runs_once and not any(each.later for each in source.alternatives)
+            together = any({*each.events} & names and {*each.events} & others for each in source.alternatives)
+            if runs_once and not together:
+                return True
+    return False
 
 
 def _cost_of(costs: Mapping[str, float], reaction: ReactionModel) -> float | None:

@@ -1,7 +1,7 @@
 """Check choreographies: a verdict on each property, by rules where they hold, else by a search. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from saga.choreography.check import rules, search
@@ -139,7 +139,9 @@ def check_choreography(
     covered = "the declarations"
     if unproved := [name for name, how in proofs.items() if how is None]:
         wanted = {code for name in unproved for code in PROPERTIES[name]}
-        explored = _search(choreography, limits)
+        explored, joint = _search(choreography, limits), choreography.find_joint_reactions()
+        if joint:
+            explored = replace(explored, is_complete=False)
         traces = [search.shrink(choreography, each) for each in explored.traces if each.violation.code in wanted]
         findings += [_to_finding(choreography, each) for each in traces]
         findings += _find_impossible(choreography, explored, wanted)
@@ -148,6 +150,8 @@ def check_choreography(
             proofs.update(dict.fromkeys(unproved, f"all {covered} were visited"))
         elif not explored.states:
             covered = f"{limits.walks:,} random runs"
+        elif joint:
+            covered += f", which do not include everything: {joint}"
     return ChoreographyVerdict(
         choreography, tuple(_judge(choreography, name, proofs[name], findings, covered) for name in PROPERTIES)
     )
@@ -198,7 +202,8 @@ def _find_impossible(
             yield CheckFinding(kind, "no-success", names, "no saga can end in success")
     for reaction in choreography.reactions if "never-runs" in wanted else ():
         missing = [names for names in reaction.parameters if not names & costs.keys()]
-        if missing or (explored.is_complete and reaction.label not in explored.completed):
+        excluded = rules.waits_for_exclusive_events(choreography, reaction)
+        if missing or excluded or (explored.is_complete and reaction.label not in explored.completed):
             text = "no saga has all the events that it waits for"
             text += f": no way leads to {' or '.join(sorted(missing[0]))}" if missing else ""
             yield CheckFinding(kind, "never-runs", reaction.label, text)

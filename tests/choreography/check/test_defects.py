@@ -11,7 +11,7 @@ from services.inventory import inventory
 from services.order import order
 from services.payment import payment
 from services.shipping import shipping
-from tests.choreography.check.building import usual
+from tests.choreography.check.building import START, Choreo, compensation, deadline, handler, usual
 from tests.choreography.check.defects import DEFECTS, shop
 
 EVENTS_MAX = 8
@@ -50,3 +50,21 @@ def test_every_kind_of_finding_is_planted() -> None:
     codes = {code for codes in PROPERTIES.values() for code in codes}
     assert codes == set(ADVICE)
     assert codes - {make().code for make in DEFECTS.values()} == {"contradiction"}, "tests/cli plants that"
+
+
+def test_a_search_proves_nothing_where_one_of_two_reactions_to_an_event_may_be_late() -> None:
+    # The handler may fail, the deadline comes first, and the compensation is not for its outcome.
+    made = Choreo(failure=("Cancelled", "Expired"), to_outside=["Confirmed", "Done"]).service(
+        "decider",
+        handler("confirm", START, "Confirmed | Cancelled"),
+        deadline("expire", START, "Expired"),
+    )
+    made.service(
+        "worker", handler("work", START, "Done", effects=True), compensation("undo", "work", "Cancelled + Done")
+    )
+    (verdict,) = check_manifests(made.manifests)
+    status = {each.property: each.status for each in verdict.properties}
+    assert status["every handler can run"] == "not decided"
+    assert status["a failure leaves nothing done that can be undone"] != "proved"
+    (how,) = [each.how for each in verdict.properties if each.property == "every handler can run"]
+    assert "decider.confirm and decider.expire both take Placed, and one may be tried again later" in how
