@@ -112,6 +112,13 @@ def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_
     assert choose_next_action(dead, ROLES, wake, Now(DUE + 9, 1000, 0), True) == Complete(), "a person is waited for"
 
 
+def test_a_message_that_no_handler_takes_is_recorded_because_it_opens_a_deadline() -> None:
+    context = hand(blank(), A, ALONE)
+    written = record_decision(blank(), context, TouchDeadline(A))
+    assert written.snapshot == journal.record_deadline_event(blank(), context, A).snapshot
+    assert [each.message for each in written.snapshot.deadlines] == [A]
+
+
 def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
     late = DUE + 8 * 3_600_000
     p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot

@@ -39,7 +39,7 @@ from saga.progress.document import (
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import CompensationRole, compensation_name
 from saga.progress.journal import Commit, TransitionDetails
-from saga.progress.next_action import choose_next_action
+from saga.progress.next_action import choose_next_action, record_decision
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -183,6 +183,9 @@ def test_a_message_leaves_the_wake_alone() -> None:
 def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(wake: CurrentTimer | None) -> None:
     p = replace(entered(waiting_for(LATER, timer=wake), "first", A), queue=(parked("second", B),))
     assert following(p, A) == RescheduleTimer()
+    written = record_decision(p, a_hand(A, roles=ROLES), RescheduleTimer())
+    assert written.snapshot.timer is not None
+    assert written.snapshot.timer.due_ms == LATER
     assert following(p, A, certain=False) == LoadProgress()
     assert following(replace(p, timer=CURRENT), A, certain=False) == Complete()
 
