@@ -18,7 +18,7 @@ from saga.testing.trace_replay import parse_move, replay_trace
 from tests.choreography.check.building import KIND, START, random_choreography
 
 STATES_MAX = 200_000
-FEW, MANY = range(25), pytest.param(range(25, 400), marks=pytest.mark.slow)
+FEW, MANY = range(25), pytest.param(range(25, 130), marks=pytest.mark.slow)
 
 
 def make(seed: int) -> tuple[list[Manifest], ChoreographyModel]:
@@ -83,7 +83,7 @@ def test_what_is_found_happens_on_the_real_runtime(seeds: range) -> None:
     assert replayed > len(seeds) / 4
 
 
-@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 200), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 70), marks=pytest.mark.slow)])
 def test_what_is_proved_runs_clean_under_all_faults(seeds: range, tmp_path: Path) -> None:
     runs = 0
     for seed, manifests, verdict in checked(seeds):
