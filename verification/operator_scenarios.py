@@ -347,16 +347,12 @@ def forgotten() -> Iterator[Scenario]:
         may_die=True,
         at_the_end=once_as_new("reserve"),
     )
-    for name, a, b in (("of", (X,), (ORD, as_new(X))), ("behind", (ORD, X), (as_new(ORD),))):
-        yield Scenario(
-            name=f"handled as new: {name} the outcome",
-            service=of(reserve),
-            a=a,
-            b=b,
-            age=2,
-            crash=1,
-            may_die=True,
-        )
+    for name, a, b, crash in (
+        ("of the outcome", (X,), (ORD, as_new(X)), 1),
+        ("behind the outcome", (ORD, X), (as_new(ORD),), 1),
+        ("behind the outcome of a run that is forgotten", (ORD, X), (as_new(ORD),), 2),
+    ):
+        yield Scenario(name=f"handled as new: {name}", service=of(reserve), a=a, b=b, age=2, crash=crash, may_die=True)
     old = message("n1", "N")
     yield Scenario(
         name="handled as new: for a handler that takes many",

@@ -21,6 +21,8 @@ from saga.messages import Event, Message, name_of
 from saga.messaging.controls import ActiveControls, ControlEntry, DeclaredNames, Target
 from saga.policies.breaker import LastGood, LastGoodCache
 from saga.progress.actions import Now
+from saga.progress.decisions import is_message_known
+from saga.progress.document import SagaProgress
 
 
 class EncodedEvent(NamedTuple):
@@ -103,6 +105,18 @@ class ServiceRuntime(PreparedService):
     def is_older_than_retention(self, message: Message) -> bool:
         """Return True if the saga of the message began before the retention: it may have been handled and forgotten."""
         return message.started is not None and message.started < self.decision_time().forgotten
+
+    def is_of_forgotten_saga(self, p: SagaProgress, message: Message) -> bool:
+        """Return True if the saga of the message began before the retention, and the progress is not of that time.
+
+        It is not if it has no start, or if an operator had another message of the forgotten saga handled as a new one:
+        then its start is that of the command. What the service did before is not known in both cases.
+        """
+        if p.started is not None:
+            is_later = p.replays and message.started is not None and message.started < p.started
+            if not is_later or is_message_known(p, self.roles, message):
+                return False
+        return self.is_older_than_retention(message)
 
     def limits(self, active: Mapping[Target, ControlEntry]) -> None:
         """Apply the limits that operators have set; where none is set any more, the declared limit is restored."""

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from saga.engine.execution.saga_context import SagaContext
 from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
+from saga.messages import Message
 from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import decisions, failed_attempts, journal, operator_commands, timers
 from saga.progress.actions import AdmitAsNew, BeginAbort, Discard, RejectCommand, Release
@@ -169,6 +171,13 @@ def a_deadline_that_is_replayed_is_parked_as_one_that_is_open(patch: pytest.Monk
     )
 
 
+def what_is_handled_as_new_is_of_the_time_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def without_a_start(service: ServiceRuntime, p: SagaProgress, message: Message) -> bool:
+        return p.started is None and service.is_older_than_retention(message)
+
+    patch.setattr(ServiceRuntime, "is_of_forgotten_saga", without_a_start)
+
+
 RULES: dict[Take, str] = {
     a_wish_is_about_whatever_waits: "release: it fails again, and two people want it",
     replays_are_not_counted: "replay: it dies again, and is replayed again",
@@ -180,6 +189,9 @@ RULES: dict[Take, str] = {
     a_deadline_that_may_be_closed_counts: "discard: refused where something may close the deadline",
     what_is_handled_as_new_may_be_so_again: "handled as new: for a handler that takes many",
     what_is_forgotten_is_said_to_be_undone: "handled as new: of the outcome",
+    what_is_handled_as_new_is_of_the_time_that_is_forgotten: (
+        "handled as new: behind the outcome of a run that is forgotten"
+    ),
     what_is_handled_as_new_stays_in_the_inbox: "handled as new: for a handler that takes many",
     what_a_person_answered_is_asked_for_again: "resolve: crash",
     any_step_may_be_answered: "resolve: a step that nobody asks for",

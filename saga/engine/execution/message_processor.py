@@ -104,7 +104,7 @@ class MessageProcessor:
                     p = journal.new_progress(service.name, message.saga, service.version)
                     if started is not None and started > now.future:
                         self._report_future(message, started)
-        elif p.started is None and service.is_older_than_retention(message):
+        elif (p.started is None or p.replays) and service.is_of_forgotten_saga(p, message):
             p, cas = None, 0
         # Checked only if the message may become pending: one that can never be decoded must not wait for other events.
         bad = NO_HANDLERS

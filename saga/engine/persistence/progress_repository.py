@@ -86,10 +86,10 @@ class ProgressRepository:
             if ports.transition_listener is not None:
                 ports.transition_listener.on_loaded(p)
         # Everything in the message may be new to this version.
-        if p.started is None and service.is_older_than_retention(message):
+        if service.is_of_forgotten_saga(p, message):
             if (heartbeat := ports.heartbeat) is not None and not heartbeat.is_recent():
                 await self._note_work(heartbeat, state.position)
-            if service.is_older_than_retention(message):
+            if service.is_of_forgotten_saga(p, message):
                 await self._give_up_old(state)
                 return replace(state, is_complete=True)
         if takeover.is_takeover_due(p, service.roles):
