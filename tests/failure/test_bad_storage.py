@@ -167,6 +167,8 @@ class Narrowable(sqlite3.Connection):
         Narrowable.last = self
 
 
+UNTIL_S_MAX = 60
+"""Time that a busy machine may take until a worker notices that its ground has gone."""
 ORDERS = 240
 """Enough that neither file can take what comes of them without growing."""
 
@@ -188,7 +190,10 @@ def told(house: House, what: str) -> list[Unavailable]:
 async def until(house: House, condition: Callable[[], bool], what: str) -> None:
     began_s = SystemClock().monotonic_s()
     while not condition():
-        assert SystemClock().monotonic_s() < began_s + 10, f"it never happened: {what}"
+        handled = sum(isinstance(moment, Handled) for moment in house.moments)
+        assert SystemClock().monotonic_s() < began_s + UNTIL_S_MAX, (
+            f"it never happened: {what}; {handled} handled, behind: {house.behind()}; {house.moments[-3:]}"
+        )
         await SystemClock().sleep(0.02)
 
 
