@@ -92,11 +92,11 @@ class ChoreographyGraph:
     links: tuple[EventLink, ...]
 
     def list_producers(self, event: str) -> list[EventLink]:
-        """List the links of those that emit an event."""
+        """Return the links from the reactions that emit an event."""
         return [each for each in self.links if each.event == event and each.role == "emits"]
 
     def list_consumers(self, event: str) -> list[EventLink]:
-        """List the links of those that take an event, or whose deadline it cancels."""
+        """Return the links to the reactions that take an event, and to the deadlines that it cancels."""
         return [each for each in self.links if each.event == event and each.role != "emits"]
 
 

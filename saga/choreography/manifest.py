@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from saga.choreography.fields_read import FieldsRead, find_calls, find_fields_read
 from saga.contracts.library import Binding, binding_of, contract_of
@@ -291,16 +291,8 @@ def _describe_consumed(declared: Declared, event: type[Event]) -> ConsumedContra
             for taken in parameter.events:
                 if name_of(taken) == name_of(event):
                     read |= find_fields_read(reaction.function, parameter.name, parameter.events)[taken]
-    told = _describe_emitted(event)
     return ConsumedContract(
-        contract=told.contract,
-        version=told.version,
-        topic=told.topic,
-        key=told.key,
-        outcome=told.outcome,
-        starts=told.starts,
-        produced_externally=told.produced_externally,
-        consumed_externally=told.consumed_externally,
+        **structs.asdict(_describe_emitted(event)),
         fields=ALL if read.whole else tuple(sorted({*read.fields, bound.contract.key})),
         because=read.whole,
         upcasts=tuple(number for number in sorted(bound.version.upcasts) if upcaster_of(event, number) is not None),

@@ -93,7 +93,7 @@ class SequenceRow:
     begins: tuple[SequenceMark, ...] = ()
     ends: tuple[SequenceMark, ...] = ()
     leaves: bool = False
-    """True if the event is for somebody outside of all lanes."""
+    """True if the event is for consumers that have no lane."""
     href: str = ""
     """Address to which the name leads; empty if there is none."""
 

@@ -1,21 +1,17 @@
 """`saga check`: prove a choreography from the manifests of its services, or show events that break it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from saga.choreography.check.accepted import FILE, accept, read_accepted, refuse_old_formats
-from saga.choreography.check.model import build_choreographies, merge_releases
 from saga.choreography.check.reports import format_verdict, verdict_to_json, verdicts_to_sarif
 from saga.choreography.check.verdicts import (
     LIMITS,
     CheckLimits,
-    ChoreographyVerdict,
-    check_choreography,
+    check_deployment,
     check_manifests,
 )
-from saga.choreography.manifest import Manifest
 from saga.choreography.releases import read_manifests
 from saga.cli.options import pack_options
 from saga.cli.printing import print_json, print_lines
@@ -80,7 +76,7 @@ def check(
         raise click.UsageError("--during names the folders of all manifests: leave out the others")
     if during:
         old, new = (refuse_old_formats(read_manifests(folder)) for folder in during)
-        verdicts = check_deployment(old, new, limits)
+        verdicts = check_deployment(old.values(), new.values(), limits)
         loaded = ManifestSources(new, {}, during[1])
     else:
         loaded = load_manifests(sources, None)
@@ -102,14 +98,3 @@ def check(
             print_lines(f"no longer found: {entry.code} ({entry.subject}): remove it from {path}")
     if not result.is_proved:
         raise SystemExit(1)
-
-
-def check_deployment(
-    old: Mapping[str, Manifest], new: Mapping[str, Manifest], limits: CheckLimits
-) -> list[ChoreographyVerdict]:
-    """Check each kind of saga while processes of both releases take messages."""
-    before = {each.kind: each for each in build_choreographies(old.values())}
-    return [
-        check_choreography(merge_releases(before.get(each.kind, each), each), limits)
-        for each in build_choreographies(new.values())
-    ]

@@ -165,7 +165,7 @@ def _print_address(address: str) -> None:
 
 
 def _run_until_stopped(serve: Serve) -> None:
-    """Run the function until a signal tells the process to stop."""
+    """Run the function until the process receives a signal to stop."""
 
     async def until_stopped() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

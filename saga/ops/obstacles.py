@@ -351,7 +351,7 @@ def _describe_repair(here: _Service) -> str:
 
 
 def _find_unstarted(here: _Service) -> Iterator[Obstacle]:
-    """Find messages of a saga of which no message has told when it began."""
+    """Find messages that are kept until a message with the start of their saga comes."""
     p = here.p
     if p.started is not None:
         return
@@ -368,8 +368,8 @@ def _find_unstarted(here: _Service) -> Iterator[Obstacle]:
                 handler=k.handler,
                 type=k.message.type,
                 awaited=starts,
-                what=f"{here.name} keeps {k.message.type} for {k.handler}, and no message has told it when the saga "
-                "began, so it cannot know whether it has already forgotten this saga",
+                what=f"{here.name} keeps {k.message.type} for {k.handler}, and no message with the start of the saga "
+                "has come, so it cannot know whether it has already forgotten this saga",
                 ends=f"It continues with a message that carries the start of the saga, such as {join_types(starts)}; "
                 "without one it waits for ever. Check why that event is missing: `saga offsets show "
                 f"{here.name}` shows what is not handled yet.",

@@ -31,7 +31,7 @@ def delay_compensation(
     nothing to undo.
     """
     began = f"{role.name} has begun and is brought to its end first"
-    reason = began if known else "no message has told yet when this saga began"
+    reason = began if known else "no message with the start of this saga has come yet"
     return journal.append_transition(
         _keep_outcome(p, role, outcome), hand, "waiting", _name(role), TransitionDetails(message=outcome, reason=reason)
     )

@@ -77,7 +77,7 @@ def decide(
     if message.type in role.changes and not (role.many and index == 0) and is_removal(message.id):  # line 4a
         return Ignore(role, message, f"the document is gone, and {role.name} runs on one that is there")
     if p.started is None and message.started is None and undecodable is None:
-        return KeepPending(role, message, "no message has told yet when this saga began")
+        return KeepPending(role, message, "no message with the start of this saga has come yet")
     if role.many and index == 0 and now is not None and message.time < now.forgotten:
         return _reject_too_old(role, message)
     parts = (message,) if undecodable is not None or role.takes_one else collect_parts(p, role, message)

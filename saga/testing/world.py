@@ -345,7 +345,7 @@ class World(ABC):
     def always(self, what: str, holds: Callable[[], bool]) -> None:
         """Add an invariant of your own. It is checked after every event in the world and at the end.
 
-        `what` describes the invariant: `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`.
+        `what` describes the invariant: `world.always("no customer is charged twice", lambda: len(bank.taken) <= 1)`.
         """
 
     @abstractmethod

@@ -91,7 +91,7 @@ async def test_a_foreign_event_that_starts_nothing_waits_until_the_saga_is_known
         await place.publish(OrderCancelled(order_id=SAGA, reason="-"), started=None)
         await place.at_rest(service)
         assert [(e.outcome, e.reason) for e in await place.history(service)] == [
-            ("waiting", "no message has told yet when this saga began")
+            ("waiting", "no message with the start of this saga has come yet")
         ]
 
 

@@ -234,7 +234,7 @@ async def test_a_message_without_the_start_of_its_saga_waits_until_one_has_it(tm
         await place.publish(an_order(), started="2026-11-21T10:00:00.000Z")
         await place.at_rest(payment)
         assert [(e.handler, e.outcome, e.reason) for e in await place.history(payment)] == [
-            ("note", "waiting", "no message has told yet when this saga began"),
+            ("note", "waiting", "no message with the start of this saga has come yet"),
             ("reserve", "handled", None),
             ("note", "handled", None),
         ]

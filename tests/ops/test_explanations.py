@@ -170,7 +170,7 @@ async def test_the_start_of_the_saga_is_not_known(shop: TroubledShop) -> None:
     found = await shop.until("no_start", "")
     assert found.waits_for == "Saga order-1 waits for OrderPlaced."
     assert found.held_up_by.startswith(
-        "Shipping keeps PaymentReserved for book, and no message has told it when the saga began"
+        "Shipping keeps PaymentReserved for book, and no message with the start of the saga has come"
     )
     assert "without one it waits for ever" in found.ends_with
 

@@ -193,7 +193,7 @@ def test_line_5_a_bad_part_waits_for_nothing() -> None:
 
 def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
     unknown = replace(A, started=None)
-    waits = KeepPending(ALONE, unknown, "no message has told yet when this saga began")
+    waits = KeepPending(ALONE, unknown, "no message with the start of this saga has come yet")
     assert decide(blank(started=None), ALONE, unknown, now=NOW) == waits
     assert isinstance(decide(blank(started=None), ALONE, A, now=NOW), RunHandler), "it tells itself"
     assert isinstance(decide(blank(), ALONE, unknown, now=NOW), RunHandler), "another one has told"

@@ -469,7 +469,7 @@ def test_an_outcome_is_kept_once_for_its_compensation_and_names_what_it_waits_fo
     assert [(k.handler, k.message) for k in p.compensating] == [("alone", FAILED)]
     assert told == [
         "alone has begun and is brought to its end first",
-        "no message has told yet when this saga began",
+        "no message with the start of this saga has come yet",
     ]
 
 

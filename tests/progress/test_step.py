@@ -194,7 +194,7 @@ def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
 
 
 def test_an_outcome_that_waits_names_what_it_waits_for() -> None:
-    for known, reason in ((True, "reserve has begun and"), (False, "no message has told yet")):
+    for known, reason in ((True, "reserve has begun and"), (False, "no message with the start")):
         entry = record_decision(
             blank(), a_hand(FAILED, roles=ROLES), DelayCompensation(RESERVE, FAILED, known=known)
         ).entry

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from saga.choreography.manifest import LATER, DeclaredReaction, EmittedContract, Manifest
 
 INSTANCES = 2
-"""Number of events of one contract that are told apart in a saga. More behave like the second one."""
+"""Number of events of one contract in a saga that the model distinguishes. Further ones behave like the second one."""
 
 MANY_MAX = 6
 """Maximum number of contracts in `Alternative.many` of which all choices are listed."""
@@ -226,12 +226,12 @@ class ChoreographyModel:
 # -------------------------------------------------------------------- from manifests
 
 
-def build_choreographies(manifests: Iterable[Manifest]) -> list[ChoreographyModel]:
-    """Return the choreography of each kind of saga, sorted by kind."""
+def group_by_kind(manifests: Iterable[Manifest]) -> Mapping[str, Sequence[Manifest]]:
+    """Return the manifests by their kind of saga, sorted by kind."""
     by_kind: dict[str, list[Manifest]] = {}
     for each in manifests:
         by_kind.setdefault(each.kind, []).append(each)
-    return [build_choreography(kind, by_kind[kind]) for kind in sorted(by_kind)]
+    return {kind: by_kind[kind] for kind in sorted(by_kind)}
 
 
 def build_choreography(kind: str, manifests: Iterable[Manifest]) -> ChoreographyModel:
@@ -339,7 +339,8 @@ class ServiceSnapshot(NamedTuple):
     """Reactions whose effects stand: they ran, and are not undone."""
     outcome: str = ""
     """Outcome that the service emitted."""
-    heard_outcomes: frozenset[str] = frozenset()
+    received_outcomes: frozenset[str] = frozenset()
+    """Outcomes that the service received or emitted."""
 
 
 class SagaState(NamedTuple):
@@ -347,7 +348,7 @@ class SagaState(NamedTuple):
 
     published: frozenset[EventInstance]
     services: tuple[ServiceSnapshot, ...]
-    """In the order of `Choreography.services`."""
+    """In the order of `ChoreographyModel.services`."""
     outcomes: frozenset[tuple[str, str]] = frozenset()
     """The outcomes that were emitted, each with its service."""
 
@@ -464,10 +465,11 @@ class _Working:
     results: frozenset[tuple[str, int]]
     effects: frozenset[str]
     outcome: str
-    heard: frozenset[str]
+    received: frozenset[str]
     runs: list[ReactionRun] = field(default_factory=list)
     agenda: list[tuple[str, str, int]] = field(default_factory=list)
-    """What remains to be done here: `event`, `run` or `undo`, the name, and the number of an event."""
+    """What remains to be done here: `event` (take it), `order` (take it in each order of the handlers) or `run`; the
+    name of the event or reaction; and the number of an event."""
 
     @classmethod
     def begin(cls, choreography: ChoreographyModel, state: SagaState, service: ServiceModel) -> "_Working":
@@ -475,20 +477,20 @@ class _Working:
         return cls(
             choreography, service, state.published, known.delivered, known.parts,
             dict(known.handlers), dict(known.deadlines), known.results, known.effects, known.outcome,
-            known.heard_outcomes,
+            known.received_outcomes,
         )  # fmt: skip
 
     def copy(self) -> "_Working":
         return _Working(
             self.choreography, self.service, self.published, self.delivered, self.parts, {**self.handlers},
-            {**self.deadlines}, self.results, self.effects, self.outcome, self.heard, [*self.runs], [*self.agenda],
+            {**self.deadlines}, self.results, self.effects, self.outcome, self.received, [*self.runs], [*self.agenda],
         )  # fmt: skip
 
     def finish(self, state: SagaState) -> SagaState:
         place = self.choreography.places[self.service.name]
         known = ServiceSnapshot(
             self.delivered, self.parts, tuple(sorted(self.handlers.items())), tuple(sorted(self.deadlines.items())),
-            self.results, self.effects, self.outcome, self.heard,
+            self.results, self.effects, self.outcome, self.received,
         )  # fmt: skip
         services = (*state.services[:place], known, *state.services[place + 1 :])
         emitted = {(n, self.service.name) for run in self.runs for n in run.emitted if n in self.choreography.outcomes}
@@ -515,7 +517,7 @@ class _Working:
                 yield from self._each_order(name, number)
                 return
             else:
-                yield from self._each_choice(self.service.reactions[name], what, number)
+                yield from self._each_choice(self.service.reactions[name])
                 return
         yield self
 
@@ -526,7 +528,7 @@ class _Working:
         name = event[0]
         failed = name in self.choreography.failures
         if name in self.choreography.outcomes:
-            self.heard |= {name}
+            self.received |= {name}
         for deadline in self.service.deadlines:
             if name in deadline.unless or name in self.choreography.outcomes:
                 self.deadlines[deadline.name] = "over"
@@ -561,7 +563,7 @@ class _Working:
         undone = [each for each in self.results if each[0] == handler]
         if undone:  # each in a run of its own
             self.results -= {*undone}
-            self.agenda += [("undo", compensation.name, 0)] * len(undone)
+            self.agenda += [("run", compensation.name, 0)] * len(undone)
             self._withdraw(self.service.reactions[handler])
         self.effects -= {handler}
         self.handlers[handler] = "closed"
@@ -590,7 +592,8 @@ class _Working:
 
     # ---------------------------------------------------------------- runs
 
-    def _each_choice(self, reaction: ReactionModel, what: str, number: int) -> Iterator["_Working"]:
+    def _each_choice(self, reaction: ReactionModel) -> Iterator["_Working"]:
+        """Run a reaction, unless it may not run any more, and yield a copy for each way in which it may end."""
         if reaction.kind == "handler" and self.handlers.get(reaction.name) == "closed":
             yield from self.settle()
             return

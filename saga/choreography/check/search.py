@@ -73,7 +73,7 @@ def find_violations(choreography: ChoreographyModel, state: SagaState) -> Iterat
                 yield PropertyViolation("irreversible-early", reaction.label)
             elif compensation is None:
                 yield PropertyViolation("no-compensation", reaction.label)
-            elif failed - compensation.takes or failed & (known.heard_outcomes | {known.outcome}):
+            elif failed - compensation.takes or failed & (known.received_outcomes | {known.outcome}):
                 yield PropertyViolation("not-undone", reaction.label)
 
 

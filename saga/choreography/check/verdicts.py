@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from saga.choreography.check import rules, search
-from saga.choreography.check.model import ChoreographyModel, build_choreography
+from saga.choreography.check.model import ChoreographyModel, build_choreography, group_by_kind, merge_releases
 from saga.choreography.check.search import EventTrace, Exploration, PropertyViolation
 from saga.choreography.manifest import Manifest
 from saga.support.printable import count_noun
@@ -118,13 +118,23 @@ LIMITS = CheckLimits()
 
 def check_manifests(manifests: Iterable[Manifest], limits: CheckLimits = LIMITS) -> list[ChoreographyVerdict]:
     """Check the choreography of each kind of saga in these manifests, in the order of the kinds' names."""
-    by_kind: dict[str, list[Manifest]] = {}
-    for each in manifests:
-        by_kind.setdefault(each.kind, []).append(each)
     return [
-        check_choreography(build_choreography(kind, by_kind[kind]), limits, rules.find_contradictions(by_kind[kind]))
-        for kind in sorted(by_kind)
+        check_choreography(build_choreography(kind, services), limits, rules.find_contradictions(services))
+        for kind, services in group_by_kind(manifests).items()
     ]
+
+
+def check_deployment(
+    old: Iterable[Manifest], new: Iterable[Manifest], limits: CheckLimits = LIMITS
+) -> list[ChoreographyVerdict]:
+    """Check each kind of saga while processes of both releases of each service take messages, in any order."""
+    before = group_by_kind(old)
+    verdicts = []
+    for kind, services in group_by_kind(new).items():
+        released = build_choreography(kind, before.get(kind, services))
+        together = merge_releases(released, build_choreography(kind, services))
+        verdicts.append(check_choreography(together, limits, rules.find_contradictions(services)))
+    return verdicts
 
 
 def check_choreography(
