@@ -44,7 +44,7 @@ def explain(facts: SagaFacts) -> SagaExplanation:
     """Explain why a saga is not finished, or that it is."""
     situation = SagaSituation(facts)
     obstacles = find_obstacles(situation)
-    ended = situation.ended
+    ended = situation.outcome
     state: State
     if not facts.histories and not facts.reports.transitions:
         state, sentences = "unknown", _describe_unknown(situation)
@@ -69,7 +69,7 @@ def explain(facts: SagaFacts) -> SagaExplanation:
 
 def _describe_obstacle(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> tuple[str, str, str]:
     """Describe the first obstacle: what the saga waits for, what holds that up, and what ends the wait."""
-    each, saga, ended = obstacles[0], situation.facts.saga, situation.ended
+    each, saga, ended = obstacles[0], situation.facts.saga, situation.outcome
     before = f"Saga {saga} ended with {ended.type} at {ended.time}, and still waits" if ended else f"Saga {saga} waits"
     run = f"{each.handler or 'a run'} in {each.service}" + (f" to handle {each.type}" if each.type else "")
     waits = f"{before} for {join_types(each.awaited)}." if each.awaited else f"{before} for {run}."
@@ -93,7 +93,7 @@ def _describe_deadline(first: Obstacle, obstacles: Sequence[Obstacle]) -> str:
 
 def _describe_end(situation: SagaSituation) -> tuple[str, str, str]:
     """Describe a saga for which nothing is left to do."""
-    saga, ended = situation.facts.saga, situation.ended
+    saga, ended = situation.facts.saga, situation.outcome
     services = sorted({run.service for run in situation.runs})
     nothing = f"No service has anything left to do for it: {', '.join(services)}."
     if ended is None:

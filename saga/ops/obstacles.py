@@ -488,7 +488,7 @@ def _find_undelivered(situation: SagaSituation) -> Iterator[Obstacle]:
 
 def _is_forgotten(situation: SagaSituation, manifest: Manifest) -> bool:
     """Return whether the progress of a service may have expired since the saga ended."""
-    ended = situation.ended
+    ended = situation.outcome
     if ended is None or manifest.stored in situation.progresses:
         return False
     return from_iso(ended.time) + manifest.retention_s * 1000 < situation.facts.now_ms
@@ -500,7 +500,7 @@ def _find_unhandled_event(situation: SagaSituation, service: str, reaction: Decl
         return None
     if reaction.kind == "compensation":
         return _find_failure(situation, service, reaction)
-    if situation.ended is not None and any(map(situation.result_of, reaction.emits)):
+    if situation.outcome is not None and any(map(situation.result_of, reaction.emits)):
         return None  # the saga has ended: this handler, which ends sagas, does not run any more
     found = [[situation.happened[t] for t in part if t in situation.happened] for part in reaction.takes]
     if not found or not all(found):
@@ -606,7 +606,7 @@ def _find_reported(situation: SagaSituation) -> Iterator[Obstacle]:
 
 def _find_missing(situation: SagaSituation, found: Sequence[Obstacle]) -> Iterator[Obstacle]:
     """Find the events that have to come from outside, or that can come no more."""
-    if situation.ended is not None:
+    if situation.outcome is not None:
         return
     held_up = {(each.service, each.handler) for each in found if each.kind != "deadline"}
     outcomes = list_outcomes(situation, "success") or list_outcomes(situation)

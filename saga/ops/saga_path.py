@@ -30,7 +30,7 @@ def draw_path(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> list[P
     """Return the events that have happened, then those that are still to come, each after its causes."""
     path = [*_list_happened(situation).values()]
     coming = _ComingEvents(situation)
-    for type_ in () if situation.ended is not None else list_outcomes(situation, "success"):
+    for type_ in () if situation.outcome is not None else list_outcomes(situation, "success"):
         coming.add(type_)
     if not obstacles:
         return path

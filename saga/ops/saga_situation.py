@@ -148,7 +148,7 @@ class SagaSituation:
         return "failure" if any(type_ in p.failed for p in self.progresses.values()) else ""
 
     @cached_property
-    def ended(self) -> Happening | None:
+    def outcome(self) -> Happening | None:
         """The outcome of the saga; `None` if none is known."""
         decided = {p.outcome for p in self.progresses.values() if p.outcome}
         found = [each for type_, each in self.happened.items() if type_ in decided or self.result_of(type_)]

@@ -222,3 +222,8 @@ def test_the_page_shows_what_the_command_prints(saga: Call, broken: Path) -> Non
     printed = saga("check", str(broken)).stdout
     begin, end = printed.index("finding 1:"), printed.index("  as a sequence diagram:")
     assert printed[begin:end] in page
+
+
+def test_old_processes_leave_sagas_with_an_open_deadline_of_the_new_release(saga: Call, tmp_path: Path) -> None:
+    code, printed = during(saga, tmp_path, shop(order_expire=None).manifests, shop().manifests)
+    assert code == 0, printed

@@ -118,7 +118,7 @@ class ServiceModel:
         return {each.undoes: each for each in self.reactions.values() if each.undoes is not None}
 
     @cached_property
-    def consumed(self) -> frozenset[str]:
+    def consumed_contracts(self) -> frozenset[str]:
         """Return the contracts whose events make a difference to the service."""
         return frozenset().union(*(each.takes | each.optional | each.unless for each in self.reactions.values()))
 
@@ -179,7 +179,9 @@ class ChoreographyModel:
     @cached_property
     def consumers(self) -> Mapping[str, tuple[ServiceModel, ...]]:
         """Return the services to which each event makes a difference."""
-        return {name: tuple(s for s in self.services.values() if name in s.consumed) for name in self.contracts}
+        return {
+            name: tuple(s for s in self.services.values() if name in s.consumed_contracts) for name in self.contracts
+        }
 
     @cached_property
     def consequences(self) -> dict[frozenset[str], frozenset[str]]:
@@ -400,7 +402,7 @@ def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
         found += [
             Move("deliver", service.name, name, number)
             for name, number in sorted(state.published - known.delivered)
-            if name in service.consumed
+            if name in service.consumed_contracts
         ]
         found += [Move("deadline", service.name, name) for name, status in known.deadlines if status == "open"]
         found += [Move("turn", service.name, name) for name, status in known.handlers if status == "suspended"]
@@ -641,7 +643,7 @@ class _Working:
                 for deadline in self.service.deadlines:
                     self.deadlines[deadline.name] = "over"
             self.delivered |= {(name, number)}  # the service consumes its own events from its progress
-            if name in self.service.consumed:
+            if name in self.service.consumed_contracts:
                 self.agenda.append(("event", name, number))
 
     def _record_effect(self, reaction: ReactionModel, emitted: tuple[str, ...]) -> None:

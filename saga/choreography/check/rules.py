@@ -106,7 +106,7 @@ def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
     ]
     ends = [each for each in ends if not any(a.later for a in each.alternatives)]
     for start in choreography.starts:
-        certain = find_certain_events(_without_undone(choreography), [start])
+        certain = find_certain_events(choreography, [start])
         if not any(each.takes & certain for each in ends):
             return None
     names = ", ".join(f"{each.label} within {each.within_s:g} s" for each in ends)
@@ -148,21 +148,17 @@ def prove_undone(choreography: ChoreographyModel) -> str | None:
         covered += 1
     if not covered:
         return "no handler has effects before the outcome"
-    return f"each of the {covered} handlers with effects before the outcome is undone on every failure outcome"
+    return f"{_each(covered)} with effects before the outcome is undone on every failure outcome"
 
 
 def prove_irreversible_late(choreography: ChoreographyModel) -> str | None:
     """Return why nothing irreversible happens before success is certain; `None` if the rule does not show it."""
     found = [each for each in choreography.reactions if each.irreversible]
-    if not all(
-        is_because_of(choreography, each, choreography.successes)
-        or is_because_of(choreography, each, choreography.failures)
-        for each in found
-    ):
+    if not all(is_because_of(choreography, each, choreography.outcomes) for each in found):
         return None
     if not found:
         return "no handler is declared irreversible"
-    return f"each of the {len(found)} irreversible handlers runs because of an outcome"
+    return f"{_each(len(found))} that is irreversible runs because of an outcome"
 
 
 def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
@@ -186,7 +182,7 @@ def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
                 return None
     if not count:
         return "no handler follows an outcome"
-    return f"each of the {count} handlers that follow an outcome waits only for what the outcome implies"
+    return f"{_each(count)} that follows an outcome waits only for what the outcome implies"
 
 
 def _may_run_after(choreography: ChoreographyModel, reaction: ReactionModel, outcome: str) -> bool:
@@ -195,6 +191,11 @@ def _may_run_after(choreography: ChoreographyModel, reaction: ReactionModel, out
     if compensation is not None and outcome in compensation.takes:
         return False  # the outcome closes it
     return outcome in reaction.takes or follows(choreography, reaction, frozenset({outcome}))
+
+
+def _each(count: int) -> str:
+    """Return handlers as the subject of a sentence."""
+    return "the one handler" if count == 1 else f"each of {count} handlers"
 
 
 # -------------------------------------------------------------------- plans

@@ -179,7 +179,7 @@ def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
         rules.prove_irreversible_late(choreography),
         rules.prove_no_endless_wait(choreography),
         "the manifests name one of each",
-        None if idle else f"each of the {len(seen.completed)} reactions has run in a run of the model",
+        None if idle else f"each of {len(seen.completed)} reactions has run in a run of the model",
         "no cycle of handlers with repeats",
         "one service emits all outcomes",
         "each handler with effects waits for events of the process or for outcomes",

@@ -176,7 +176,7 @@ class HandlerRunner:
         if later is None:
             return None
         until = () if later.until is None or not issubclass(later.until, Event) else (name_of(later.until),)
-        c = context.continued
+        c = context.suspended_run
         first_ms = context.time_ms if c is None else c.first_ms
         due_ms = context.time_ms + ceil(later.after / _MS)
         if due_ms - first_ms > service.retention_s * 1000:

@@ -130,7 +130,7 @@ class SagaContext(Saga[Any]):
             self._before = fields_of(self._state)
 
     @property
-    def continued(self) -> SuspendedRun | None:
+    def suspended_run(self) -> SuspendedRun | None:
         """The suspended run that this one continues; `None` if this is its first turn."""
         return self.request.action.goes_on
 
@@ -155,7 +155,7 @@ class SagaContext(Saga[Any]):
         return self._time_ms
 
     def _now_ms(self) -> int:
-        now_ms, c = self.service.ports.clock.now_ms(), self.continued
+        now_ms, c = self.service.ports.clock.now_ms(), self.suspended_run
         if c is None:
             return now_ms
         # This worker's clock may be behind that of the worker which made the previous turn, or found this one due.
@@ -164,7 +164,7 @@ class SagaContext(Saga[Any]):
 
     @property
     def elapsed(self) -> timedelta:
-        return timedelta(milliseconds=0 if self.continued is None else self.time_ms - self.continued.first_ms)
+        return timedelta(milliseconds=0 if self.suspended_run is None else self.time_ms - self.suspended_run.first_ms)
 
     @property
     def version(self) -> int:

@@ -68,3 +68,18 @@ def test_a_search_proves_nothing_where_one_of_two_reactions_to_an_event_may_be_l
     assert status["a failure leaves nothing done that can be undone"] != "proved"
     (how,) = [each.how for each in verdict.properties if each.property == "every handler can run"]
     assert "decider.confirm and decider.expire both take Placed, and one may be tried again later" in how
+
+
+def test_an_event_of_a_handler_that_comes_too_late_to_decide_is_not_certain() -> None:
+    made = (
+        Choreo(to_outside=["Cancelled"])
+        .service("one", handler("work", START, "Done"))
+        .service("two", handler("work", START, "Ready"))
+        .service("decider", handler("confirm", "Done", "Confirmed"), handler("also", "Ready", "Cancelled Extra"))
+        .service("mail", handler("send", "Confirmed + Extra"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = (each for each in verdict.findings if each.code == "waits-for-ever")
+    assert finding.subject == "mail.send"
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
