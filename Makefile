@@ -12,7 +12,7 @@ DEEP ?= --deep
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture settings lock format clean
+.PHONY: help demo test test-slow coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture docs settings lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -43,7 +43,7 @@ coverage: .venv/tools ## Run all tests, slow ones too, measure lines and branche
 test-pythons: .venv/tools ## Run what a version can break on each Python that is to be had: PYTHONS="3.12 3.13".
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
-check: .venv/tools ## Format, lint, types, import rules, generated code, manifests, the choreography, coverage of what is pure.
+check: .venv/tools docs ## Format, lint, types, import rules, generated code, manifests, the choreography, the site, coverage of what is pure.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -86,6 +86,9 @@ format: .venv/tools ## Format and mend what can be mended.
 
 clean: ## Remove what the other targets made.
 	rm -rf .venv .saga build *.egg-info
+
+docs: .venv/tools ## Build the site of the documentation, without a network: open build/site/index.html.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 settings: .venv/tools ## Write docs/settings.md anew.
 	$(BIN)/python -m tests.docs.settings_page

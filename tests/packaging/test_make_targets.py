@@ -25,6 +25,7 @@ SHORT = {
     "explore": ("DEEP='seed 17'", "WORLDS=1", "WORKERS=0", "ARGS=--collect-only -q"),
     "fuzz": ("RECORDS=20",),
     "torture": ("MINUTES=0.05",),
+    "docs": (),
     "settings": (),
     "format": (),
     "clean": (),
