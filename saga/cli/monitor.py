@@ -363,7 +363,7 @@ def _find_unattended(settings: Settings) -> list[ServiceOffsets]:
 def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
     """Show throughput, latency and failures of each handler.
 
-    All of the last 30 minutes before the newest transition; /s is of the last five whole ones. p50, p95, p99: half,
+    All of the last hour before the newest transition; /s is of the last five whole ones. p50, p95, p99: half,
     95 % and 99 % of its runs took no longer, in milliseconds; they are exact to a twelfth. STORM: in the last five
     minutes it failed at least 20 times so that it is tried again, and more often than it came to an end.
 

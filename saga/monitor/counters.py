@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import ceil
 
 MINUTE_MS = 60_000
-MINUTES = 30
-"""Number of minutes, up to the newest, that are counted separately."""
+MINUTES = 60
+"""Number of minutes, up to the newest, that are counted separately: the last hour."""
 RECENT = 5
 """Number of minutes that count as recent, for rates per second and for retry storms."""
 STORM_LEAST = 20

@@ -317,7 +317,7 @@ def test_the_rate_a_second_is_that_of_five_whole_minutes() -> None:
 
 def test_what_is_older_than_the_window_is_counted_no_more() -> None:
     monitor = Monitor().take(
-        make_transition("payment", 0, 0, error="Declined"), make_transition("payment", 1, 31 * MINUTE)
+        make_transition("payment", 0, 0, error="Declined"), make_transition("payment", 1, 61 * MINUTE)
     )
     (rate,) = monitor.answers.rates().handlers
     assert rate.transitions == 1

@@ -36,7 +36,7 @@ TAGS = frozenset((
     "html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "ul", "li", "form", "label",
     "input", "button", "div", "span", "main", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td", "time",
     "details", "summary", "code", "dl", "dt", "dd", "ol", "fieldset", "legend", "select", "option", "strong", "section",
-    "svg", "rect", "circle", "path", "g", "text",
+    "svg", "rect", "circle", "path", "g", "text", "footer",
 ))  # fmt: skip
 ONLY_OURS = {"link": ("/assets/",), "script": ("/assets/",), "form": ("/",), "a": ("/", "#main")}
 
@@ -217,6 +217,29 @@ async def test_a_saga_that_no_store_has_is_shown_from_its_transition_events(fold
         assert "These are the published transitions, without contents" in page.text
         assert "2 older transitions are not shown" in page.text
         assert "Awaited" in page.text
+
+
+async def test_a_saga_is_shown_from_its_transition_events_if_its_store_cannot_be_read(folder: Path) -> None:
+    (folder / "other.db").write_bytes(b"no database at all" * 100)
+    async with browsing(Settings(store="sqlite:///other.db"), FixedViews("order-")) as browser:
+        page = await browser.get("/saga?id=order-")
+        assert "These are the published transitions, without contents" in page.text
+        assert "other.db" in page.text, "why the store cannot be read"
+
+
+async def test_times_are_in_utc_with_milliseconds(folder: Path) -> None:
+    async with browsing(Settings(), FixedViews("order-", began_ms=1_795_270_000_123)) as browser:
+        page = await browser.get("/sagas")
+        assert "2026-11-21 14:06:40.123" in page.text
+        assert "Times are UTC." in page.text
+
+
+async def test_every_cell_has_the_label_of_its_column_for_narrow_screens(shop: Path) -> None:
+    async with browsing(Settings(), FixedViews("order-", count=3)) as browser:
+        for path in (*PAGES, "/saga?id=order-3", "/audit?service=payment"):
+            page = await browser.get(path)
+            cells = [attrs for tag, attrs in page.elements if tag == "td"]
+            assert [attrs for attrs in cells if not attrs.get("data-label")] == [], path
 
 
 async def test_rates_have_small_plots_that_can_be_read_aloud(folder: Path) -> None:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from saga.choreography.graph import list_sections, make_graph
 from saga.choreography.sequence_drawing import STYLE
-from saga.errors import BadInput, NoStore
+from saga.errors import BadInput, NoStore, SagaError
 from saga.messaging.controls import KINDS, Switch, describe_switch
 from saga.messaging.operator_commands import StepAnswer, Wanted
 from saga.monitor.reports import list_reports
@@ -173,11 +173,17 @@ async def saga(request: Request) -> Response:
 
 
 async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[StoredSaga | None, str]:
-    """Load the saga from the stores, or return the reason why they cannot be read."""
+    """Load the saga from the stores, or return the reason why they cannot be read. Raises `SagaError` if they cannot,
+    and no transition event tells of the saga either.
+    """
     try:
         return await site.desk.saga(id_, list_reports(told)), ""
     except NoStore as why:
         return None, "" if site.views is not None else str(why)
+    except SagaError as why:
+        if told is None:
+            raise
+        return None, str(why)
 
 
 def _find_outcome(seen: StoredSaga | None, told: Timeline | None) -> str:

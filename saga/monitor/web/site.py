@@ -183,15 +183,16 @@ def parse_time(text: str | None) -> int | None:
 
 
 def format_time(ms: int | None) -> Markup:
-    """Format a time for people with a precision of a second, and for machines with milliseconds.
+    """Format a time in UTC with milliseconds. With a script the page shows it in the reader's zone.
 
-    >>> format_time(1_795_270_000_123)
-    Markup('<time datetime="2026-11-21T14:06:40.123Z">2026-11-21 14:06:40</time>')
+    >>> print(format_time(1_795_270_000_123))
+    <time datetime="2026-11-21T14:06:40.123Z" title="2026-11-21 14:06:40.123 UTC">2026-11-21 14:06:40.123</time>
     """
     if ms is None or not 0 <= ms <= LATEST_MS:
         return Markup('<span class="soft">-</span>')
     text = iso(ms)
-    return Markup(f'<time datetime="{text}">{text[:10]} {text[11:19]}</time>')
+    shown = f"{text[:10]} {text[11:23]}"
+    return Markup(f'<time datetime="{text}" title="{shown} UTC">{shown}</time>')
 
 
 def format_duration(ms: float | None) -> str:

@@ -4,6 +4,21 @@
 const AGAIN_MS = 5000;
 const COMING_MS = 700;
 
+// Times come in UTC. They are shown in the reader's zone, with UTC as the title.
+function showLocalTimes(part) {
+  const pad = (number, digits) => String(number).padStart(digits, "0");
+  for (const each of part.querySelectorAll("time[datetime]")) {
+    const at = new Date(each.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    const date = `${pad(at.getFullYear(), 4)}-${pad(at.getMonth() + 1, 2)}-${pad(at.getDate(), 2)}`;
+    const time = `${pad(at.getHours(), 2)}:${pad(at.getMinutes(), 2)}:${pad(at.getSeconds(), 2)}`;
+    each.textContent = `${date} ${time}.${pad(at.getMilliseconds(), 3)}`;
+  }
+}
+showLocalTimes(document);
+document.getElementById("zone").textContent =
+  `Times are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone}. Point at a time to see it in UTC.`;
+
 // "/" goes to the search of sagas, as long as nobody writes elsewhere.
 document.addEventListener("keydown", (event) => {
   const writes = event.target instanceof Element && event.target.closest("input, select, textarea");
@@ -35,7 +50,11 @@ async function renew() {
         const fresh = page.querySelector(part);
         // Somebody may have got at it while the answer was under way.
         const free = there !== null && fresh !== null && (coming || !busy(there));
-        if (free) there.replaceWith(document.importNode(fresh, true));
+        if (free) {
+          const shown = document.importNode(fresh, true);
+          showLocalTimes(shown);
+          there.replaceWith(shown);
+        }
         coming = document.querySelector("[data-coming]") !== null;
       }
     } catch {
