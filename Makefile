@@ -90,7 +90,7 @@ clean: ## Remove what the other targets made.
 docs: .venv/tools ## Build the site of the documentation, without a network: open build/site/index.html.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-settings: .venv/tools ## Write docs/settings.md anew.
+settings: .venv/tools ## Write docs/reference/settings.md anew.
 	$(BIN)/python -m tests.docs.settings_page
 
 lock: .venv/tools ## Pin the newest versions that fit, with hashes.

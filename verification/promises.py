@@ -1,4 +1,4 @@
-"""Promises that must hold in every state, and at the end: the four of docs/protocol.md, and the books behind them."""
+"""Promises that must hold in every state, and at the end: the four of docs/concepts/protocol.md, and the books."""
 
 import json
 

@@ -38,7 +38,7 @@ def run(modules: tuple[str, ...], broker: str | None, store: str | None) -> None
     SIGTERM or Ctrl-C: then it starts nothing new, gives running handlers SAGA_DRAIN_S seconds to finish, and loses
     nothing. Start it again, or start more processes, at any time: processes of one service share its work. With
     SAGA_HTTP set (for example 127.0.0.1:8080) it serves /health/live, /health/ready and /metrics there. On Kafka the
-    topics must exist: `saga topics apply` creates them. docs/settings.md lists all settings.
+    topics must exist: `saga topics apply` creates them. docs/reference/settings.md lists all settings.
 
     \b
     Exit code 0: stopped by a signal.

@@ -57,8 +57,8 @@ class Settings:
     """Settings of a process. Each can be set by its environment variable or by a line of the settings file, and some by
     a flag. The defaults need no server.
 
-    `docs/settings.md` is generated from the descriptions below, those of `saga.configuration.adapters`, and the readers
-    in `known_settings`.
+    `docs/reference/settings.md` is generated from the descriptions below, those of `saga.configuration.adapters`, and
+    the readers in `known_settings`.
     """
 
     broker: str = "embedded:///.saga/broker.db"

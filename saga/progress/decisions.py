@@ -1,5 +1,7 @@
-"""Decide what happens to a message, and what is ready next: the decision table of docs/protocol.md, line by line.
-Pure."""
+"""Decide what happens to a message, and what is ready next: the decision table of the protocol, line by line.
+
+The table is in docs/concepts/protocol.md. Pure.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -51,7 +51,7 @@ def parcel(version: int) -> str:
 
 
 class PublishedChangesConformance:
-    """Tests of what `docs/changes.md` promises of both sources. What honestly differs, the publisher declares."""
+    """Tests of what `docs/guides/change-streams.md` promises of both sources. The publisher declares what differs."""
 
     @pytest.fixture
     def service(self) -> Service[Seen]:

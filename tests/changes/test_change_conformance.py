@@ -1,5 +1,6 @@
-"""Both sources of changes keep what `docs/changes.md` promises: a store with its relay, and Couchbase's connector by
-its documented records in each form; on the embedded broker, and with SAGA_TEST_CHANGES_ON_KAFKA=1 on Kafka."""
+"""Both sources of changes keep what `docs/guides/change-streams.md` promises: a store with its relay, and Couchbase's
+connector by its documented records in each form; on the embedded broker, and with SAGA_TEST_CHANGES_ON_KAFKA=1 on
+Kafka."""
 
 import itertools
 import os

@@ -211,13 +211,13 @@ def test_the_example_may_be_deployed_over_itself(saga: Call) -> None:
 
 
 def test_each_code_has_a_section_in_the_documents() -> None:
-    page = (ROOT / "docs/check.md").read_text("utf-8")
+    page = (ROOT / "docs/guides/check.md").read_text("utf-8")
     assert [code for code in ADVICE if f"\n### {code}\n" not in page] == []
     assert page.count("\n### ") == len(ADVICE)
 
 
 def test_the_page_shows_what_the_command_prints(saga: Call, broken: Path) -> None:
-    page = (ROOT / "docs/check.md").read_text("utf-8")
+    page = (ROOT / "docs/guides/check.md").read_text("utf-8")
     assert saga("check").stdout in page
     printed = saga("check", str(broken)).stdout
     begin, end = printed.index("finding 1:"), printed.index("  as a sequence diagram:")

@@ -24,12 +24,12 @@ def test_the_picture_in_the_documents_is_what_the_command_draws(saga: Call) -> N
     assert PICTURE.read_text("utf-8") == drawn, (
         'run `saga graph --title "The order saga" --output docs/pictures/choreography.svg`'
     )
-    for page in ("README.md", "docs/choreography.md"):
+    for page in ("README.md", "docs/guides/choreography.md"):
         assert "pictures/choreography.svg" in (ROOT / page).read_text("utf-8")
 
 
 def test_the_diagram_in_the_documents_is_what_the_command_prints(saga: Call) -> None:
-    page = (ROOT / "docs/choreography.md").read_text("utf-8")
+    page = (ROOT / "docs/guides/choreography.md").read_text("utf-8")
     shown = re.search(r"\$ saga graph (.+)\n\.\.\.\n((?:.+\n)+?)\.\.\.\n", page)
     assert shown is not None
     assert shown[2] in saga("graph", *shown[1].split()).stdout

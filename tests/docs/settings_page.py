@@ -1,4 +1,4 @@
-"""Makes `docs/settings.md` of the settings there are: `python -m tests.docs.settings_page`."""
+"""Makes `docs/reference/settings.md` of the settings there are: `python -m tests.docs.settings_page`."""
 
 import ast
 import inspect
@@ -9,7 +9,7 @@ from itertools import pairwise
 from saga.configuration.settings import OTHERS, Settings, all_options, known_settings
 from tests.docs.markdown import ROOT
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = ROOT / "docs" / "reference" / "settings.md"
 FLAGS = {"broker": "`--broker`", "store": "`--store`"}
 SECTIONS: dict[str, Callable[[str], bool]] = {
     "Log and stores": lambda name: name in ("broker", "store", "store_durability"),
@@ -37,8 +37,9 @@ file overrides nothing.
 
 All settings are read and checked when a command starts, and all problems are told at once, with exit code 2. A name
 that begins with `SAGA_` and is no setting is a problem too; only what Kubernetes
-[gives to pods](deploy.md#on-kubernetes) for a Service called `saga` or `saga-...` is passed over. What holds a
-password, a key or a token is never shown, nor an address with a user or a password in it, which is refused.
+[gives to pods](../guides/deploying/kubernetes.md#on-kubernetes) for a Service called `saga` or `saga-...` is passed
+over. What holds a password, a key or a token is never shown, nor an address with a user or a password in it, which is
+refused.
 """
 
 

@@ -173,7 +173,7 @@ def test_every_page_that_a_docstring_names_exists() -> None:
 
 QUOTED = {
     "README.md": ["services/payment/__init__.py"],
-    "docs/services.md": [
+    "docs/guides/services.md": [
         "services/order/__init__.py",
         "tests/service/waiting_payment.py",
         "tests/services/test_world.py",
@@ -217,7 +217,7 @@ def test_the_commands_in_the_documents_are_those_of_the_command_line() -> None:
 
 
 def test_every_rule_that_the_protocol_names_is_taken_away_by_a_test() -> None:
-    text = (ROOT / "docs/protocol.md").read_text("utf-8")
+    text = (ROOT / "docs/concepts/protocol.md").read_text("utf-8")
     lists = re.findall(r"\*\*Without it\*\*:(?: for [^`]*)?((?:\s*[^`.]*`\w+`,?)+)", text)
     named = {name for part in lists for name in re.findall(r"`(\w+)`", part)}
     taken = {name for path in sorted((ROOT / "tests/exploration").glob("test_rules*.py")) for name in _rules_in(path)}
@@ -256,7 +256,7 @@ def test_every_dependency_has_its_reason_on_record() -> None:
 
 
 def test_a_requirement_is_listed_once_with_a_module_and_what_shows_it() -> None:
-    text = (ROOT / "docs/requirements.md").read_text("utf-8")
+    text = (ROOT / "docs/concepts/requirements.md").read_text("utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     listed = [row for row in rows if re.fullmatch(r"[A-Z]\d+", row[0])]
     assert len(listed) == len(rows) - 2, "a row has no id"

@@ -47,7 +47,8 @@ def test_what_the_page_says_of_defaults_can_be_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "link"), [("docs/index.md", "(settings.md)"), ("docs/operating/README.md", "(../settings.md)")]
+    ("other", "link"),
+    [("docs/index.md", "(reference/settings.md)"), ("docs/operating/README.md", "(../reference/settings.md)")],
 )
 def test_the_page_is_found_from_others(other: str, link: str) -> None:
     assert link in (ROOT / other).read_text("utf-8")

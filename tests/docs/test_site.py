@@ -112,7 +112,7 @@ def test_links_lead_to_pages_of_the_site_or_become_text() -> None:
     }
     for written, shown in there.items():
         assert resolve_links(written, "docs/operating/page.md", "operating/page.md") == shown
-    assert resolve_links("[a](docs/why.md)", "CONTRIBUTING.md", "contributing.md") == "[a](why.md)"
+    assert resolve_links("[a](docs/concepts/why.md)", "CONTRIBUTING.md", "contributing.md") == "[a](concepts/why.md)"
 
 
 def test_a_line_behind_a_list_is_not_part_of_it() -> None:

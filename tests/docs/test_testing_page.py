@@ -1,4 +1,4 @@
-"""The page about testing is run as a reader would, in the tutorial's folder: what it shows is what is printed."""
+"""The pages about testing are run as a reader would, in the tutorial's folder: what it shows is what is printed."""
 
 import os
 import re
@@ -17,10 +17,14 @@ from saga.testing.invariants.evidence import Invariant
 from saga.testing.processes.faults import LEFT_OUT
 from saga.testing.processes.process_world import UNNAMED
 from tests.docs.markdown import ROOT, Block, blocks
+from tests.docs.test_tutorial import PAGES as TUTORIAL_PAGES
 from tests.docs.test_tutorial import first_missing
 
-PAGE = (ROOT / "docs/testing.md").read_text("utf-8")
-TUTORIAL = (ROOT / "docs/tutorial.md").read_text("utf-8").partition("\n## 8. ")[0]
+PAGES = [
+    f"docs/guides/testing/{name}.md" for name in ("README", "worlds", "failures", "crashes", "properties", "processes")
+]
+PAGE = "\n".join((ROOT / page).read_text("utf-8") for page in PAGES)
+TUTORIAL = "\n".join((ROOT / page).read_text("utf-8") for page in TUTORIAL_PAGES).partition("\n## 8. ")[0]
 """Chapters behind which the page begins: the last one changes what was made in them."""
 CALL_S_MAX = 60.0
 WITHOUT = "-p no:asyncio -p no:xdist -p no:hypothesispytest"

@@ -16,6 +16,7 @@ import pytest
 from tests.docs.markdown import ROOT, blocks
 from tests.packaging.environment import Environment, built
 
+PAGES = [f"docs/tutorial/{name}.md" for name in ("README", "run", "change")]
 SHOWS_WITHIN_S = 30.0
 """Time within which a command must show what is expected: other processes may take so long, and it is called again."""
 CALL_S_MAX = 30.0
@@ -114,7 +115,7 @@ def test_the_tutorial_does_what_it_says(shell: Shell, environment: Environment, 
     where = shell.call("python -c 'import saga; print(saga.__file__)'; command -v saga").split()
     assert [Path(path).is_relative_to(tmp_path / "env") for path in where] == [True, True]
     script = ""
-    for block in blocks((ROOT / "docs/tutorial.md").read_text("utf-8")):
+    for block in blocks("\n".join((ROOT / page).read_text("utf-8") for page in PAGES)):
         if block.title is not None:
             file = tmp_path / "shop" / block.title
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Each rule of docs/protocol.md is there for a loss: take the rule away, and the exploration finds it."""
+"""Each rule of docs/concepts/protocol.md is there for a loss: take the rule away, and the exploration finds it."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence

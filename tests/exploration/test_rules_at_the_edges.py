@@ -1,4 +1,4 @@
-"""Rules of docs/protocol.md about reads, age, results, senders, releases and batches: without each there is a loss."""
+"""Rules of docs/concepts/protocol.md on reads, age, results, senders, releases, batches: each prevents a loss."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """Bugs planted in the runtime, one each: what the simulation must find.
 
-Those of a rule of docs/protocol.md are the functions of `tests/exploration/test_rules.py`; the others are here.
+Those of a rule of docs/concepts/protocol.md are functions of `tests/exploration/test_rules.py`; the others are here.
 """
 
 import inspect

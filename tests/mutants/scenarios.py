@@ -303,7 +303,8 @@ def parties_at_closed_doors(world: SimulatedWorld) -> Callable[[], None]:
         assert not places.contradictions, places.contradictions
         dead = set(dead_letters_of(world))  # each may be said twice
         if any(fault.planned.kind == "clock" for fault in world.trace.faults):
-            # A clock that is ahead of the retention takes a message for one of a forgotten saga (docs/protocol.md).
+            # A clock that is ahead of the retention takes a message for one of a forgotten saga
+            # (docs/concepts/protocol.md).
             dead = {(saga, why) for saga, why in dead if not why.startswith("older than the retention")}
         assert [saga for saga, _ in dead] == ["ghosts"], dead
         ends = outcomes_of(world)

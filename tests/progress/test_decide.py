@@ -1,4 +1,4 @@
-"""The decision table of docs/protocol.md, line by line; and what is ready to go on with."""
+"""The decision table of docs/concepts/protocol.md, line by line; and what is ready to go on with."""
 
 from dataclasses import replace as replace_role
 

@@ -31,7 +31,12 @@ from tests.servers.rights import Guarded, a_client, guarded_kafka
 
 HANDLED = "payment: 1 member, 0 not handled"
 DOCS = ROOT / "docs"
-OTHER_PAGES = [*sorted((DOCS / "operating").glob("*.md")), DOCS / "monitor.md", DOCS / "deploy.md"]
+OTHER_PAGES = [
+    *sorted((DOCS / "operating").glob("*.md")),
+    *sorted((DOCS / "guides/deploying").glob("*.md")),
+    DOCS / "reference/metrics.md",
+    DOCS / "monitor.md",
+]
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ from saga.telemetry.events import (
 from saga.telemetry.metrics import BOUNDS_S, SERIES_MAX, Metrics, MetricsPage
 from tests.telemetry.workers import P0, P1, SetClock, WatchedWorker
 
-METRICS_PAGE = Path(__file__).parents[2] / "docs/operating/metrics.md"
+METRICS_PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 SECRET = "order-4711"
 """Stands wherever an id or a free text can stand."""
 HANDLED = Handled(

@@ -5,9 +5,9 @@ service there is a bag of undelivered messages: no order is assumed, and any mes
 when it has all its parts, chooses any of its alternatives, and its effects happen then. A deadline may be due at any
 time while it is open. What the runtime guarantees is assumed: a message is handled once, a handler without `repeats`
 runs once in a saga, an outcome is decided once by a service, a failure outcome undoes what has a compensation and
-closes its handler (docs/protocol.md). What people guarantee is assumed, too: a handler that fails is mended and
-replayed in the end. Not modelled: what comes between two reactions of one service to one event, while one of them is
-tried again (`ChoreographyModel.find_joint_reactions`).
+closes its handler (docs/concepts/protocol.md). What people guarantee is assumed, too: a handler that fails is mended
+and replayed in the end. Not modelled: what comes between two reactions of one service to one event, while one of them
+is tried again (`ChoreographyModel.find_joint_reactions`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,7 +8,7 @@ from saga.choreography.check.search import EventTrace
 from saga.choreography.check.verdicts import ADVICE, CheckFinding, ChoreographyVerdict
 from saga.support.printable import count_noun
 
-DOCUMENT = "docs/check.md"
+DOCUMENT = "docs/guides/check.md"
 """Page that explains each code."""
 OUTSIDE = "outside"
 """Participant of a diagram that stands for Clients and other systems."""

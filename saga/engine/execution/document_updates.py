@@ -1,7 +1,7 @@
 """Update business documents exactly once for each cause, without a transaction.
 
-The marker in the document records the update. docs/protocol.md, "Business documents", says which loss each read and
-write here prevents.
+The marker in the document records the update. docs/concepts/protocol.md, "Business documents", says which loss each
+read and write here prevents.
 """
 
 from collections.abc import Callable, Mapping, Sequence

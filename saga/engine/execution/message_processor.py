@@ -1,4 +1,6 @@
-"""Process one message: decide the next action, carry it out, repeat. docs/protocol.md gives the reason for each line.
+"""Process one message: decide the next action, carry it out, repeat.
+
+docs/concepts/protocol.md gives the reason for each line.
 
 | dies | then |
 |---|---|
